@@ -1,0 +1,8 @@
+"""Image data sets, read from the files in which they are distributed.
+
+Nothing is downloaded: ``digits`` comes with scikit-learn, the others are read from the folder ``data_home``.
+"""
+
+from ._load import available, load
+
+__all__ = ["available", "load"]

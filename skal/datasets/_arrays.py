@@ -1,0 +1,109 @@
+"""What a reader returns, and the conversion of images and labels to one form.
+
+Shapes: N images of C channels, H rows and W columns.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Arrays", "check_arrays", "every_fifth", "scale_images", "to_labels", "to_nchw"]
+
+
+class Arrays(NamedTuple):
+    """Images float32 (N, C, H, W) in [0, 1] and labels int64 (N,) of the two splits, and the class names."""
+
+    X_train: NDArray[np.float32]
+    y_train: NDArray[np.int64]
+    X_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    target_names: tuple[str, ...]
+
+
+def to_nchw(images: NDArray[Any], source: str) -> NDArray[Any]:
+    """View images (N, H, W), (N, H, W, C) or (N, C, H, W), with C 1 or 3, as (N, C, H, W)."""
+    shape = images.shape
+    if images.ndim == 3:
+        return images[:, np.newaxis]
+    if images.ndim == 4:
+        channels_first, channels_last = shape[1] in (1, 3), shape[3] in (1, 3)
+        if channels_first and not channels_last:
+            return images
+        if channels_last and not channels_first:
+            return images.transpose(0, 3, 1, 2)
+    raise ValueError(
+        f"{source}: images must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with exactly one axis C of "
+        f"length 1 or 3. Got {shape} instead. Reshape the array, for example to (N, H, W)."
+    )
+
+
+def scale_images(images: NDArray[Any], source: str) -> NDArray[np.float32]:
+    """Return uint8 images divided by 255, or float images in [0, 1], as contiguous float32."""
+    if images.dtype == np.uint8:
+        scaled = np.empty(images.shape, dtype=np.float32)
+        # Writing into the result spares the float64 copy of the whole set that `images / 255` would make.
+        return np.divide(images, 255, out=scaled, dtype=np.float32)
+    if not np.issubdtype(images.dtype, np.floating):
+        raise ValueError(
+            f"{source}: images must be uint8 in 0..255 or floating point in [0, 1]. Got {images.dtype} instead. "
+            f"Store them as uint8."
+        )
+    # Written so that NaN, which fails every comparison, is refused as well.
+    if images.size and not (images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            f"{source}: floating point images must lie in [0, 1]. Got values from {images.min()} to {images.max()} "
+            f"instead. Scale them, or store them as uint8 in 0..255."
+        )
+    return np.ascontiguousarray(images, dtype=np.float32)
+
+
+def to_labels(labels: Any, source: str) -> NDArray[np.int64]:
+    """Return integer labels, (N,) or (N, 1), as int64 (N,)."""
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"{source}: labels must be integers of shape (N,). Got {array.dtype} of shape {array.shape} instead. "
+            f"Store class numbers 0..C-1."
+        )
+    return array.astype(np.int64)
+
+
+def check_arrays(arrays: Arrays, train_source: str, test_source: str) -> Arrays:
+    """Refuse splits that do not fit: counts, image shapes and the range of the labels."""
+    n_classes = len(arrays.target_names)
+    for split, source, X, y in (
+        ("train", train_source, arrays.X_train, arrays.y_train),
+        ("test", test_source, arrays.X_test, arrays.y_test),
+    ):
+        if len(X) != len(y):
+            raise ValueError(
+                f"{source}: the {split} split has {len(X)} images but {len(y)} labels. The files do not belong "
+                f"together, or one is incomplete: get them again."
+            )
+        if len(X) == 0:
+            raise ValueError(f"{source}: the {split} split is empty. Get the file again.")
+        if y.min() < 0 or y.max() >= n_classes:
+            raise ValueError(
+                f"{source}: the {split} labels must lie in 0..{n_classes - 1}. Got values from {y.min()} to "
+                f"{y.max()} instead. Check that the file holds the data set that was asked for."
+            )
+    if arrays.X_train.shape[1:] != arrays.X_test.shape[1:]:
+        raise ValueError(
+            f"{test_source}: train and test images must have one shape. Got {arrays.X_train.shape[1:]} and "
+            f"{arrays.X_test.shape[1:]} instead. Check that both files belong to one data set."
+        )
+    return arrays
+
+
+def every_fifth(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mark the 2nd, 7th, 12th... sample of each class: a stratified test fifth that no random generator decides.
+
+    The count starts at the second, so that a class of two samples is in both splits.
+    """
+    test = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        test[np.flatnonzero(labels == label)[1::5]] = True
+    return test

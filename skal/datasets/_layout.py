@@ -1,0 +1,93 @@
+"""Where the files of a data set may lie, and the search for them."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._arrays import Arrays
+
+__all__ = ["ENVIRONMENT", "DataSet", "Layout", "find_home", "missing_message"]
+
+ENVIRONMENT = "SKAL_DATA_HOME"
+
+
+def _accept(paths: Sequence[Path]) -> None:
+    """The check of layouts whose file names leave no doubt."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set may lie on disk.
+
+    Attributes
+    ----------
+    folder : str
+        Folder of the files, relative to ``data_home``.
+    files : tuple of tuple of str
+        For each file needed, the names it may have, the usual one first.
+    read : callable
+        From the paths of those files, in that order, to `Arrays`.
+    check : callable
+        A look at the same paths that is quick and raises ValueError if they hold something else.
+    resizes : bool
+        Whether ``read`` takes the keyword ``image_size``.
+    """
+
+    folder: str
+    files: tuple[tuple[str, ...], ...]
+    read: Callable[..., Arrays]
+    check: Callable[[Sequence[Path]], None] = _accept
+    resizes: bool = False
+
+    def find(self, home: Path) -> list[Path | None]:
+        """Return the path of each file under ``home``, None for those that are not there."""
+        folder = home / self.folder
+        return [next((folder / name for name in names if (folder / name).exists()), None) for names in self.files]
+
+    def locate(self, home: Path) -> list[Path] | None:
+        """Return the paths of all files under ``home``, or None if any is not there."""
+        found = self.find(home)
+        paths = [path for path in found if path is not None]
+        return paths if len(paths) == len(found) else None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A known data set: a line of description, its home page, and its layouts in the order of search."""
+
+    description: str
+    url: str
+    layouts: tuple[Layout, ...]
+
+
+def find_home(data_home: str | os.PathLike[str] | None) -> Path | None:
+    """Return the data folder from the argument, else from the environment, else None."""
+    chosen = data_home if data_home is not None else os.environ.get(ENVIRONMENT)
+    # An environment variable that is set but empty counts as unset, as shells have it.
+    return Path(chosen).expanduser() if chosen else None
+
+
+def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url: str | None) -> str:
+    """Say which files were looked for and where, and how to mend it."""
+    remedy = f"pass data_home=FOLDER or set the environment variable {ENVIRONMENT} to the folder that holds them"
+    get = f"Get the files from {url}, then {remedy}." if url else f"Put the file there, or {remedy}."
+    lines = [f"The data set {name!r} was not found."]
+    if home is None:
+        lines.append(f"No folder was searched: data_home is not given and {ENVIRONMENT} is not set.")
+    elif not home.is_dir():
+        lines.append(f"The folder {home} does not exist.")
+    lines.append("Any one of these would do:")
+    for layout in layouts:
+        folder = (home if home is not None else Path("data_home")) / layout.folder
+        wanted = ", ".join(map(_shown, layout.files))
+        found = layout.find(home) if home is not None else [None] * len(layout.files)
+        absent = [_shown(names) for names, path in zip(layout.files, found, strict=True) if path is None]
+        partly = f" (there, except {', '.join(absent)})" if len(absent) < len(layout.files) else ""
+        lines.append(f"  in {folder}: {wanted}{partly}")
+    return "\n".join([*lines, get])
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """A file's usual name, with the suffix that may follow."""
+    return f"{names[0]}[.gz]" if f"{names[0]}.gz" in names else names[0]

@@ -1,0 +1,208 @@
+"""The public functions: find a data set, read it, and say what is there."""
+
+import os
+import re
+from collections.abc import Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils import Bunch
+
+from . import _names
+from ._arrays import Arrays
+from ._caltech101 import DEFAULT_SIZE, caltech101_layouts
+from ._cifar import CIFAR10_VERSIONS, CIFAR100_VERSIONS, cifar_layouts
+from ._digits import DESCRIPTION, read_digits
+from ._idx import FASHION_MNIST_START, MNIST_START, idx_layouts
+from ._layout import DataSet, Layout, find_home, missing_message
+from ._npz import npz_layouts
+from ._svhn import svhn_layouts
+
+__all__ = ["available", "load"]
+
+# The folders with a name of their own come before data_home itself, where the two MNISTs cannot be told apart.
+_KNOWN = {
+    "mnist": DataSet(
+        "MNIST, 28x28 handwritten digits",
+        "http://yann.lecun.com/exdb/mnist/",
+        npz_layouts("mnist", _names.DIGITS)
+        + idx_layouts(("mnist", "MNIST/raw", ""), _names.DIGITS, other_start=FASHION_MNIST_START),
+    ),
+    "fashion_mnist": DataSet(
+        "Fashion-MNIST, 28x28 pictures of clothes",
+        "https://github.com/zalandoresearch/fashion-mnist",
+        npz_layouts("fashion_mnist", _names.FASHION_MNIST)
+        + idx_layouts(("fashion_mnist", "FashionMNIST/raw", ""), _names.FASHION_MNIST, other_start=MNIST_START),
+    ),
+    "cifar10": DataSet(
+        "CIFAR-10, 32x32 colour images of 10 classes",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        npz_layouts("cifar10", _names.CIFAR10) + cifar_layouts("cifar10", CIFAR10_VERSIONS, _names.CIFAR10),
+    ),
+    "cifar100": DataSet(
+        "CIFAR-100, 32x32 colour images of 100 classes (the fine labels)",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        npz_layouts("cifar100", _names.CIFAR100) + cifar_layouts("cifar100", CIFAR100_VERSIONS, _names.CIFAR100),
+    ),
+    "svhn": DataSet(
+        "SVHN, 32x32 crops of house numbers",
+        "http://ufldl.stanford.edu/housenumbers/",
+        npz_layouts("svhn", _names.DIGITS) + svhn_layouts(),
+    ),
+    "caltech101": DataSet(
+        "Caltech101, photographs of 101 classes",
+        "https://data.caltech.edu/records/mzrjq-6wc02",
+        npz_layouts("caltech101") + caltech101_layouts(),
+    ),
+}
+
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_size: int | None = None) -> Bunch:
+    """Load an image data set.
+
+    Parameters
+    ----------
+    name : str
+        ``"digits"``, which comes with scikit-learn; ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"``,
+        ``"cifar100"``, ``"svhn"`` or ``"caltech101"``, from the files in which they are distributed or from
+        ``NAME.npz``; any other name from ``NAME.npz``, a file with the arrays ``X_train``, ``y_train``, ``X_test`` and
+        ``y_test``. Images in it are uint8, or floating point in [0, 1], of shape (N, H, W), (N, H, W, C) or
+        (N, C, H, W) with C 1 or 3; an array ``target_names`` of strings is optional.
+    data_home : path, optional
+        Folder of the files; the environment variable ``SKAL_DATA_HOME`` if not given.
+    image_size : int, optional
+        Side of the images of ``"caltech101"``, which come in many sizes and are stretched to squares; 64 if not given.
+        At 224 the set takes 5 GB. Other data sets have one size and do not take it.
+
+    Returns
+    -------
+    sklearn.utils.Bunch
+        - ``X_train``, ``X_test``: images, float32 (N, C, H, W) in [0, 1];
+        - ``y_train``, ``y_test``: labels, int64 (N,) in 0..C-1;
+        - ``target_names``: list of class names, in the order of the labels;
+        - ``name``, and ``DESCR``, a line that says what was read and from where.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there. The message lists them, the folders, and where to get them.
+    ValueError
+        If a file is truncated, damaged or holds something else.
+
+    Notes
+    -----
+    The test split is the distributed one. ``digits`` and ``caltech101`` have none: there the 2nd, 7th, 12th... image
+    of each class, in the order of the data or of the file names, is for testing. Of Caltech101 the folder
+    ``BACKGROUND_Google`` is left out. The labels of CIFAR-100 are the 100 fine ones. Pickled files are read without
+    running any code that they name.
+
+    Examples
+    --------
+    >>> from skal.datasets import load
+    >>> digits = load("digits")
+    >>> digits.X_train.shape, digits.X_test.shape
+    ((1435, 1, 8, 8), (362, 1, 8, 8))
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"The name parameter of load must be the name of a data set, without folders or spaces. Got {name!r} "
+            f"instead. Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
+        )
+    _check_image_size(image_size)
+    if name == "digits":
+        _refuse_image_size(image_size, name)
+        return _bunch(name, read_digits(), DESCRIPTION)
+    known = _KNOWN.get(name)
+    layouts = known.layouts if known else npz_layouts(name)
+    home = find_home(data_home)
+    located = _locate(layouts, home) if home is not None else None
+    if located is None:
+        message = missing_message(name, home, layouts, known.url if known else None)
+        raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_KNOWN)}.")
+    layout, paths = located
+    options = {}
+    if layout.resizes and image_size is not None:
+        options["image_size"] = int(image_size)
+    else:
+        _refuse_image_size(image_size, name)
+    where = paths[0] if len(paths) == 1 else paths[0].parent
+    description = f"{known.description if known else name}, read from {where}"
+    return _bunch(name, layout.read(paths, **options), description)
+
+
+def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
+    """List the data sets that `load` would find.
+
+    Files are looked for, and only their outside is examined: a damaged one may still be listed.
+
+    Parameters
+    ----------
+    data_home : path, optional
+        Folder of the files; the environment variable ``SKAL_DATA_HOME`` if not given.
+
+    Returns
+    -------
+    list of str
+        ``"digits"``, then the known data sets, then the names of other npz files, sorted.
+
+    Examples
+    --------
+    >>> from skal.datasets import available
+    >>> available(data_home="a-folder-that-does-not-exist")
+    ['digits']
+    """
+    home = find_home(data_home)
+    if home is None or not home.is_dir():
+        return ["digits"]
+    known = [name for name, data_set in _KNOWN.items() if _would_load(data_set.layouts, home)]
+    # Also NAME/NAME.npz, which load finds as well.
+    stems = {path.stem for path in (*home.glob("*.npz"), *home.glob("*/*.npz"))} - {"digits", *_KNOWN}
+    others = [stem for stem in sorted(stems) if _NAME.fullmatch(stem) and _would_load(npz_layouts(stem), home)]
+    return ["digits", *known, *others]
+
+
+def _locate(layouts: Sequence[Layout], home: Path) -> tuple[Layout, list[Path]] | None:
+    """Return the first layout of which all files are there, with their paths."""
+    for layout in layouts:
+        paths = layout.locate(home)
+        if paths is not None:
+            return layout, paths
+    return None
+
+
+def _would_load(layouts: Sequence[Layout], home: Path) -> bool:
+    located = _locate(layouts, home)
+    if located is None:
+        return False
+    layout, paths = located
+    try:
+        layout.check(paths)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_image_size(value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(
+            f"The image_size parameter of load must be a positive integer. Got {value!r} instead. "
+            f"Pass for example image_size={DEFAULT_SIZE}."
+        )
+
+
+def _refuse_image_size(value: Any, name: str) -> None:
+    if value is not None:
+        raise ValueError(
+            f"The image_size parameter of load is for the image folders of 'caltech101' only. Got image_size={value!r} "
+            f"for {name!r} instead. Leave it out: these images have one size already."
+        )
+
+
+def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
+    fields = arrays._asdict()
+    return Bunch(**{**fields, "target_names": list(arrays.target_names)}, name=name, DESCR=description)

@@ -1,0 +1,91 @@
+"""``NAME.npz`` files with the arrays X_train, y_train, X_test and y_test."""
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._arrays import Arrays, check_arrays, scale_images, to_labels, to_nchw
+from ._layout import Layout
+
+__all__ = ["check_npz", "npz_layouts", "read_npz"]
+
+_KEYS = ("X_train", "y_train", "X_test", "y_test")
+
+# What zipfile and numpy raise for damaged files. RuntimeError: flags that falsely say encrypted or unsupported.
+_DAMAGE = (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def npz_layouts(name: str, target_names: tuple[str, ...] | None = None) -> tuple[Layout, ...]:
+    """``NAME.npz``, in data_home or in a folder of that name, with the known class names if there are any."""
+    read = partial(read_npz, target_names=target_names)
+    return tuple(Layout(folder, ((f"{name}.npz",),), read, check_npz) for folder in ("", name))
+
+
+def check_npz(paths: Sequence[Path]) -> None:
+    """Refuse a file that is no npz archive, or lacks one of the four arrays."""
+    (path,) = paths
+    stored = _stored(path)
+    missing = [key for key in _KEYS if key not in stored]
+    if missing:
+        raise ValueError(
+            f"{path}: an npz data set must hold the arrays {', '.join(_KEYS)}. {', '.join(missing)} missing; it "
+            f"holds {', '.join(stored) or 'nothing'}. Save it with numpy.savez(path, X_train=..., y_train=..., "
+            f"X_test=..., y_test=...)."
+        )
+
+
+def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None) -> Arrays:
+    """Read the four arrays; ``target_names`` in the file, an array of strings, is optional."""
+    check_npz(paths)
+    (path,) = paths
+    X_train, X_test = _images(path, "X_train"), _images(path, "X_test")
+    y_train, y_test = (to_labels(_array(path, key), f"{path}, {key}") for key in ("y_train", "y_test"))
+    if target_names is None and "target_names" in _stored(path):
+        target_names = tuple(str(entry) for entry in _array(path, "target_names").ravel())
+    if target_names is None:
+        target_names = _numbered(np.union1d(y_train, y_test), path)
+    return check_arrays(Arrays(X_train, y_train, X_test, y_test, target_names), str(path), str(path))
+
+
+def _stored(path: Path) -> list[str]:
+    """Names of the arrays in the file."""
+    # Opened apart from reading, so that a file without read permission is not called damaged.
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return [member.removesuffix(".npy") for member in archive.namelist()]
+        except _DAMAGE as error:
+            raise ValueError(f"{path}: truncated, or not an npz archive ({error}). Get the file again.") from error
+
+
+def _images(path: Path, key: str) -> NDArray[np.float32]:
+    source = f"{path}, {key}"
+    return scale_images(to_nchw(_array(path, key), source), source)
+
+
+def _array(path: Path, key: str) -> NDArray[Any]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive[key]
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{path}: the array {key} cannot be read ({error}). Get the file again; arrays of Python objects are "
+            f"refused, since reading them could run code."
+        ) from error
+
+
+def _numbered(labels: NDArray[np.int64], path: Path) -> tuple[str, ...]:
+    # A gap more often means labels that start at 1, or a filtered set, than a class without any sample.
+    if not np.array_equal(labels, np.arange(len(labels))):
+        shown = ", ".join(map(str, labels[:12])) + (", ..." if len(labels) > 12 else "")
+        raise ValueError(
+            f"{path}: labels must be 0..C-1 with every class present. Got {shown} instead. Renumber them, or add "
+            f"an array target_names with one string for each class."
+        )
+    return tuple(str(label) for label in labels)

@@ -1,0 +1,15 @@
+"""Networks of the active learning papers, for small images, and a loss.
+
+Every network is a plain :class:`torch.nn.Module` that takes ``(n, in_channels, height, width)`` and returns
+logits ``(n, n_classes)``. Give the class to skorch as ``module``, and its parameters as ``module__...``.
+"""
+
+from ._cnn import CNN
+from ._convnet import ConvNet
+from ._losses import SquaredLoss
+from ._mlp import MLP
+from ._resnet import ResNet18
+from ._vgg import VGG11
+from ._wide_resnet import WideResNet
+
+__all__ = ["CNN", "MLP", "VGG11", "ConvNet", "ResNet18", "SquaredLoss", "WideResNet"]
