@@ -1,0 +1,78 @@
+# Two headline commands: `make demo` and `make test`. Both work from a fresh clone and are quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEERS := $(VENV)/peers
+# one torch thread per process: the tests run in two processes, and small networks gain nothing from more
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+WORKERS ?= 2
+
+.PHONY: demo test test-modal lint format docs bench clean
+.DEFAULT_GOAL := test
+
+demo: $(VENV)/.installed
+	$(BIN)/skal demo
+
+# The whole suite on the newest modAL that installs beside skorch, then the modAL tests alone on the other release and
+# on an older scikit-learn.
+test: $(VENV)/.installed-dev $(PEERS)/.installed
+	$(BIN)/python -m pip check
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -q
+	$(MAKE) --no-print-directory test-modal
+
+test-modal: $(VENV)/.installed-dev $(PEERS)/.installed
+	$(ONE_THREAD) PYTHONPATH=$(PEERS)/modal-0.4.2.1 SKAL_TEST_MODAL=0.4.2.1 \
+		$(BIN)/python -m pytest -q tests/compat
+	$(ONE_THREAD) PYTHONPATH=$(PEERS)/scikit-learn-1.6 SKAL_TEST_SKLEARN=1.6 \
+		$(BIN)/python -m pytest -q tests/compat
+	$(ONE_THREAD) PYTHONPATH=$(PEERS)/modal-0.4.2.1:$(PEERS)/scikit-learn-1.6 SKAL_TEST_MODAL=0.4.2.1 SKAL_TEST_SKLEARN=1.6 \
+		$(BIN)/python -m pytest -q tests/compat
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# pages of names that no longer exist would stay behind otherwise
+docs: $(VENV)/.installed-docs
+	rm -rf docs/api/generated
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first: its plain CPU build then satisfies every other package's requirement
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	touch $@
+
+# packages that cannot be installed beside the others: each in a folder of its own, for PYTHONPATH
+$(PEERS)/.installed: $(VENV)/.installed-dev Makefile
+	rm -rf $(PEERS)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(PEERS)/modal-0.4.2.1 modAL-python==0.4.2.1
+	$(BIN)/python -m pip install --quiet --no-deps --target $(PEERS)/scikit-learn-1.6 scikit-learn==1.6.1
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api/generated skal-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,217 @@
+"""Query strategies: validate once, then one hook per algorithm."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from skal.compat.modal import expects_metrics
+from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError, NonFiniteError, parameter_message
+from skal.network import preserved_rng
+from skal.validation import check_integer, check_memory, check_random_state, make_generator
+
+__all__ = ["QueryStrategy", "ScoreStrategy", "query_function", "top"]
+
+
+class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
+    """Base of all strategies: a subclass writes ``__init__`` (assignments only) and ``_select``.
+
+    An instance is a query strategy in modAL's form: ``strategy(learner, X_pool, n_instances)``. It answers in the
+    convention of the learner that calls it. :meth:`select` always returns indices and metrics.
+
+    Four class attributes say what a strategy works with. The first two are enforced here, before ``_select`` runs; all
+    of them tell :mod:`skal.checks` what to expect.
+
+    Attributes
+    ----------
+    needs_network : bool, default=True
+        Whether the estimator must be a skorch net, or end in one. False: any classifier with ``predict_proba``.
+    needs_labels : bool, default=False
+        Whether the learner must hold labelled samples.
+    reads_outputs : bool, default=True
+        Whether the estimator's outputs are looked at, so that bad ones are noticed.
+    draws_from_pool : bool, default=False
+        Whether the answer comes from random draws over the pool's positions, so that a pool in another order may get
+        another answer from the same ``random_state``.
+    """
+
+    needs_network: bool = True
+    needs_labels: bool = False
+    reads_outputs: bool = True
+    draws_from_pool: bool = False
+
+    def __call__(self, learner: Any, X_pool: Any, n_instances: int = 1) -> Any:
+        """Choose ``n_instances`` samples of the pool.
+
+        Parameters
+        ----------
+        learner : object with ``estimator``, ``X_training``, ``y_training``
+        X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+        n_instances : int, default=1
+
+        Returns
+        -------
+        indices : (n_instances,) int64 array, or ``(indices, metrics)`` if modAL >= 0.4.2 asks
+            Distinct positions in the pool, best first.
+        """
+        indices, metrics = self.select(learner, X_pool, n_instances)
+        return (indices, metrics) if expects_metrics(learner) else indices
+
+    def select(self, learner: Any, X_pool: Any, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of the chosen samples, best first, and their metrics, whoever asks."""
+        context = self._context(learner, X_pool)
+        self._check_n_instances(n_instances, context.n_pool)
+        with preserved_rng():
+            indices, metrics = self._select(context, int(n_instances))
+        return np.asarray(indices, dtype=np.int64), np.asarray(metrics)
+
+    @abstractmethod
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct indices into the pool, best first, and one metric for each."""
+
+    def _check_params(self) -> None:
+        """Check the parameters that strategies share; subclasses add their own and call ``super()``."""
+        params, owner = self.get_params(deep=False), type(self).__name__
+        if "batch_size" in params:
+            check_integer(owner, "batch_size", params["batch_size"], 1)
+        if "subset" in params:
+            check_integer(owner, "subset", params["subset"], 1, optional=True)
+        if "max_memory" in params:
+            check_memory(owner, "max_memory", params["max_memory"])
+        if "random_state" in params:
+            check_random_state(owner, params["random_state"])
+
+    def _context(self, learner: Any, X_pool: Any) -> QueryContext:
+        self._check_params()
+        batch_size = self.get_params(deep=False).get("batch_size", 256)
+        context = QueryContext(learner, X_pool, batch_size=batch_size, owner=type(self).__name__)
+        if self.needs_network:
+            context.require_network()
+        if self.needs_labels:
+            context.require_labels()
+        return context
+
+    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        owner = type(self).__name__
+        check_integer(owner, "n_instances", n_instances, 1, remedy="Ask for at least one sample.")
+        if n_instances > n_pool:
+            raise InvalidParameterError(
+                parameter_message(
+                    owner,
+                    "n_instances",
+                    f"at most the size of the pool ({n_pool})",
+                    n_instances,
+                    "Ask for fewer samples, or pass a larger pool.",
+                )
+            )
+
+
+class ScoreStrategy(QueryStrategy):
+    """A strategy that gives every pool sample a score of its own: a subclass writes ``_score``.
+
+    If it has a ``subset`` parameter (and ``random_state``), only that many random samples of the pool are scored.
+    """
+
+    @abstractmethod
+    def _score(self, context: QueryContext) -> np.ndarray:
+        """(N,) scores of the pool, higher is queried earlier."""
+
+    def scores(self, learner: Any, X_pool: Any) -> np.ndarray:
+        """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
+        context = self._context(learner, X_pool)
+        with preserved_rng():
+            return self._scores(context)
+
+    def _scores(self, context: QueryContext) -> np.ndarray:
+        rows = self._subset_rows(context.n_pool)
+        if rows is None:
+            return self._checked_score(context)
+        scores = np.full(context.n_pool, -np.inf)
+        scores[rows] = self._checked_score(context.restrict(rows))
+        return scores
+
+    def _checked_score(self, context: QueryContext) -> np.ndarray:
+        scores = np.asarray(self._score(context), dtype=np.float64)
+        if np.isnan(scores).any():
+            raise NonFiniteError(
+                f"The scores of {type(self).__name__} must not be NaN. Got NaN for {np.isnan(scores).sum()} samples. "
+                "Check the network's outputs: training may have diverged."
+            )
+        return scores
+
+    def _subset_rows(self, n_pool: int) -> np.ndarray | None:
+        subset = self.get_params(deep=False).get("subset")
+        if subset is None or subset >= n_pool:
+            return None
+        generator = make_generator(type(self).__name__, self.random_state)  # type: ignore[attr-defined]
+        return np.sort(generator.choice(n_pool, size=subset, replace=False))
+
+    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        super()._check_n_instances(n_instances, n_pool)
+        subset = self.get_params(deep=False).get("subset")
+        if subset is not None and n_instances > subset:
+            raise InvalidParameterError(
+                parameter_message(
+                    type(self).__name__,
+                    "n_instances",
+                    f"at most subset ({subset}), the number of samples that are scored",
+                    n_instances,
+                    "Ask for fewer samples, or raise subset.",
+                )
+            )
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = self._scores(context)
+        indices = top(scores, n_instances)
+        return indices, scores[indices]
+
+
+def top(scores: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k largest scores, best first; equal scores keep the pool's order.
+
+    Examples
+    --------
+    >>> top(np.array([1.0, 3.0, 3.0, 2.0]), 3)
+    array([1, 2, 3])
+    """
+    # everything at least as large as the k-th stands a chance: a partition, then a stable sort of those few
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    candidates = np.flatnonzero(scores >= threshold)
+    return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
+
+
+def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Callable[..., Any]:
+    """The strategy as a function in modAL's form.
+
+    ``f(learner, X_pool, n_instances=1, **params)`` is ``strategy(**params)(learner, X_pool, n_instances)``. The
+    function's ``strategy`` attribute is the class.
+    """
+
+    def query(learner: Any, X_pool: Any, n_instances: int = 1, **params: Any) -> Any:
+        known = inspect.signature(strategy).parameters
+        for unknown in set(params) - set(known):
+            raise InvalidParameterError(
+                f"The parameters of {name} must be among {', '.join(known)}. Got {unknown!r} instead. "
+                f"See the documentation of {strategy.__name__}."
+            )
+        return strategy(**params)(learner, X_pool, n_instances)
+
+    own = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("learner", "X_pool")]
+    own.append(inspect.Parameter("n_instances", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1))
+    params = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in inspect.signature(strategy).parameters.values()]
+    query.__signature__ = inspect.Signature([*own, *params])  # type: ignore[attr-defined]
+    query.strategy = strategy  # type: ignore[attr-defined]
+    query.__name__ = query.__qualname__ = name
+    query.__module__ = module
+    query.__doc__ = (
+        f"Query function of :class:`{strategy.__name__}`, which documents its parameters.\n\n"
+        f"``{name}(learner, X_pool, n_instances, **params)`` is "
+        f"``{strategy.__name__}(**params)(learner, X_pool, n_instances)``.\n"
+    )
+    return query

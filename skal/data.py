@@ -1,0 +1,160 @@
+"""Rows of whatever container the user keeps them in.
+
+numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, dicts of these (the inputs
+of a multi-input net, as skorch takes them) and ``torch.utils.data.Dataset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from skal.exceptions import InvalidTypeError, NonFiniteError
+
+__all__ = ["all_finite", "check_finite", "concat_rows", "dataset_input", "dataset_target", "n_rows", "take_rows"]
+
+_CHECK_BYTES = 2**26  # how much of an array is looked at at once
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "iloc")
+
+
+def n_rows(X: Any, name: str = "X") -> int:
+    """How many samples there are.
+
+    Examples
+    --------
+    >>> n_rows({"image": np.zeros((3, 2)), "text": np.zeros((3, 7))})
+    3
+    """
+    if isinstance(X, Mapping):
+        lengths = {key: n_rows(value, name) for key, value in X.items()}
+        if len(set(lengths.values())) != 1:
+            raise InvalidTypeError(
+                f"The inputs in {name} must be at least one and all of the same length. Got {lengths} instead. "
+                "Pass one row per sample in every input."
+            )
+        return next(iter(lengths.values()))
+    if hasattr(X, "shape"):
+        if len(X.shape) == 0:
+            raise InvalidTypeError(f"{name} must hold rows. Got a scalar ({X!r}) instead. Pass an array of samples.")
+        return int(X.shape[0])
+    try:
+        return len(X)
+    except TypeError:
+        raise InvalidTypeError(
+            f"{name} must be an array, tensor, list, data frame, dict of these or a Dataset with a length. "
+            f"Got {type(X).__name__} instead. Convert it to an array, or give the Dataset a __len__."
+        ) from None
+
+
+def take_rows(X: Any, rows: Any) -> Any:
+    """The given rows (a slice or an integer array), in the container's own type.
+
+    Examples
+    --------
+    >>> take_rows(["a", "b", "c"], np.array([2, 0]))
+    ['c', 'a']
+    """
+    if isinstance(X, Mapping):
+        return {key: take_rows(value, rows) for key, value in X.items()}
+    if isinstance(X, Dataset):
+        positions = range(*rows.indices(n_rows(X))) if isinstance(rows, slice) else np.asarray(rows).tolist()
+        return Subset(X, positions)  # type: ignore[arg-type]
+    if _is_frame(X):
+        return X.iloc[rows]
+    if isinstance(X, torch.Tensor):
+        return X[rows] if isinstance(rows, slice) else X[torch.as_tensor(np.asarray(rows), device=X.device)]
+    if sp.issparse(X):
+        return X.tocsr()[rows]
+    if hasattr(X, "shape"):
+        return X[rows]
+    if isinstance(rows, slice):
+        return X[rows]
+    return [X[i] for i in np.asarray(rows).tolist()]
+
+
+def concat_rows(first: Any, second: Any) -> Any:
+    """Two sets of rows as one, in the type of the first."""
+    if isinstance(first, Mapping):
+        if not isinstance(second, Mapping) or set(first) != set(second):
+            raise InvalidTypeError(
+                f"The new samples must be a dict with the inputs {sorted(first)}. Got {type(second).__name__} "
+                f"{sorted(second) if isinstance(second, Mapping) else ''} instead. Pass every input of the network."
+            )
+        return {key: concat_rows(first[key], second[key]) for key in first}
+    if isinstance(first, Dataset):
+        if not isinstance(second, Dataset):
+            raise InvalidTypeError(
+                f"The labelled set is a Dataset, so the new samples must be one too. Got {type(second).__name__} "
+                "instead. Pass torch.utils.data.Subset(dataset, indices), as query returns it."
+            )
+        return ConcatDataset([first, second])
+    if _is_frame(first):
+        import pandas as pd
+
+        return pd.concat([first, second])
+    if isinstance(first, torch.Tensor):
+        return torch.cat([first, torch.as_tensor(second, dtype=first.dtype, device=first.device)])
+    if sp.issparse(first) or sp.issparse(second):
+        return sp.vstack([first, second], format="csr")
+    if isinstance(first, list):
+        return first + list(second)
+    return np.concatenate([np.asarray(first), np.asarray(second)])
+
+
+def all_finite(X: Any) -> bool:
+    """Whether all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
+    if isinstance(X, Mapping):
+        return all(all_finite(value) for value in X.values())
+    if isinstance(X, (tuple, list)):
+        return all(all_finite(value) for value in X)
+    if isinstance(X, torch.Tensor):
+        return not X.is_floating_point() or bool(torch.isfinite(X).all())
+    if sp.issparse(X):
+        return all_finite(X.data)
+    if _is_frame(X):
+        numbers = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
+        return all_finite(numbers.to_numpy())
+    if isinstance(X, (float, np.floating)):
+        return bool(np.isfinite(X))
+    dtype = getattr(X, "dtype", None)
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "fc":
+        return True
+    if X.ndim == 0:
+        return bool(np.isfinite(X))
+    step = max(1, _CHECK_BYTES // max(1, X[:1].nbytes))
+    return all(bool(np.isfinite(X[start : start + step]).all()) for start in range(0, len(X), step))
+
+
+def check_finite(X: Any, name: str, rows: Sequence[int] | np.ndarray | None = None) -> None:
+    """Refuse NaN and infinity, and say in which row the first one stands; ``rows`` are the rows' numbers."""
+    if all_finite(X):
+        return
+    bad = next(row for row in range(n_rows(X, name)) if not all_finite(take_rows(X, slice(row, row + 1))))
+    bad = bad if rows is None else int(rows[bad])
+    raise NonFiniteError(
+        f"{name} must be finite. Got NaN or infinity, first in row {bad}. "
+        "Impute or drop such rows before querying, for example with sklearn.impute.SimpleImputer in a Pipeline."
+    )
+
+
+def dataset_input(item: Any) -> Any:
+    """The input of a Dataset's item: ``x`` of ``(x, y)`` or ``(x,)``, or the item itself."""
+    return item[0] if isinstance(item, (tuple, list)) else item
+
+
+def dataset_target(item: Any) -> Any:
+    """The label of a Dataset's item ``(x, y)``."""
+    if isinstance(item, (tuple, list)) and len(item) >= 2:
+        return item[1]
+    raise InvalidTypeError(
+        "The labelled Dataset must yield (x, y) pairs when no y_training is given. "
+        f"Got an item of type {type(item).__name__}. Pass y_training, or a Dataset with labels."
+    )

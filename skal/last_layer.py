@@ -1,0 +1,102 @@
+"""Find a network's last parameterised layer, and what it receives, without touching its ``forward``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from skal.exceptions import UnsupportedLayerError
+from skal.network import Network, evaluating
+from skal.samples import Samples
+
+__all__ = ["LastLayer", "embeddings", "find_last_layer"]
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The layer that a forward pass called last among those with parameters of their own.
+
+    Attributes
+    ----------
+    name : str
+        Its name in ``module.named_modules()``.
+    layer : nn.Module
+    width : int
+        Number of features that it receives per sample.
+    gives_logits : bool
+        Whether its output is the network's output, up to a softmax or logarithm: then the gradient of the loss with
+        respect to its weight is ``(softmax(f) - onehot) ⊗ input``.
+    """
+
+    name: str
+    layer: nn.Module
+    width: int
+    gives_logits: bool
+
+
+def _calls(network: Network, batch: object) -> tuple[list[tuple[str, nn.Module, Tensor, Tensor]], Tensor]:
+    """Every call of a parameterised module in one forward pass, in order: name, module, input, output."""
+    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    handles = []
+    for name, module in network.module.named_modules():
+        if next(module.parameters(recurse=False), None) is not None:
+
+            def record(layer: nn.Module, args: tuple, output: object, name: str = name) -> None:
+                if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+                    calls.append((name, layer, args[0].detach().clone(), output.detach().clone()))
+
+            handles.append(module.register_forward_hook(record))
+    try:
+        return calls, network.output(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def find_last_layer(network: Network, samples: Samples) -> LastLayer:
+    """Run one or two samples through the network and see which layer comes last.
+
+    Parameters
+    ----------
+    network : Network
+    samples : Samples
+        At least one row.
+    """
+    with evaluating(network.module), torch.no_grad():
+        batch = next(network.batches(samples, 2))
+        calls, output = _calls(network, batch)
+        if not calls:
+            raise UnsupportedLayerError(
+                "The network must call at least one layer with parameters of its own (Linear, Conv2d, ...). "
+                f"Got {type(network.module).__name__}, whose forward calls none. Use layers from torch.nn."
+            )
+        name, layer, features, layer_output = calls[-1]
+        gives_logits = layer_output.shape == output.shape and any(
+            torch.allclose(read(layer_output), output, rtol=1e-3, atol=1e-5)
+            for read in (lambda f: f, lambda f: torch.softmax(f, -1), lambda f: torch.log_softmax(f, -1))
+        )
+        return LastLayer(name, layer, features[0].numel(), gives_logits)
+
+
+def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor]:
+    """The last layer's inputs (n, d) and the network's logits (n, C), on the network's device, in one pass."""
+    seen: list[Tensor] = []
+
+    def record(layer: nn.Module, args: tuple) -> None:
+        seen.append(args[0].detach().flatten(1).clone())
+
+    features, logits = [], []
+    with evaluating(network.module), torch.no_grad():
+        handle = last.layer.register_forward_pre_hook(record)
+        try:
+            for batch in network.batches(samples, batch_size):
+                seen.clear()
+                output = network.output(batch)
+                network.check_output(output)
+                features.append(seen[-1])
+                logits.append(network.to_logits(output))
+        finally:
+            handle.remove()
+    return torch.cat(features), torch.cat(logits)

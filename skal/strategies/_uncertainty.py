@@ -1,0 +1,119 @@
+"""Uncertainty of the predicted class probabilities: least confidence, margin, entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import entr
+
+from skal.base import ScoreStrategy, query_function
+from skal.context import QueryContext
+
+__all__ = ["Entropy", "LeastConfidence", "Margin", "entropy", "least_confidence", "margin"]
+
+_PARAMETERS = """
+    Works with any scikit-learn classifier that has ``predict_proba`` and with any skorch net.
+
+    Parameters
+    ----------
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+"""
+
+
+def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
+    """One minus the largest probability: (N, C) -> (N,)."""
+    return 1 - proba.max(axis=1)
+
+
+def margin_scores(proba: np.ndarray) -> np.ndarray:
+    """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
+    second, first = np.partition(proba, proba.shape[1] - 2, axis=1)[:, -2:].T if proba.shape[1] > 1 else (0, proba.T[0])
+    return second - first
+
+
+def entropy_scores(proba: np.ndarray) -> np.ndarray:
+    """Entropy in nats, ``0 log 0 = 0``: (N, C) -> (N,)."""
+    return entr(np.clip(proba, 0, None)).sum(axis=1)
+
+
+class _Uncertainty(ScoreStrategy):
+    needs_network = False
+
+    def __init__(self, *, subset: int | None = None, batch_size: int = 256, random_state: Any = None) -> None:
+        self.subset = subset
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+
+class LeastConfidence(_Uncertainty):
+    __doc__ = f"""Query where the most likely class has the smallest probability.
+
+    The score is ``1 − max_c p_c``.
+    {_PARAMETERS}
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import LeastConfidence
+    >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> learner = ActiveLearner(GaussianNB(), LeastConfidence(), X_training=X, y_training=y)
+    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    array([1])
+    """
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        return least_confidence_scores(context.predict_proba())
+
+
+class Margin(_Uncertainty):
+    __doc__ = f"""Query where the two most likely classes are closest.
+
+    The score is minus the gap between the two largest probabilities.
+    {_PARAMETERS}
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import Margin
+    >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> learner = ActiveLearner(GaussianNB(), Margin(), X_training=X, y_training=y)
+    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    array([1])
+    """
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        return margin_scores(context.predict_proba())
+
+
+class Entropy(_Uncertainty):
+    __doc__ = f"""Query where the predicted distribution has the largest entropy.
+
+    The score is ``−Σ_c p_c log p_c``, in nats.
+    {_PARAMETERS}
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import Entropy
+    >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> learner = ActiveLearner(GaussianNB(), Entropy(), X_training=X, y_training=y)
+    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    array([1])
+    """
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        return entropy_scores(context.predict_proba())
+
+
+least_confidence = query_function(LeastConfidence, "least_confidence", __name__)
+margin = query_function(Margin, "margin", __name__)
+entropy = query_function(Entropy, "entropy", __name__)

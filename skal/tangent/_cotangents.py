@@ -1,0 +1,62 @@
+"""Which scalar of the logits is differentiated.
+
+The gradient of a scalar with derivative v with respect to the logits f is ``J(x)ᵀ v``. A cotangent is a function
+``(logits (n, C), target (n, C) or None) -> v (n, C)`` that works row by row, so that it may also run under ``vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+__all__ = ["Cotangent", "cross_entropy", "kernel_cotangents", "probe", "squared_error"]
+
+Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
+
+
+def cross_entropy(logits: Tensor, target: Tensor | None) -> Tensor:
+    """``σ(f) − target``; without a target, the network's own prediction is taken for the label."""
+    if target is None:
+        target = _predicted(logits)
+    return torch.softmax(logits, dim=-1) - target
+
+
+def squared_error(logits: Tensor, target: Tensor | None) -> Tensor:
+    """``f − target``, the derivative of ``½‖f − target‖²``."""
+    return logits - (_predicted(logits) if target is None else target)
+
+
+def _predicted(logits: Tensor) -> Tensor:
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    return (classes == logits.argmax(dim=-1, keepdim=True)).to(logits.dtype)
+
+
+def sum_of_logits(logits: Tensor, target: Tensor | None = None) -> Tensor:
+    """``Σ_c f_c / √C``: the pseudo-NTK."""
+    return torch.full_like(logits, 1 / sqrt(logits.shape[-1]))
+
+
+def one_logit(index: int) -> Cotangent:
+    """``f_index``."""
+
+    def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        return (classes == index).to(logits.dtype).expand_as(logits)
+
+    return cotangent
+
+
+def probe(logits: Tensor, target: Tensor | None = None) -> Tensor:
+    """A fixed direction in which no two classes look alike, for comparing backends."""
+    classes = torch.arange(1, logits.shape[-1] + 1, device=logits.device, dtype=logits.dtype)
+    return torch.cos(classes).expand_as(logits)
+
+
+def kernel_cotangents(kind: str, n_classes: int) -> list[Cotangent]:
+    """One cotangent for ``pntk`` and ``logit``, one per class for ``trace`` and ``entk``."""
+    if kind == "pntk":
+        return [sum_of_logits]
+    return [one_logit(c) for c in range(1 if kind == "logit" else n_classes)]

@@ -1,0 +1,74 @@
+"""Per-sample gradients by ``torch.func`` (works for anything that ``vmap`` can trace), and one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from skal.network import Network
+from skal.tangent._cotangents import Cotangent
+from skal.tangent._factors import Dense, PerSampleGradient
+
+__all__ = ["FuncBackend", "LoopBackend"]
+
+
+class FuncBackend:
+    """``vmap`` over ``grad``: every gradient is written out."""
+
+    def __init__(self, network: Network, names: set[str]) -> None:
+        self.network = network
+        self.parameters = {name: p.detach() for name, p in network.trainable().items() if name in names}
+
+    def gradients(
+        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
+    ) -> Iterator[dict[str, PerSampleGradient]]:
+        """For each cotangent the per-sample gradients by parameter."""
+        for cotangent in cotangents:
+
+            def scalar(
+                parameters: dict[str, Tensor], sample: Any, target: Tensor | None, cotangent: Cotangent = cotangent
+            ) -> Tensor:
+                logits = self.network.logits(tree_map(lambda x: x.unsqueeze(0), sample), parameters)
+                v = cotangent(logits.detach(), None if target is None else target.unsqueeze(0))
+                return (logits * v).sum()
+
+            in_dims = (None, 0, None if target is None else 0)
+            # no_grad: parameters that are not asked for must not record a graph of their own
+            with torch.no_grad():
+                gradients = torch.func.vmap(torch.func.grad(scalar), in_dims=in_dims, randomness="same")(
+                    self.parameters, batch, target
+                )
+            yield {name: Dense(gradient) for name, gradient in gradients.items()}
+
+
+class LoopBackend:
+    """One backward pass per sample: slow, and right for every network that autograd can differentiate."""
+
+    def __init__(self, network: Network, names: set[str]) -> None:
+        self.network = network
+        self.parameters = {name: p for name, p in network.trainable().items() if name in names}
+
+    def gradients(
+        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
+    ) -> Iterator[dict[str, PerSampleGradient]]:
+        """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
+        n = tree_leaves(batch)[0].shape[0]
+        for cotangent in cotangents:
+            rows: dict[str, list[Tensor | None]] = {name: [] for name in self.parameters}
+            for i in range(n):
+                logits = self.network.logits(tree_map(lambda x, i=i: x[i : i + 1], batch))
+                v = cotangent(logits.detach(), None if target is None else target[i : i + 1])
+                gradients = torch.autograd.grad(logits, list(self.parameters.values()), v, allow_unused=True)
+                for name, gradient in zip(self.parameters, gradients, strict=True):
+                    rows[name].append(gradient)
+            yield {
+                name: Dense(
+                    torch.stack([torch.zeros_like(self.parameters[name]) if g is None else g for g in gradients])
+                )
+                for name, gradients in rows.items()
+                if any(g is not None for g in gradients)
+            }

@@ -1,0 +1,208 @@
+"""Gradients as vectors: written out, or sketched into k numbers whose inner products estimate theirs.
+
+The sketch flips signs at random and adds the entries into k buckets. A weight matrix (o, i) gets the signs ``u_o v_i``
+and the bucket ``(o · s + i + offset) mod k``, with the stride s the first number from i upwards without a common
+divisor with k. No two entries are flipped together, so that the estimate of every inner product is unbiased; rows start
+at different buckets, so that a few strong inputs or outputs do not pile up; and the signs can be put on the layer's
+inputs and output gradients before they are multiplied, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.samples import Samples
+from skal.tangent._cotangents import kernel_cotangents
+from skal.tangent._engine import Gradients, TangentEngine
+from skal.tangent._factors import Outer, PerSampleGradient, Rows
+from skal.tangent._kernels import KINDS
+from skal.validation import check_choice, check_integer
+
+__all__ = ["Sketch", "tangent_features"]
+
+
+def tangent_features(
+    net: Any,
+    X: Any,
+    *,
+    kind: str = "pntk",
+    n_features: int | None = 4096,
+    random_state: int = 0,
+    layers: str = "all",
+    backend: str = "auto",
+    batch_size: int = 256,
+    max_memory: int | str | None = None,
+) -> np.ndarray:
+    """Vectors whose inner products are, or estimate, the tangent kernel.
+
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays
+    kind : {"pntk", "logit", "trace", "entk"}, default="pntk"
+        See :func:`tangent_kernel`.
+    n_features : int or None, default=4096
+        Length k of the sketch; its error falls like ``k ** -0.5``. None gives the exact gradients.
+    random_state : int, default=0
+        The same number gives the same projection for every call on the same network.
+    layers, backend, batch_size, max_memory
+        See :func:`tangent_kernel`.
+
+    Returns
+    -------
+    (n, k) array of the network's floating-point type
+        With ``n_features=None`` (n, P), or (n, C·P) for ``trace``; one row per sample and class for ``entk``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Linear(2, 3, bias=False)
+    >>> features = tangent_features(net, torch.tensor([[1.0, 0.0], [1.0, 2.0]]), n_features=None)
+    >>> (features @ features.T).round(5)
+    array([[1., 1.],
+           [1., 5.]], dtype=float32)
+    """
+    samples = Samples(X)
+    engine = TangentEngine(
+        net,
+        samples,
+        backend=backend,
+        layers=layers,
+        batch_size=batch_size,
+        max_memory=max_memory,
+        owner="tangent_features",
+    )
+    return feature_matrix(engine, samples, kind, n_features, random_state).cpu().numpy()
+
+
+def feature_matrix(
+    engine: TangentEngine, samples: Samples, kind: str, n_features: int | None, random_state: int = 0
+) -> Tensor:
+    """:func:`tangent_features` on an engine that is there already: a tensor on its device."""
+    check_choice("tangent_features", "kind", kind, KINDS)
+    check_integer("tangent_features", "n_features", n_features, 1, optional=True)
+    check_integer("tangent_features", "random_state", random_state, 0)
+    cotangents = kernel_cotangents(kind, engine.n_classes)
+    sketches = [None] * len(cotangents)
+    if n_features is not None:
+        # the classes of a trace are added up and need signs of their own; those of an entk must be comparable
+        seeds = range(len(cotangents)) if kind == "trace" else [0] * len(cotangents)
+        sketches = [Sketch(engine, n_features, random_state, seed) for seed in seeds]  # type: ignore[misc]
+
+    def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
+        parts = [
+            _written_out(engine, by_name, n) if sketch is None else sketch.project(by_name, n)
+            for sketch, by_name in zip(sketches, gradients, strict=True)
+        ]
+        if kind == "entk":
+            return torch.stack(parts, dim=1).flatten(0, 1)
+        return torch.cat(parts, dim=1) if n_features is None else sum(parts)  # type: ignore[return-value]
+
+    size = None
+    if n_features is None:
+        written_out = 4 * sum(engine.sizes.values()) * len(cotangents)
+        size = max(1, min(engine.batch_size, engine.memory // (2 * written_out + engine.sample_bytes)))
+    # filled in place: a list of chunks, concatenated at the end, would need twice the result
+    result: Tensor | None = None
+    first = 0
+    for chunk in engine.run(samples, cotangents, reduce, batch_size=size):
+        if result is None:
+            rows = len(samples) * (engine.n_classes if kind == "entk" else 1)
+            result = chunk.new_empty(rows, chunk.shape[1])
+        result[first : first + len(chunk)] = chunk
+        first += len(chunk)
+    assert result is not None  # the engine refuses empty sets
+    return result
+
+
+def _written_out(engine: TangentEngine, gradients: Gradients, n: int) -> Tensor:
+    zeros = torch.zeros((), dtype=engine.network.dtype, device=engine.device)
+    return torch.cat(
+        [
+            gradients[name].dense() if name in gradients else zeros.expand(n, engine.sizes[name])
+            for name in engine.names
+        ],
+        dim=1,
+    )
+
+
+class _Signs(NamedTuple):
+    rows: Tensor  # (o,)
+    columns: Tensor  # (i,)
+    stride: int
+    offset: int
+
+
+class Sketch:
+    """A fixed random projection of a network's gradients to k numbers.
+
+    Parameters
+    ----------
+    engine : TangentEngine
+    k : int
+    random_state, stream : int
+        Together they determine the projection, on whatever device.
+    """
+
+    def __init__(self, engine: TangentEngine, k: int, random_state: int, stream: int = 0) -> None:
+        self.k, self.dtype, self.device = k, engine.network.dtype, engine.device
+        self.signs: dict[str, _Signs] = {}
+        for position, (name, parameter) in enumerate(engine.network.trainable().items()):
+            generator = np.random.default_rng([random_state, stream, position])
+            n_out = parameter.shape[0] if parameter.ndim > 1 else 1
+            n_in = parameter.numel() // max(1, n_out)
+            stride = n_in
+            while gcd(stride, k) > 1:
+                stride += 1
+            offset = int(generator.integers(k))
+            self.signs[name] = _Signs(self._draw(generator, n_out), self._draw(generator, n_in), stride, offset)
+
+    def _draw(self, generator: np.random.Generator, size: int) -> Tensor:
+        return torch.as_tensor(generator.integers(0, 2, size) * 2 - 1).to(self.device, self.dtype)
+
+    def project(self, gradients: Gradients, n: int) -> Tensor:
+        """(n, k) sketches of the gradients of n samples."""
+        out = torch.zeros(n, self.k, dtype=self.dtype, device=self.device)
+        for name, gradient in gradients.items():
+            signs = self.signs[name]
+            if isinstance(gradient, Rows):
+                self._add_rows(gradient, signs, out)
+                continue
+            for rows in gradient.pieces(gradient.size):
+                self._add(self._matrices(gradient, signs, rows), signs.offset, out[rows])
+        return out
+
+    def _matrices(self, gradient: PerSampleGradient, signs: _Signs, rows: slice) -> Tensor:
+        """Sign-flipped gradients of some samples as rows of length ``stride``, flat: (n, o · stride)."""
+        n_in = len(signs.columns)
+        if isinstance(gradient, Outer):
+            g = gradient.g[rows] * signs.rows.reshape(gradient.groups, gradient.n_out, 1)
+            columns = gradient.columns(rows)
+            padded = columns.new_zeros(*columns.shape[:2], signs.stride, columns.shape[3])
+            torch.mul(columns, signs.columns[:, None], out=padded[:, :, :n_in])
+            return torch.matmul(g, padded.transpose(-1, -2)).flatten(1)
+        dense = gradient.dense(rows)
+        padded = dense.new_zeros(len(dense), len(signs.rows), signs.stride)
+        torch.mul(dense.reshape(len(dense), -1, n_in), signs.rows[:, None] * signs.columns, out=padded[..., :n_in])
+        return padded.flatten(1)
+
+    def _add(self, flat: Tensor, offset: int, out: Tensor) -> None:
+        """Add the entries into their buckets."""
+        k, length = self.k, flat.shape[1]
+        whole = length // k * k
+        folded = flat[:, :whole].reshape(len(flat), -1, k).sum(1) if whole else flat.new_zeros(len(flat), k)
+        folded[:, : length - whole] += flat[:, whole:]
+        out[:, offset:] += folded[:, : k - offset]
+        out[:, :offset] += folded[:, k - offset :]
+
+    def _add_rows(self, gradient: Rows, signs: _Signs, out: Tensor) -> None:
+        inner = torch.arange(gradient.width, device=out.device)
+        buckets = (gradient.index[..., None] * signs.stride + inner + signs.offset) % self.k
+        values = gradient.g * signs.rows[gradient.index][..., None] * signs.columns
+        out.scatter_add_(1, buckets.flatten(1), values.flatten(1))

@@ -1,0 +1,112 @@
+"""Per-sample gradients from layer rules: one forward pass, and one backward pass to the layers' outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from skal.exceptions import UnsupportedLayerError
+from skal.network import Network
+from skal.tangent._cotangents import Cotangent
+from skal.tangent._factors import Dense, PerSampleGradient, Total
+from skal.tangent._layers import find_rule
+
+__all__ = ["StructuredBackend"]
+
+
+class _Call(NamedTuple):
+    """One call of a layer in a forward pass."""
+
+    name: str
+    layer: nn.Module
+    input: Tensor
+    version: int
+    output: GradientEdge
+
+
+class StructuredBackend:
+    """Layer rules; see :mod:`skal.tangent._layers`.
+
+    Parameters
+    ----------
+    network : Network
+    names : set of str
+        The parameters to differentiate, by their names in ``network.trainable()``.
+    """
+
+    def __init__(self, network: Network, names: set[str]) -> None:
+        self.network = network
+        # tied parameters have one name here, whichever module holds them
+        self._names = {id(p): name for name, p in network.trainable().items() if name in names}
+        self._layers = {
+            name: layer
+            for name, layer in network.module.named_modules()
+            if find_rule(layer) is not None and any(id(p) in self._names for p in layer.parameters(recurse=False))
+        }
+
+    def gradients(
+        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
+    ) -> Iterator[dict[str, PerSampleGradient]]:
+        """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
+        logits, calls = self._forward(batch)
+        for number, cotangent in enumerate(cotangents):
+            v = cotangent(logits.detach(), target)
+            keep = number < len(cotangents) - 1
+            edges = [call.output for call in calls]
+            at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True) if edges else []
+            yield self._apply_rules(calls, list(at_outputs), logits.shape[0])
+
+    def _forward(self, batch: Any) -> tuple[Tensor, list[_Call]]:
+        calls: list[_Call] = []
+
+        def hook_for(name: str) -> Any:
+            def record(layer: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+                value = args[0] if args else next(iter(kwargs.values()))
+                if isinstance(output, Tensor) and isinstance(value, Tensor) and output.requires_grad:
+                    # the edge still means this output if an activation overwrites the tensor in place
+                    calls.append(_Call(name, layer, value.detach(), value._version, get_gradient_edge(output)))
+
+            return record
+
+        with ExitStack() as stack:
+            for name, layer in self._layers.items():
+                handle = layer.register_forward_hook(hook_for(name), with_kwargs=True)
+                stack.callback(handle.remove)
+            logits = self.network.logits(batch)
+        return logits, calls
+
+    def _apply_rules(
+        self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int
+    ) -> dict[str, PerSampleGradient]:
+        found: dict[str, list[PerSampleGradient]] = {}
+        with torch.no_grad():
+            for position, call in enumerate(calls):
+                g, at_outputs[position] = at_outputs[position], None
+                if g is None:
+                    continue
+                if call.input.shape[0] != n_samples or g.shape[0] != n_samples:
+                    raise UnsupportedLayerError(
+                        f"The layer {call.name!r} must receive the samples in its first dimension. Got an input of "
+                        f"shape {tuple(call.input.shape)} for {n_samples} samples. Use backend='func' or 'auto'."
+                    )
+                if call.input._version != call.version:
+                    raise UnsupportedLayerError(
+                        f"The input of the layer {call.name!r} must still be what it was in the forward pass. "
+                        "Got a tensor that was changed in place since. Use backend='func' or 'auto'."
+                    )
+                rule = find_rule(call.layer)
+                assert rule is not None  # only layers with a rule are hooked
+                results = rule(call.layer, call.input, g)
+                for own_name, parameter in call.layer.named_parameters(recurse=False):
+                    name = self._names.get(id(parameter))
+                    if name is not None and own_name in results:
+                        result = results[own_name]
+                        found.setdefault(name, []).append(
+                            result if isinstance(result, PerSampleGradient) else Dense(result)
+                        )
+        return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}

@@ -1,0 +1,103 @@
+"""Checks of parameters, each with an error that says what to do."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+
+__all__ = ["check_choice", "check_integer", "check_memory", "check_random_state", "check_real", "make_generator"]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def check_integer(owner: str, name: str, value: Any, minimum: int, *, optional: bool = False, remedy: str = "") -> None:
+    """Refuse what is not an integer of at least ``minimum`` (or None, where that is allowed)."""
+    if value is None and optional:
+        return
+    expected = f"an integer >= {minimum}{' or None' if optional else ''}"
+    message = parameter_message(owner, name, expected, value, remedy or f"Pass an integer of at least {minimum}.")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidTypeError(message)
+    if value < minimum:
+        raise InvalidParameterError(message)
+
+
+def check_real(
+    owner: str, name: str, value: Any, minimum: float = -np.inf, maximum: float = np.inf, *, remedy: str = ""
+) -> None:
+    """Refuse what is not a number in ``[minimum, maximum]``; NaN is never in it."""
+    expected = f"a number in [{minimum:g}, {maximum:g}]"
+    message = parameter_message(owner, name, expected, value, remedy or "Pass a number within these bounds.")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidTypeError(message)
+    if not minimum <= float(value) <= maximum:
+        raise InvalidParameterError(message)
+
+
+def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse what is not one of the choices."""
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+        expected = "one of " + ", ".join(repr(choice) for choice in choices)
+        raise InvalidParameterError(parameter_message(owner, name, expected, value, "Use one of the listed values."))
+
+
+def check_memory(owner: str, name: str, value: Any) -> int | None:
+    """Turn a memory bound such as ``"2GB"``, ``"512MiB"`` or a number of bytes into bytes.
+
+    Examples
+    --------
+    >>> check_memory("NPC", "max_memory", "1.5GB")
+    1500000000
+    """
+    if value is None:
+        return None
+    message = parameter_message(
+        owner, name, "a positive number of bytes or a string such as '2GB'", value, "Write for example '512MB'."
+    )
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        n_bytes = int(value)
+    elif isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", value)
+        if match is None or match[2].upper() not in _UNITS:
+            raise InvalidParameterError(message)
+        n_bytes = int(float(match[1]) * _UNITS[match[2].upper()])
+    else:
+        raise InvalidTypeError(message)
+    if n_bytes <= 0:
+        raise InvalidParameterError(message)
+    return n_bytes
+
+
+def check_random_state(owner: str, random_state: Any) -> None:
+    """Refuse what :func:`make_generator` cannot take."""
+    if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+        return
+    expected = "None, an integer >= 0, a numpy Generator or a numpy RandomState"
+    message = parameter_message(owner, "random_state", expected, random_state, "Pass an integer for repeatable runs.")
+    if isinstance(random_state, bool) or not isinstance(random_state, numbers.Integral):
+        raise InvalidTypeError(message)
+    if random_state < 0:
+        raise InvalidParameterError(message)
+
+
+def make_generator(owner: str, random_state: Any) -> np.random.Generator:
+    """A generator of its own for one query.
+
+    ``None`` draws fresh entropy and an integer seeds; a ``RandomState`` or ``Generator`` is advanced, as in
+    scikit-learn, so that repeated queries differ. numpy's global state is never touched, not even by ``None``.
+    """
+    check_random_state(owner, random_state)
+    if random_state is None:
+        return np.random.default_rng()
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint64))
+    return np.random.default_rng(int(random_state))
