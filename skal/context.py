@@ -233,6 +233,8 @@ class QueryContext:
     def class_labels(self) -> np.ndarray:
         """Labels of the network's outputs 0 … C−1, as ``int64`` targets for a loss: (n,) array."""
         y = self.y_labelled
+        if isinstance(self.network.criterion, torch.nn.BCEWithLogitsLoss) and np.isin(y, (0.0, 1.0)).all():
+            y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels
         if y.dtype.kind not in "iub" or y.min() < 0 or y.max() >= self.n_classes:
             raise NoLabelledDataError(
                 f"The labels that {self.owner} differentiates must be integers in 0 … {self.n_classes - 1}, one for "

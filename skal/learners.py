@@ -58,7 +58,7 @@ class ActiveLearner(_ModalActiveLearner):
     (array([1]), 5)
     """
 
-    _wants_plain_indices = True
+    _wants_metrics = False  # True while a query with return_metrics runs: see skal.compat.modal.expects_metrics
 
     def __init__(
         self,
@@ -109,7 +109,11 @@ class ActiveLearner(_ModalActiveLearner):
         samples : the chosen rows, in the type of X_pool (a ``Subset`` of a Dataset)
         metrics : only with ``return_metrics=True``
         """
-        answer = self.query_strategy(self, X_pool, n_instances=n_instances, **query_kwargs)
+        self._wants_metrics = return_metrics
+        try:
+            answer = self.query_strategy(self, X_pool, n_instances=n_instances, **query_kwargs)
+        finally:
+            del self._wants_metrics
         indices, metrics = answer if isinstance(answer, tuple) else (answer, None)
         indices = _checked_indices(indices, n_rows(X_pool, "X_pool"), n_instances, self.query_strategy)
         samples = take_rows(X_pool, indices)
@@ -176,7 +180,7 @@ class ActiveLearner(_ModalActiveLearner):
         if bootstrap:
             rows = np.random.choice(n_rows(X), n_rows(X), replace=True)
             X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)
-        self.estimator.fit(X, y, **fit_kwargs)
+        self.estimator.fit(_in_memory(X), y, **fit_kwargs)
         return self
 
     def _check_labelled(self, X: Any, y: Any) -> None:
@@ -197,6 +201,13 @@ class ActiveLearner(_ModalActiveLearner):
             )
         if self.force_all_finite and not isinstance(X, Dataset):
             check_finite(X, "X")
+
+
+def _in_memory(X: Any) -> Any:
+    """A copy of a read-only memory map, which torch cannot share; anything else as it is."""
+    if isinstance(X, Mapping):
+        return {key: _in_memory(value) for key, value in X.items()}
+    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
 
 
 def _shape(X: Any) -> str:

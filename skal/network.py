@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -43,9 +43,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode, no autocast, inside; every submodule's flag and buffer, and the RNGs, as before outside."""
     flags = {submodule: submodule.training for submodule in module.modules()}
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    # embeddings with max_norm rescale their weights whenever they are called
+    rescaled = [x.weight for x in module.modules() if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
+    weights = [(weight, weight.detach().clone()) for weight in rescaled]
     device_type = _device_of(module).type
     try:
-        with preserved_rng(), torch.autocast(device_type, enabled=False):
+        has_autocast = torch.amp.is_autocast_available(device_type)
+        with preserved_rng(), torch.autocast(device_type, enabled=False) if has_autocast else nullcontext():
             module.eval()
             yield
     finally:
@@ -55,6 +59,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             for name, buffer in module.named_buffers():
                 if name in buffers and buffer.shape == buffers[name].shape:
                     buffer.copy_(buffers[name])
+            for weight, before in weights:
+                weight.copy_(before)
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -61,11 +61,13 @@ def _renaming(check: Any) -> Any:
 def expects_metrics(learner: Any) -> bool:
     """Whether a learner wants ``(indices, metrics)`` from its strategy, as modAL's do since 0.4.2.
 
-    Earlier releases, skal's own learners and plain objects get the bare index array. The two conventions are told
-    apart by the ``return_metrics`` parameter of modAL's ``query``, which came with the second.
+    Earlier releases and plain objects get the bare index array; so do skal's own learners, except while they answer
+    ``query(..., return_metrics=True)``. modAL's two conventions are told apart by the ``return_metrics`` parameter of
+    its ``query``, which came with the second.
     """
-    if getattr(learner, "_wants_plain_indices", False):
-        return False
+    wants_metrics = getattr(learner, "_wants_metrics", None)
+    if wants_metrics is not None:
+        return bool(wants_metrics)
     for cls in type(learner).__mro__:
         if cls.__module__.split(".")[0] == "modAL" and "query" in vars(cls):
             return "return_metrics" in inspect.signature(vars(cls)["query"]).parameters

@@ -1,0 +1,159 @@
+"""Checks that what cannot work is refused, with an error that says what to do."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from skal.checks._state import expect_unchanged, snapshot
+from skal.checks._support import (
+    Softmaxed,
+    Unchanged,
+    copied,
+    expect,
+    expect_error,
+    expect_valid,
+    fresh,
+    rewired,
+    variant,
+)
+from skal.exceptions import (
+    EmptyPoolError,
+    InvalidParameterError,
+    InvalidTypeError,
+    NoLabelledDataError,
+    NoNetworkError,
+    NonFiniteError,
+    NotFittedError,
+    OutputError,
+)
+
+
+def check_empty_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """Nothing to choose from, in any container."""
+    none = X_pool[:0]
+    pools: list[Any] = [none, torch.as_tensor(none), TensorDataset(torch.as_tensor(none)), {"x": none}, []]
+    for pool in pools:
+        case = f"An empty pool ({type(pool).__name__})"
+        expect_error(partial(fresh(strategy), learner, pool, 1), EmptyPoolError, case, "X_pool")
+
+
+def check_n_instances(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """``n_instances`` must be an integer from 1 to the size of the pool."""
+    n_pool = len(X_pool)
+    for value in (0, -1, n_pool + 1):
+        case, ask = f"n_instances={value}", partial(fresh(strategy), learner, X_pool, value)
+        expect_error(ask, InvalidParameterError, case, "n_instances", str(value), type(strategy).__name__)
+    for wrong in (1.5, "3", None, True):
+        case, ask = f"n_instances={wrong!r}", partial(fresh(strategy), learner, X_pool, wrong)
+        expect_error(ask, InvalidTypeError, case, "n_instances", repr(wrong), type(strategy).__name__)
+    indices, metrics = fresh(strategy).select(learner, X_pool, np.int32(2))
+    expect_valid(indices, metrics, 2, n_pool, "a numpy integer as n_instances")
+
+
+def check_nonfinite_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """NaN or infinity among the samples, with the row where it stands."""
+    row = len(X_pool) - 2
+    for value in (np.nan, np.inf, -np.inf):
+        spoilt = X_pool.copy()
+        spoilt[row].flat[0] = value
+        tensor = torch.as_tensor(spoilt)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "pool.npy")
+            np.save(path, spoilt)
+            pools = {"array": spoilt, "tensor": tensor}
+            if strategy.reads_outputs:  # others never read what may not fit in memory
+                pools |= {"memory map": np.load(path, mmap_mode="r"), "Dataset": TensorDataset(tensor)}
+            for name, pool in pools.items():
+                case = f"{value} in a pool ({name})"
+                expect_error(partial(fresh(strategy), learner, pool, 1), NonFiniteError, case, "X_pool", f"row {row}")
+            del pool, pools  # an open map keeps the folder from being removed on some systems
+    if strategy.needs_labels:
+        labelled = learner.X_training.copy()
+        labelled[1].flat[0] = np.nan
+        ask = partial(fresh(strategy), variant(learner, X_training=labelled), X_pool, 1)
+        expect_error(ask, NonFiniteError, "NaN among the labelled samples", "X_training", "row 1")
+
+
+def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """A network that has diverged; it is left as it was, all the same."""
+    diverged = copied(learner)
+    *_, parameter = diverged.estimator.module_.parameters()
+    with torch.no_grad():
+        parameter.fill_(np.nan)
+    diverged.estimator.module_.train()
+    ask = partial(fresh(strategy), diverged, X_pool, 1)
+    if not strategy.reads_outputs:
+        expect_valid(ask(), [0], 1, len(X_pool), "a network that has diverged")
+        return
+    before = snapshot(diverged)
+    expect_error(ask, NonFiniteError, "NaN in the network's outputs", "outputs")
+    expect_unchanged(before, snapshot(diverged), "A query that raises")
+
+
+def check_not_fitted(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """An estimator that has not been fitted, alone and in a Pipeline."""
+    unfitted = clone(learner.estimator)
+    for estimator in (unfitted, Pipeline([("net", unfitted)])):
+        ask = partial(fresh(strategy), variant(learner, estimator=estimator), X_pool, 1)
+        case = f"An unfitted {type(estimator).__name__}"
+        expect_error(ask, NotFittedError, case, "estimator", "fit", type(estimator).__name__)
+    without_network = variant(learner, estimator=GaussianNB())
+    expect_error(
+        partial(fresh(strategy), without_network, X_pool, 1), NotFittedError, "An unfitted classifier", "GaussianNB"
+    )
+
+
+def check_no_network(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """An estimator without a torch module: refused by those that need one, used by the others."""
+    flat = learner.X_training.reshape(len(learner.X_training), -1)
+    classifier = GaussianNB(var_smoothing=0.1).fit(flat, learner.y_training)
+    other = variant(learner, estimator=classifier, X_training=flat)
+    pool = X_pool.reshape(len(X_pool), -1)
+    if strategy.needs_network:
+        ask = partial(fresh(strategy), other, pool, 1)
+        expect_error(ask, NoNetworkError, "An estimator without a torch module", "estimator", "GaussianNB")
+        return
+    before = pickle.dumps(classifier)
+    for estimator in (classifier, Pipeline([("classifier", classifier)])):
+        indices, metrics = fresh(strategy).select(variant(other, estimator=estimator), pool, 5)
+        expect_valid(indices, metrics, 5, len(pool), f"a {type(estimator).__name__} without a network")
+    expect(pickle.dumps(classifier) == before, "A query must leave a scikit-learn classifier as it was.")
+
+
+def check_probabilities(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """A module that ends in a softmax where the criterion expects logits, and the reverse."""
+    mistaken = {
+        "Probabilities with CrossEntropyLoss": rewired(learner.estimator, Softmaxed),
+        "Logits with NLLLoss": rewired(learner.estimator, Unchanged, criterion=nn.NLLLoss),
+    }
+    for case, net in mistaken.items():
+        ask = partial(fresh(strategy), variant(learner, estimator=net), X_pool, 1)
+        if strategy.reads_outputs:
+            expect_error(ask, OutputError, case, "module", "criterion", "softmax")
+        else:
+            expect_valid(ask(), [0], 1, len(X_pool), case)
+
+
+def check_no_labels(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """A learner without labelled samples: refused by those that need some, used by the others."""
+    nothing = variant(learner, X_training=None, y_training=None)
+    empty = variant(learner, X_training=learner.X_training[:0], y_training=np.asarray(learner.y_training)[:0])
+    for case, other in {"No labelled data": nothing, "An empty labelled set": empty}.items():
+        if strategy.needs_labels:
+            ask = partial(fresh(strategy), other, X_pool, 1)
+            expect_error(ask, NoLabelledDataError, case, "X_training")
+        else:
+            indices, metrics = fresh(strategy).select(other, X_pool, 5)
+            expect_valid(indices, metrics, 5, len(X_pool), case)

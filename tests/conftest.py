@@ -1,0 +1,74 @@
+"""What the tests share."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skal.checks import make_learner
+from skal.nets import MLP
+from skal.network import preserved_rng
+
+# the first example of a property pays for imports and warm-up: a deadline would fail it on a busy machine
+settings.register_profile("skal", deadline=None, max_examples=25)
+settings.load_profile("skal")
+
+
+@pytest.fixture(scope="session")
+def learner_and_pool():
+    """A plain learner on small images, and a pool. The session shares it: use only what leaves it unchanged."""
+    return make_learner()
+
+
+@pytest.fixture
+def learner(learner_and_pool):
+    return learner_and_pool[0]
+
+
+@pytest.fixture(name="X_pool")
+def pool(learner_and_pool):
+    return learner_and_pool[1]
+
+
+def _make_net(n_features=5, n_classes=3, **params):
+    settings = {
+        "module__n_features": n_features,
+        "module__n_classes": n_classes,
+        "module__hidden": (8,),
+        "criterion": nn.CrossEntropyLoss,
+        "lr": 0.1,
+        "max_epochs": 3,
+        "train_split": None,
+        "verbose": 0,
+    }
+    return NeuralNetClassifier(MLP, **(settings | params))
+
+
+@pytest.fixture(scope="session")
+def make_net():
+    """Build an unfitted skorch net on flat data."""
+    return _make_net
+
+
+@pytest.fixture(scope="session")
+def flat_data():
+    """60 samples of 5 features in 3 classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    X = rng.normal(size=(60, 5)).astype(np.float32)
+    X[np.arange(60), y] += 1.5
+    return X, y
+
+
+@pytest.fixture(scope="session")
+def flat_learner(flat_data):
+    """A plain learner with a fitted MLP on the first 15 samples."""
+    X, y = flat_data
+    with preserved_rng():
+        torch.manual_seed(0)
+        net = _make_net().fit(X[:15], y[:15])
+    return SimpleNamespace(estimator=net, X_training=X[:15], y_training=y[:15])

@@ -1,0 +1,49 @@
+"""Tests of skal.exceptions."""
+
+import inspect
+
+import pytest
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+import skal.exceptions
+from skal.exceptions import NotFittedError, SkalError, SkalWarning, parameter_message, shorten
+
+ERRORS = [
+    thing
+    for thing in (getattr(skal.exceptions, name) for name in skal.exceptions.__all__)
+    if thing not in (SkalError, SkalWarning)
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_every_error_is_a_skal_error_and_a_familiar_one(error):
+    assert issubclass(error, SkalError)
+    assert issubclass(error, (ValueError, TypeError))
+    assert error.__doc__
+
+
+def test_all_lists_every_class_of_the_module():
+    written = {name for name, cls in inspect.getmembers(skal.exceptions, inspect.isclass) if not name.startswith("_")}
+    assert written == set(skal.exceptions.__all__)
+
+
+def test_not_fitted_is_caught_as_scikit_learns():
+    with pytest.raises(SklearnNotFittedError):
+        raise NotFittedError("x")
+
+
+def test_a_warning_is_no_error():
+    assert issubclass(SkalWarning, UserWarning)
+    assert not issubclass(SkalWarning, SkalError)
+
+
+def test_parameter_message_has_its_four_parts():
+    message = parameter_message("Margin", "subset", "an integer", "ten", "Pass 10.")
+    assert message == "The 'subset' parameter of Margin must be an integer. Got 'ten' instead. Pass 10."
+
+
+@pytest.mark.parametrize(("length", "kept"), [(78, True), (79, False), (10_000, False)])
+def test_shorten_keeps_messages_readable(length, kept):
+    text = shorten("a" * length)  # the quotes count
+    assert len(text) == 80
+    assert text.endswith("a'" if kept else "a...")

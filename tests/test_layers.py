@@ -1,0 +1,64 @@
+"""Imports between the parts of skal go one way, from the command line down to the networks."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SKAL = Path(__file__).parents[1] / "skal"
+# from the top down; a part imports from its own line and from those below it
+LAYERS = [
+    {"cli", "demo"},
+    {"bench"},
+    {"loop", "strategies", "semi_supervised", "checks"},
+    {"learners", "diagnostics", "training"},
+    {"tangent"},
+    {"base", "context", "network", "last_layer", "samples", "data", "validation", "compat"},
+    {"nets", "datasets", "exceptions", "_version"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")
+
+
+def part_of(path):
+    return path.relative_to(SKAL).with_suffix("").parts[0]
+
+
+def imported(path):
+    """The modules of skal that a file imports, as dotted names; ``import skal`` itself counts as ``skal``."""
+    package = ["skal", *path.relative_to(SKAL).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            # `from skal import strategies` imports skal.strategies
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "skal" else [module]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "skal")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SKAL).as_posix())
+def test_imports_go_down(path):
+    part = part_of(path)
+    assert part in LEVEL, f"{part} is new: give it a place in LAYERS"
+    for name in imported(path):
+        target = name.split(".")[1] if "." in name else "__init__"
+        assert target in LEVEL, f"{path.name} imports {name}, which has no layer"
+        assert LEVEL[target] >= LEVEL[part], f"{path.name} imports {name}, which lies above it"
+        if part in {"nets", "datasets"}:
+            assert target == part, f"{path.name} imports {name}: {part} must know nothing of the rest of skal"
+        if part == "strategies" and path.name != "__init__.py":
+            assert target != "strategies", f"{path.name} imports {name}: strategies do not import one another"
+
+
+def test_the_rule_can_fail(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "SKAL", tmp_path)
+    (tmp_path / "nets").mkdir()
+    bad = tmp_path / "nets" / "_bad.py"
+    bad.write_text("from skal import cli\nimport skal.base\nfrom . import _cnn\nfrom ._mlp import MLP\nimport numpy\n")
+    assert list(imported(bad)) == ["skal.cli", "skal.base", "skal.nets", "skal.nets._mlp"]
+    with pytest.raises(AssertionError, match="lies above"):
+        test_imports_go_down(bad)

@@ -1,0 +1,136 @@
+"""Tests of skal.validation."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.validation import check_choice, check_integer, check_memory, check_random_state, check_real, make_generator
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int8(3), np.uint64(9)])
+def test_integers_pass(value):
+    check_integer("Owner", "count", value, 1)
+
+
+@pytest.mark.parametrize("value", [0, -1, np.int64(-5)])
+def test_small_integers_are_refused(value):
+    with pytest.raises(InvalidParameterError, match=r"'count' parameter of Owner must be an integer >= 1\. Got"):
+        check_integer("Owner", "count", value, 1)
+
+
+@pytest.mark.parametrize("value", [1.0, "1", None, True, np.True_, np.nan, [1]])
+def test_other_types_are_not_integers(value):
+    with pytest.raises(InvalidTypeError, match="must be an integer >= 1"):
+        check_integer("Owner", "count", value, 1)
+
+
+def test_none_passes_where_it_is_optional():
+    check_integer("Owner", "count", None, 1, optional=True)
+    with pytest.raises(InvalidParameterError, match="or None"):
+        check_integer("Owner", "count", 0, 1, optional=True)
+
+
+def test_the_remedy_can_be_given():
+    with pytest.raises(InvalidParameterError, match=r"Ask for more\.$"):
+        check_integer("Owner", "count", 0, 1, remedy="Ask for more.")
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 1, np.float32(0.25), Fraction(1, 3)])
+def test_numbers_within_the_bounds_pass(value):
+    check_real("Owner", "rate", value, 0, 1)
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1.1, np.nan, np.inf, -np.inf])
+def test_numbers_outside_are_refused(value):
+    with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\]"):
+        check_real("Owner", "rate", value, 0, 1)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, False, 1j, np.zeros(1)])
+def test_other_types_are_not_numbers(value):
+    with pytest.raises(InvalidTypeError, match=r"a number in \[0, 1\]"):
+        check_real("Owner", "rate", value, 0, 1)
+
+
+def test_without_bounds_everything_but_nan_passes():
+    check_real("Owner", "rate", np.inf)
+    with pytest.raises(InvalidParameterError, match="Got nan"):
+        check_real("Owner", "rate", np.nan)
+
+
+def test_choices():
+    check_choice("Owner", "kind", "a", ("a", "b"))
+    check_choice("Owner", "kind", None, ("a", None))
+    for value in ("c", None, 1, ["a"], np.array(["a", "b"])):
+        with pytest.raises(InvalidParameterError, match="one of 'a', 'b'"):
+            check_choice("Owner", "kind", value, ("a", "b"))
+
+
+def test_true_is_not_one_among_choices():
+    with pytest.raises(InvalidParameterError, match="Got True"):
+        check_choice("Owner", "kind", True, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        (None, None),
+        (1024, 1024),
+        (np.int64(7), 7),
+        ("7", 7),
+        ("2GB", 2 * 10**9),
+        ("2 gib", 2 * 2**30),
+        ("1.5kB", 1500),
+        (" 512MiB ", 512 * 2**20),
+        ("1TB", 10**12),
+    ],
+)
+def test_memory(text, n_bytes):
+    assert check_memory("Owner", "max_memory", text) == n_bytes
+
+
+@pytest.mark.parametrize("value", ["", "GB", "2XB", "-1GB", "1e9", "2GB 1MB", 0, -5, "0.1B", "0GB"])
+def test_memory_values_that_mean_nothing(value):
+    with pytest.raises(InvalidParameterError, match="'max_memory' parameter of Owner"):
+        check_memory("Owner", "max_memory", value)
+
+
+@pytest.mark.parametrize("value", [1.5, True, b"2GB", object()])
+def test_memory_types_that_mean_nothing(value):
+    with pytest.raises(InvalidTypeError, match="such as '2GB'"):
+        check_memory("Owner", "max_memory", value)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_an_integer_seed_reproduces(seed):
+    first, second = (make_generator("Owner", seed).random(3) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_none_draws_fresh_and_leaves_numpy_alone():
+    before = np.random.get_state()[1].copy()
+    assert make_generator("Owner", None).random() != make_generator("Owner", None).random()
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng])
+def test_generators_are_advanced_and_reproduce(make):
+    generator = make(0)
+    draws = [make_generator("Owner", generator).random() for _ in range(2)]
+    assert draws[0] != draws[1]
+    again = make(0)
+    assert draws == [make_generator("Owner", again).random() for _ in range(2)]
+
+
+@pytest.mark.parametrize("check", [check_random_state, make_generator])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-1, InvalidParameterError), (0.5, InvalidTypeError), (True, InvalidTypeError), ("a", InvalidTypeError)],
+)
+def test_seeds_that_mean_nothing(check, value, error):
+    with pytest.raises(error, match="'random_state' parameter of Owner"):
+        check("Owner", value)
