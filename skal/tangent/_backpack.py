@@ -3,54 +3,122 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from skal.exceptions import UnsupportedLayerError
 from skal.network import Network
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, PerSampleGradient
+from skal.tangent._memory import is_out_of_memory
 
 __all__ = ["BackpackBackend"]
 
+# what BackPACK and its hooks say about every network, and what does not matter for first-order gradients
+_EXPECTED_WARNINGS = (
+    "Full backward hook is firing when gradients are computed with respect to module outputs",
+    "Extension saving to grad_batch does not have an extension for Module",
+    "Encountered node that may break second-order extensions",
+)
+
+
+@contextmanager
+def _without_expected_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for message in _EXPECTED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+        yield
+
 
 class BackpackBackend:
-    """BackPACK on a copy of the module: it leaves hooks behind, and the user's module must stay as it is."""
+    """BackPACK on a copy of the module: it leaves hooks behind, and the user's module must stay as it is.
+
+    Its hooks do not survive operations in place. A network that has them in its ``forward`` goes through BackPACK's
+    converter, which traces it and writes it anew.
+    """
 
     def __init__(self, network: Network, names: set[str]) -> None:
+        self._original, self._names = network.module, names
+        self.network = copy.copy(network)
+        self._prepare(convert=False)
+        self._settled = False
+
+    def _prepare(self, convert: bool) -> None:
         from backpack import extend
 
-        self.network = copy.copy(network)
-        module = copy.deepcopy(network.module)
+        module = copy.deepcopy(self._original).eval()
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         for layer in module.modules():
             if getattr(layer, "inplace", False):
-                layer.inplace = False  # BackPACK's backward hooks do not survive in-place operations
-        self.network.module = extend(module)
-        self.parameters = {name: p for name, p in self.network.trainable().items() if name in names}
+                setattr(layer, "inplace", False)  # noqa: B010 - mypy takes a module's attributes for tensors
+        with _without_expected_warnings():
+            self.network.module = extend(module, use_converter=convert)
+        # the converter renames parameters, and keeps the objects
+        kept = {id(p) for p in self.network.module.parameters()}
+        self.parameters: dict[str, nn.Parameter] = {
+            name: p for name, p in trainable.items() if name in self._names and id(p) in kept
+        }
 
     def gradients(
         self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
     ) -> Iterator[dict[str, PerSampleGradient]]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
-        from backpack import backpack
-        from backpack.extensions import BatchGrad
-
         for cotangent in cotangents:
+            try:
+                found = self._batch_grad(batch, target, cotangent)
+            except Exception as error:
+                if self._settled:
+                    raise
+                try:
+                    self._prepare(convert=True)
+                except Exception:  # not every forward can be traced: what BackPACK said first is what matters
+                    raise error from None
+                found = self._batch_grad(batch, target, cotangent)
+            self._settled = True
+            yield found
+
+    def _batch_grad(self, batch: Any, target: Tensor | None, cotangent: Cotangent) -> dict[str, PerSampleGradient]:
+        from backpack import backpack
+
+        with _without_expected_warnings():
             logits = self.network.logits(batch)
             v = cotangent(logits.detach(), target)
-            with backpack(BatchGrad()):
+            with backpack(_batch_grad_extension()):
                 (logits * v).sum().backward()
-            found: dict[str, PerSampleGradient] = {}
-            for name, p in self.parameters.items():
-                if hasattr(p, "grad_batch"):
-                    found[name] = Dense(p.grad_batch)
-                    del p.grad_batch
-                elif p.grad is not None:
-                    raise UnsupportedLayerError(
-                        f"BackPACK must know every layer. Got no per-sample gradient for the parameter {name!r}. "
-                        "Use backend='structured', 'func' or 'auto'."
-                    )
-                p.grad = None
-            yield found
+        found: dict[str, PerSampleGradient] = {}
+        for name, p in self.parameters.items():
+            if hasattr(p, "grad_batch"):
+                found[name] = Dense(p.grad_batch)
+                del p.grad_batch
+            elif p.grad is not None:
+                layer = self._original.get_submodule(name.rpartition(".")[0])
+                raise UnsupportedLayerError(
+                    f"BackPACK must know every layer. Got no per-sample gradient for the parameter {name!r} of a "
+                    f"{type(layer).__name__} layer. Use backend='structured', 'func' or 'auto'."
+                )
+            p.grad = None
+        return found
+
+
+def _batch_grad_extension() -> Any:
+    from backpack.extensions import BatchGrad
+
+    class NamingBatchGrad(BatchGrad):
+        """Says at which layer BackPACK gave up."""
+
+        def __call__(self, module: nn.Module, g_inp: Any, g_out: Any) -> None:
+            try:
+                super().__call__(module, g_inp, g_out)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                raise UnsupportedLayerError(
+                    f"BackPACK must know every layer. Got a {type(module).__name__} layer ({error}). "
+                    "Use backend='structured', 'func' or 'auto'."
+                ) from error
+
+    return NamingBatchGrad()

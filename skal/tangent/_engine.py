@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError
+from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
 from skal.last_layer import find_last_layer
 from skal.network import Network, evaluating
 from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import PerSampleGradient
-from skal.tangent._plan import BACKENDS, N_CHECKED, make_plan
+from skal.tangent._memory import activation_bytes, is_out_of_memory
+from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
 from skal.validation import check_choice, check_integer, check_memory
 
 __all__ = ["TangentEngine"]
@@ -62,37 +63,46 @@ class TangentEngine:
         self.memory = check_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
         if len(samples) == 0:
             raise InvalidParameterError(f"The X given to {owner} must hold at least one sample. Got none. Pass more.")
-        trainable = self.network.trainable()
-        if not trainable:
-            raise InvalidParameterError(
-                f"The network given to {owner} must have at least one trainable parameter. Got a "
-                f"{type(self.network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
-            )
-        with evaluating(self.network.module), torch.enable_grad():
+        trainable = check_trainable(self.network, owner)
+        with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
             with torch.no_grad():
                 output = self.network.output(batch)
                 self.network.check_output(output)
                 self.n_classes = int(self.network.to_logits(output).shape[1])
             plan = make_plan(self.network, batch, backend)
-            activations = _activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
+            self._activations = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
         self.names = list(trainable)
         if layers == "last":
             last = find_last_layer(self.network, samples)
             own = {id(p) for p in last.layer.parameters()}
             self.names = [name for name, p in trainable.items() if id(p) in own]
-        wanted = set(self.names)
-        self.plan = [(name, covered & wanted) for name, covered in plan.parts if covered & wanted]
-        self.backends = [BACKENDS[name](self.network, set(covered)) for name, covered in self.plan]
+            if not self.names:
+                raise InvalidParameterError(
+                    f"With layers='last' the last layer of the network given to {owner} must be trainable. Got the "
+                    f"layer {last.name!r} in which no parameter has requires_grad. Unfreeze it, or use layers='all'."
+                )
         self.sizes = {name: trainable[name].numel() for name in self.names}
+        self.element_size = max(trainable[name].element_size() for name in self.names)
+        self.batch_size = batch_size
+        self._may_fall_back = backend == "auto"
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
+        wanted = frozenset(self.names)
+        self.plan = [(name, covered & wanted) for name, covered in plan.parts if covered & wanted]
+        self.backends = make_backends(self.network, self.plan, plan.idle & wanted)
         # gradients at the layers' outputs take as much again as the activations; other backends write gradients out
-        self.sample_bytes = 2 * activations + sum(
-            3 * trainable[name].element_size() * self.sizes[name]
-            for backend_name, covered in self.plan
-            if backend_name != "structured"
-            for name in covered
+        self.sample_bytes = 2 * self._activations + 3 * self.element_size * sum(
+            self.sizes[name] for backend, covered in self.plan if backend != "structured" for name in covered
         )
-        self.batch_size = max(1, min(batch_size, self.memory // max(1, self.sample_bytes)))
+        self.batch_size = max(1, min(self.batch_size, self.memory // max(1, self.sample_bytes)))
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
+        """Eval mode with gradients: for one chunk at a time, so that no one else sees it between two chunks."""
+        with evaluating(self.network.module), torch.enable_grad():
+            yield
 
     @property
     def device(self) -> torch.device:
@@ -110,32 +120,46 @@ class TangentEngine:
     ) -> Iterator[Any]:
         """``reduce(gradients for each cotangent, n)`` of one chunk after the other.
 
-        A chunk that does not fit into memory is halved until it does.
+        A chunk that does not fit into memory is halved until it does. When samples turn up that use the network in a
+        way that the plan was not checked for, ``auto`` goes on without layer rules.
         """
+        batches = iter(self.network.batches(samples, batch_size or self.batch_size))
         first = 0
-        with evaluating(self.network.module), torch.enable_grad():
-            for batch in self.network.batches(samples, batch_size or self.batch_size):
+        while True:
+            with self._active():
+                batch = next(batches, None)
+                if batch is None:
+                    return
                 n = tree_leaves(batch)[0].shape[0]
                 rows = None if target is None else target[first : first + n]
-                first += n
-                yield from self._halving(batch, rows, cotangents, reduce)
+                results = self._reduced(batch, rows, cotangents, reduce)
+            first += n
+            yield from results
 
-    def _halving(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Callable) -> list[Any]:
+    def _reduced(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Callable) -> list[Any]:
         n = tree_leaves(batch)[0].shape[0]
         try:
             result = reduce(self._gradients(batch, target, cotangents), n)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, SkalError) or n == 1 or not _is_out_of_memory(error):
+        except UnsupportedLayerError:
+            if not self._may_fall_back:
                 raise
+            self._may_fall_back = False
+            self._follow(make_plan(self.network, batch, "auto", rules=False))
+            step = min(n, self.batch_size)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if isinstance(error, SkalError) or n == 1 or not is_out_of_memory(error):
+                raise
+            step = (n + 1) // 2
+            self.batch_size = min(self.batch_size, step)
         else:
             self._check_result(result, batch)
             return [result]
-        halves = []
-        for part in (slice(0, n // 2), slice(n // 2, n)):
+        results = []
+        for start in range(0, n, step):
+            part = slice(start, start + step)
             rows = tree_map(lambda x, part=part: x[part], batch)
-            halves += self._halving(rows, None if target is None else target[part], cotangents, reduce)
-        self.batch_size = max(1, n // 2)
-        return halves
+            results += self._reduced(rows, None if target is None else target[part], cotangents, reduce)
+        return results
 
     def _gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         streams = [backend.gradients(batch, target, cotangents) for backend in self.backends]
@@ -147,38 +171,26 @@ class TangentEngine:
 
     def _check_result(self, result: Any, batch: Any) -> None:
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]
-        if all(bool(torch.isfinite(x).all()) for x in tensors):
-            return
-        with torch.no_grad():
-            self.network.check_output(self.network.output(batch))  # raises, if it is the outputs
-        raise NonFiniteError(
-            "The network's gradients must be finite. Got NaN or infinity instead, although its outputs are finite. "
-            "Look for a division by zero or a square root at zero in the network."
+        if not all(bool(torch.isfinite(x).all()) for x in tensors):
+            with torch.no_grad():
+                self.network.check_output(self.network.output(batch))  # raises, if it is the outputs
+            raise non_finite_gradients()
+
+
+def check_trainable(network: Network, owner: str) -> dict[str, nn.Parameter]:
+    """The trainable parameters, of which there must be one at least."""
+    trainable = network.trainable()
+    if not trainable:
+        raise InvalidParameterError(
+            f"The network given to {owner} must have at least one trainable parameter. Got a "
+            f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
+    return trainable
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return (
-        isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-        or "out of memory" in text
+def non_finite_gradients() -> NonFiniteError:
+    """What to raise when gradients are not finite although the outputs are."""
+    return NonFiniteError(
+        "The network's gradients must be finite. Got NaN or infinity instead, although its outputs are finite. "
+        "Look for a division by zero or a square root at zero in the network."
     )
-
-
-def _activation_bytes(network: Network, sample: Any) -> int:
-    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
-    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
-    del logits
-    return sum(seen.values())

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Dense", "Outer", "PerSampleGradient", "Rows", "Total"]
+__all__ = ["Bands", "Dense", "Outer", "PerSampleGradient", "Rows", "Total"]
 
 # bytes that a piece of work may take, so that what is written is read again while it is still in the cache
 _PIECE_BYTES = 4 * 2**20
@@ -100,6 +101,30 @@ class Total(PerSampleGradient):
         return total
 
 
+class Bands(NamedTuple):
+    """A convolution's unfolded inputs, cut by the first spatial offset of the kernel.
+
+    Each band is a strided view of an input that is unfolded along the other dims alone, so that several times less is
+    copied than for all columns.
+
+    Attributes
+    ----------
+    make : callable, slice -> list of (n, γ, i / number, t) tensors
+    number : int
+        How many bands there are: the kernel's extent along the first spatial dim.
+    width : int
+        The kernel's extent along the dims after the first.
+    """
+
+    make: Callable[[slice], list[Tensor]]
+    number: int
+    width: int
+
+    def split(self, direction: Tensor) -> list[Tensor]:
+        """The entries of a direction that belong to each band, flat."""
+        return [part.reshape(-1) for part in direction.reshape(-1, self.number, self.width).unbind(1)]
+
+
 class Outer(PerSampleGradient):
     """``Σ_t g_t ⊗ a_t``, the gradient of a weight that is applied at t positions.
 
@@ -112,29 +137,44 @@ class Outer(PerSampleGradient):
         i
     apply : callable, (direction, slice) -> (n, γ, o, t) tensor
         The layer with the direction as its weight: its inner product with g is the gradient's with the direction.
+    bands : Bands, optional
+        The same inputs in parts that are quicker to make than ``columns``.
     """
 
     def __init__(
-        self, g: Tensor, columns: Callable[[slice], Tensor], n_in: int, apply: Callable[[Tensor, slice], Tensor]
+        self,
+        g: Tensor,
+        columns: Callable[[slice], Tensor],
+        n_in: int,
+        apply: Callable[[Tensor, slice], Tensor],
+        bands: Bands | None = None,
     ) -> None:
-        self.g, self.columns, self.apply, self.n_in = g, columns, apply, n_in
+        self.g, self.columns, self.apply, self.n_in, self.bands = g, columns, apply, n_in, bands
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
-        return torch.matmul(self.g[rows], self.columns(rows).transpose(-1, -2)).flatten(1)
+        if self.bands is None:
+            return torch.matmul(self.g[rows], self.columns(rows).transpose(-1, -2)).flatten(1)
+        g = self.g[rows]
+        parts = [torch.matmul(g, band.transpose(-1, -2)) for band in self.bands.make(rows)]
+        return torch.stack([part.unflatten(-1, (-1, self.bands.width)) for part in parts], dim=-2).flatten(1)
 
     def scores(self, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if self.positions == 1:
-            norms = (self.columns(slice(None)).square().sum(2) * self.g.square().sum(2)).sum((1, 2))
-            return norms, None if direction is None else self._dots(direction, slice(None))
+            product = self.columns(slice(None)).square().sum(2) * self.g.square().sum(2)
+            return product.sum((1, 2)), None if direction is None else self._dots(direction, slice(None))
         if not self._gram_is_cheaper(direction is not None):
-            return super().scores(direction)
-        norms, dots = [], []
+            return super().scores(direction) if self.bands is None else self._scores_by_bands(direction)
+        norms: list[Tensor] = []
+        dots: list[Tensor] = []
         per_sample = self.groups * max(self.positions**2, self.positions * (self.n_in + self.n_out))
         for rows in self.pieces(per_sample):
-            a, g = self.columns(rows), self.g[rows]
-            gram = torch.matmul(a.transpose(-1, -2), a)
+            g = self.g[rows]
+            parts = [self.columns(rows)] if self.bands is None else self.bands.make(rows)
+            gram = torch.matmul(parts[0].transpose(-1, -2), parts[0])
+            for a in parts[1:]:
+                gram += torch.matmul(a.transpose(-1, -2), a)
             gram *= torch.matmul(g.transpose(-1, -2), g)
             norms.append(gram.sum((1, 2, 3)))
             if direction is not None:
@@ -142,8 +182,23 @@ class Outer(PerSampleGradient):
         return torch.cat(norms), torch.cat(dots) if direction is not None else None
 
     def pieces(self, entries_per_sample: int, element_size: int = 4) -> Iterator[slice]:
-        unfolded = self.groups * self.positions * self.n_in
+        unfolded = self.groups * self.positions * self.n_in // (1 if self.bands is None else self.bands.number)
         return super().pieces(max(entries_per_sample, unfolded), element_size)
+
+    def _scores_by_bands(self, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Written out band by band; the bands' order within the parameter does not matter to a sum."""
+        assert self.bands is not None
+        norms: list[Tensor] = []
+        dots: list[Tensor] = []
+        parts = [] if direction is None else self.bands.split(direction)
+        for rows in self.pieces(self.size):
+            g = self.g[rows]
+            gradients = [torch.matmul(g, band.transpose(-1, -2)).flatten(1) for band in self.bands.make(rows)]
+            norms.append(torch.stack([_squared_norms(gradient) for gradient in gradients]).sum(0))
+            if direction is not None:
+                products = [gradient @ part for gradient, part in zip(gradients, parts, strict=True)]
+                dots.append(torch.stack(products).sum(0))
+        return torch.cat(norms), torch.cat(dots) if direction is not None else None
 
     def _dots(self, direction: Tensor, rows: slice) -> Tensor:
         return (self.apply(direction, rows).reshape(self.g[rows].shape) * self.g[rows]).flatten(1).sum(1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal.network import Network
@@ -37,8 +38,9 @@ class FuncBackend:
                 return (logits * v).sum()
 
             in_dims = (None, 0, None if target is None else 0)
-            # no_grad: parameters that are not asked for must not record a graph of their own
-            with torch.no_grad():
+            # no_grad: parameters that are not asked for must not record a graph of their own; vmap knows no fused
+            # attention, and would go through the samples one by one
+            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
                 gradients = torch.func.vmap(torch.func.grad(scalar), in_dims=in_dims, randomness="same")(
                     self.parameters, batch, target
                 )
@@ -64,7 +66,7 @@ class LoopBackend:
                 v = cotangent(logits.detach(), None if target is None else target[i : i + 1])
                 gradients = torch.autograd.grad(logits, list(self.parameters.values()), v, allow_unused=True)
                 for name, gradient in zip(self.parameters, gradients, strict=True):
-                    rows[name].append(gradient)
+                    rows[name].append(gradient.to_dense() if gradient is not None else None)
             yield {
                 name: Dense(
                     torch.stack([torch.zeros_like(self.parameters[name]) if g is None else g for g in gradients])

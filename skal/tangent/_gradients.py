@@ -14,7 +14,7 @@ from skal.exceptions import InvalidParameterError, shorten
 from skal.network import Network, evaluating
 from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent, cross_entropy, squared_error
-from skal.tangent._engine import Gradients, TangentEngine
+from skal.tangent._engine import Gradients, TangentEngine, check_trainable
 from skal.validation import check_choice
 
 __all__ = ["gradient_scores", "loss_gradient"]
@@ -127,7 +127,9 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
     check_choice("loss_gradient", "loss", loss, list(_LOSSES))
     network = net if isinstance(net, Network) else Network(net)
     samples = X if isinstance(X, Samples) else Samples(X)
-    parameters = network.trainable()
+    parameters = check_trainable(network, "loss_gradient")
+    if len(samples) == 0:
+        raise InvalidParameterError("The X given to loss_gradient must hold at least one sample. Got none. Pass more.")
     # float64: the sum over many chunks is compared with single gradients
     totals = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
     target, first = None, 0
@@ -165,11 +167,12 @@ def _checked_direction(direction: dict[str, Tensor], engine: TangentEngine) -> d
     parameters = engine.network.trainable()
     checked = {}
     for name, value in direction.items():
+        value = torch.as_tensor(value)
         if name not in parameters or value.shape != parameters[name].shape:
-            expected = "trainable parameters' names" if name not in parameters else f"shape {parameters[name].shape}"
+            shape = tuple(parameters[name].shape) if name in parameters else "no trainable parameter of that name"
             raise InvalidParameterError(
-                f"The direction must be a dict of tensors shaped like the parameters ({expected}). Got {name!r} of "
-                f"shape {tuple(value.shape)} instead. Take it from loss_gradient, or from named_parameters()."
+                f"The direction must be a dict of tensors shaped like the parameters ({name!r}: {shape}). Got a tensor "
+                f"of shape {tuple(value.shape)} for {name!r}. Take it from loss_gradient, or from named_parameters()."
             )
         checked[name] = value.to(parameters[name])
     return checked

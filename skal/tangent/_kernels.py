@@ -11,8 +11,8 @@ from torch import Tensor
 
 from skal.samples import Samples
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import Gradients, TangentEngine
-from skal.tangent._factors import Outer, PerSampleGradient
+from skal.tangent._engine import Gradients, TangentEngine, non_finite_gradients
+from skal.tangent._factors import Outer, PerSampleGradient, Rows
 from skal.validation import check_choice
 
 __all__ = ["tangent_kernel"]
@@ -85,28 +85,33 @@ def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: st
         for n_chunk, chunk in _chunks(engine, Z.take(np.arange(left, len(Z))), kind):
             row = top
             for n, kept in block:
-                part = _inner_products(kept, chunk, kind)
                 rows = slice(row * per_sample, (row + n) * per_sample)
                 columns = slice(left * per_sample, (left + n_chunk) * per_sample)
+                part = _inner_products(kept, chunk, kind, K.new_zeros(n, n_chunk))
                 K[rows, columns] = part
                 if symmetric:
                     K[columns, rows] = part.T
                 row += n
             left += n_chunk
         top += n_block
+    if not bool(torch.isfinite(K).all()):
+        for samples in [X] if symmetric else [X, Z]:
+            engine.network.forward(samples, engine.batch_size, lambda output: output[:, :1])  # raises, if outputs are
+        raise non_finite_gradients()
     return (K + K.T).div_(2) if symmetric else K
 
 
-def _inner_products(first: list[Gradients], second: list[Gradients], kind: str) -> Tensor:
+def _inner_products(first: list[Gradients], second: list[Gradients], kind: str, zeros: Tensor) -> Tensor:
     if kind != "entk":
-        return sum(_gram(a, b) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
-    blocks = torch.stack([torch.stack([_gram(a, b) for b in second]) for a in first])  # (C, C, n, m)
+        return sum((_gram(a, b, zeros) for a, b in zip(first, second, strict=True)), zeros)
+    blocks = torch.stack([torch.stack([_gram(a, b, zeros) for b in second]) for a in first])  # (C, C, n, m)
     C, _, n, m = blocks.shape
     return blocks.permute(2, 0, 3, 1).reshape(n * C, m * C)
 
 
-def _gram(first: Gradients, second: Gradients) -> Tensor:
-    return sum(first[name].gram(second[name]) for name in first.keys() & second.keys())  # type: ignore[return-value]
+def _gram(first: Gradients, second: Gradients, zeros: Tensor) -> Tensor:
+    # in the order of the first: a set's order, and with it the rounding, differs from process to process
+    return sum((gradient.gram(second[name]) for name, gradient in first.items() if name in second), zeros)
 
 
 def _chunks(engine: TangentEngine, samples: Samples, kind: str, batch_size: int | None = None) -> Iterator[Chunk]:
@@ -120,7 +125,7 @@ def _chunks(engine: TangentEngine, samples: Samples, kind: str, batch_size: int 
 
 def _chunk_size(engine: TangentEngine, n_cotangents: int) -> int:
     """A quarter of the memory for what is kept of a chunk of Z, at worst all of its gradients written out."""
-    written_out = 4 * sum(engine.sizes.values()) * n_cotangents
+    written_out = engine.element_size * sum(engine.sizes.values()) * n_cotangents
     return max(1, min(engine.batch_size, engine.memory // (4 * written_out + engine.sample_bytes)))
 
 
@@ -129,7 +134,7 @@ def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[tupl
     block: list[Chunk] = []
     n_block = kept_bytes = 0
     for n, chunk in _chunks(engine, samples, kind):
-        chunk_bytes = sum(_kept_bytes(gradient) for by_name in chunk for gradient in by_name.values())
+        chunk_bytes = engine.element_size * sum(_kept_entries(g) for by_name in chunk for g in by_name.values())
         if block and kept_bytes + chunk_bytes > engine.memory // 2:
             yield block, n_block
             block, n_block, kept_bytes = [], 0, 0
@@ -139,6 +144,10 @@ def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[tupl
     yield block, n_block
 
 
-def _kept_bytes(gradient: PerSampleGradient) -> int:
-    entries = gradient.n_in + gradient.n_out if isinstance(gradient, Outer) else gradient.size
-    return 4 * gradient.n * entries
+def _kept_entries(gradient: PerSampleGradient) -> int:
+    entries = gradient.size
+    if isinstance(gradient, Outer):
+        entries = gradient.n_in + gradient.n_out
+    elif isinstance(gradient, Rows):
+        entries = gradient.positions * (gradient.width + 2)  # an index is as long as two numbers
+    return gradient.n * entries

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skal.tangent._factors import Dense, Outer, PerSampleGradient, Rows
+from skal.tangent._factors import Bands, Dense, Outer, PerSampleGradient, Rows
 
-__all__ = ["find_rule", "register_rule"]
+__all__ = ["find_rule", "has_own_rule", "register_rule"]
 
 Rule = Callable[[Any, Tensor, Tensor], "dict[str, Tensor | PerSampleGradient]"]
 _RULES: dict[type[nn.Module], Rule] = {}
+_OURS: dict[type[nn.Module], Rule] = {}
 
 
 def register_rule(*layer_types: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -58,6 +59,11 @@ def register_rule(*layer_types: type[nn.Module]) -> Callable[[Rule], Rule]:
 def find_rule(layer: nn.Module) -> Rule | None:
     """The rule of the layer's class or of its nearest ancestor."""
     return next((_RULES[cls] for cls in type(layer).__mro__ if cls in _RULES), None)
+
+
+def has_own_rule(layer: nn.Module) -> bool:
+    """Whether the layer is of exactly the class that one of this module's rules is for."""
+    return type(layer) in _OURS and find_rule(layer) is _OURS[type(layer)]
 
 
 def _summed(g: Tensor, keep: int) -> Tensor:
@@ -128,15 +134,28 @@ def _conv(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradi
             padded(rows), direction.reshape(layer.weight.shape), None, layer.stride, 0, layer.dilation, layer.groups
         )
 
+    def make_bands(rows: slice) -> list[Tensor]:
+        # unfolded along the second spatial dim alone, the output rows of each kernel row are contiguous
+        x = padded(rows)
+        wide = x.unsqueeze(2).flatten(0, 1)  # (n·c, 1, h, w): the kernel's first offset stays a dim of its own
+        height = x.shape[2]
+        unfolded = unfold(
+            wide, (1, layer.kernel_size[1]), (1, layer.stride[1]), (1, layer.dilation[1]), (height, out[1]), 1
+        ).reshape(x.shape[0], layer.groups, -1, height * out[1])
+        starts = [offset * layer.dilation[0] * out[1] for offset in range(layer.kernel_size[0])]
+        return [unfolded[..., start : start + out[0] * out[1]] for start in starts]
+
     by_group = g.reshape(g.shape[0], layer.groups, g.shape[1] // layer.groups, -1)
-    weight = Outer(by_group, columns, prod(layer.weight.shape[1:]), apply)
+    banded = spatial == 2 and layer.stride[0] == 1 and layer.kernel_size[0] > 1
+    bands = Bands(make_bands, layer.kernel_size[0], layer.kernel_size[1]) if banded else None
+    weight = Outer(by_group, columns, prod(layer.weight.shape[1:]), apply, bands)
     return {"weight": weight, "bias": g.flatten(2).sum(2)}
 
 
 @register_rule(nn.ConvTranspose2d)
-def _conv_transpose(layer: nn.ConvTranspose2d, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _conv_transpose(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
     # the transpose of a convolution from outputs to inputs: inputs and output gradients change places
-    pads = tuple(x for p in reversed(layer.padding) for x in (int(p), int(p)))
+    pads = tuple(x for p in reversed(layer.padding) for x in (p, p))
     out = tuple(a.shape[2:])
     kernel, stride, dilation, groups = layer.kernel_size, layer.stride, layer.dilation, layer.groups
 
@@ -223,3 +242,6 @@ def _embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> dict[str, Tensor | 
     if layer.padding_idx is not None:
         g = g * (index != layer.padding_idx)[..., None]
     return {"weight": Rows(index, g, layer.num_embeddings)}
+
+
+_OURS.update(_RULES)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from skal.exceptions import UnsupportedLayerError
 from skal.network import Network
 from skal.tangent._backpack import BackpackBackend
-from skal.tangent._cotangents import probe
+from skal.tangent._cotangents import given, probes
 from skal.tangent._factors import PerSampleGradient
 from skal.tangent._func import FuncBackend, LoopBackend
-from skal.tangent._layers import find_rule
-from skal.tangent._structured import StructuredBackend
+from skal.tangent._layers import find_rule, has_own_rule
+from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
 
-__all__ = ["BACKENDS", "Plan", "make_plan"]
+__all__ = ["BACKENDS", "Plan", "make_backends", "make_plan"]
 
 BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
     "structured": StructuredBackend,
@@ -29,17 +29,31 @@ BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
     "loop": LoopBackend,
 }
 N_CHECKED = 3  # samples that are compared with autograd
+Parts = Sequence[tuple[str, frozenset[str]]]
 _PLANS: WeakKeyDictionary[nn.Module, tuple[Any, dict[str, Plan]]] = WeakKeyDictionary()
 
 
 class Plan(NamedTuple):
-    """Names of backends with the parameters that each computes."""
+    """Names of backends with the parameters that each computes.
+
+    Attributes
+    ----------
+    parts : tuple of (backend, parameters)
+    idle : set of str
+        Parameters without influence on the outputs of the samples that were looked at.
+    n_checked : int
+        How many these were.
+    reasons : tuple of str
+        Why parameters went on to the next backend.
+    """
 
     parts: tuple[tuple[str, frozenset[str]], ...]
+    idle: frozenset[str] = frozenset()
+    n_checked: int = 0
     reasons: tuple[str, ...] = ()
 
 
-def make_plan(network: Network, batch: Any, backend: str) -> Plan:
+def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True) -> Plan:
     """Assign every trainable parameter to a backend, and remember it for the module.
 
     Parameters
@@ -49,17 +63,37 @@ def make_plan(network: Network, batch: Any, backend: str) -> Plan:
     batch : a batch of a few samples on the network's device
     backend : {"auto", "structured", "func", "backpack"}
         Anything but "auto" has to do it alone, and raises if it cannot.
+    rules : bool
+        False replaces a plan with layer rules by one without.
     """
     module = network.module
     _refuse_mixing_layers(module)
-    signature = (type(network.criterion), *((name, p.shape, p.requires_grad) for name, p in module.named_parameters()))
+    signature = (
+        type(network.criterion),
+        *((name, type(layer), find_rule(layer)) for name, layer in module.named_modules()),
+        *((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters()),
+    )
     known_signature, plans = _PLANS.get(module, (None, {}))
     if known_signature != signature:
         plans = {}
         _PLANS[module] = (signature, plans)
-    if backend not in plans:
-        plans[backend] = _checked_plan(network, batch, backend)
+    n = min(N_CHECKED, tree_leaves(batch)[0].shape[0])
+    # what one sample shows of a network may not hold for several
+    if backend not in plans or plans[backend].n_checked < n or not rules:
+        candidates = ("structured", "func")[0 if rules else 1 :] if backend == "auto" else (backend,)
+        plans[backend] = _checked_plan(network, tree_map(lambda x: x[:n], batch), n, backend, candidates)
     return plans[backend]
+
+
+def make_backends(network: Network, parts: Parts, idle: frozenset[str]) -> list[Any]:
+    """The backends of a plan; the first one also looks after the idle parameters."""
+    backends = [BACKENDS[name](network, set(covered)) for name, covered in parts[1:]]
+    if not parts:
+        return backends
+    name, covered = parts[0]
+    if name == "structured":
+        return [StructuredBackend(network, set(covered), set(idle)), *backends]
+    return [BACKENDS[name](network, set(covered | idle)), *backends]
 
 
 def _refuse_mixing_layers(module: nn.Module) -> None:
@@ -72,23 +106,25 @@ def _refuse_mixing_layers(module: nn.Module) -> None:
             )
 
 
-def _checked_plan(network: Network, batch: Any, backend: str) -> Plan:
-    n = min(N_CHECKED, tree_leaves(batch)[0].shape[0])
-    batch = _first_rows(batch, n)
+def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates: Sequence[str]) -> Plan:
     names = set(network.trainable())
-    truth = next(LoopBackend(network, names).gradients(batch, None, [probe]))
-    missing = set(truth)  # a parameter without influence on the outputs needs no backend
+    with torch.no_grad():
+        target = network.logits(batch)
+    target = probes(*target.shape).to(target)
+    truth = next(LoopBackend(network, names).gradients(batch, target, [given]))
+    missing = set(truth)
     parts: list[tuple[str, frozenset[str]]] = []
     reasons: list[str] = []
-    for candidate in ("structured", "func") if backend == "auto" else (backend,):
-        right, reason = _verified(candidate, network, batch, missing, truth)
+    for candidate in candidates:
+        right, error = _verified(candidate, network, batch, target, missing, truth)
         if right:
             parts.append((candidate, frozenset(right)))
             missing -= right
-        if missing:
-            reasons.append(f"{candidate}: {reason or _describe(network, missing)}")
         if not missing:
             break
+        if isinstance(error, UnsupportedLayerError) and backend != "auto":
+            raise error
+        reasons.append(f"{candidate}: {_describe(network, missing, candidate, error)}")
     if missing and backend == "auto":
         parts.append(("loop", frozenset(missing)))
     elif missing:
@@ -96,21 +132,30 @@ def _checked_plan(network: Network, batch: Any, backend: str) -> Plan:
             f"With backend={backend!r} every layer must be one that it can handle. "
             f"Got {reasons[-1]}. Use backend='auto', or register a rule with skal.tangent.register_rule."
         )
-    return Plan(tuple(parts), tuple(reasons))
+    return Plan(tuple(parts), frozenset(names - set(truth)), n, tuple(reasons))
 
 
 def _verified(
-    backend: str, network: Network, batch: Any, names: set[str], truth: dict[str, PerSampleGradient]
-) -> tuple[set[str], str]:
-    """The parameters for which the backend agrees with autograd, and why it failed, if it did."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backend that is tried out may complain; the comparison decides
-            result = next(BACKENDS[backend](network, names).gradients(batch, None, [probe]))
-    except Exception as error:  # whatever a backend stumbles over, another one takes over
-        return set(), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    backend: str, network: Network, batch: Any, target: Tensor, names: set[str], truth: dict[str, PerSampleGradient]
+) -> tuple[set[str], Exception | None]:
+    """The parameters for which the backend agrees with autograd, and what it stumbled over, if it did."""
+    names, problem = set(names), None
+    while True:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a backend that is tried out may complain; the comparison decides
+                result = next(BACKENDS[backend](network, names).gradients(batch, target, [given]))
+            break
+        except UnsuitedLayerError as error:  # the other layers may still be suited
+            names -= error.parameters
+            problem = problem or error
+        except Exception as error:  # whatever a backend stumbles over, another one takes over
+            return set(), error
     total = torch.stack([gradient.dense().double().norm() for gradient in truth.values()]).norm()
-    return {name for name in names & set(result) if _agree(result[name].dense(), truth[name].dense(), total)}, ""
+    right = {name for name in names & set(result) if _agree(result[name].dense(), truth[name].dense(), total)}
+    if backend == "structured":
+        right -= {name for name in right if not truth[name].dense().any() and not _is_plain(network, name)}
+    return right, problem
 
 
 def _agree(result: Tensor, truth: Tensor, total: Tensor) -> bool:
@@ -120,15 +165,20 @@ def _agree(result: Tensor, truth: Tensor, total: Tensor) -> bool:
     return bool(error <= loose * truth.double().norm() + tight * total)
 
 
-def _describe(network: Network, missing: set[str]) -> str:
-    """Name the first parameter that is not covered, its layer, and why."""
+def _is_plain(network: Network, name: str) -> bool:
+    """Whether a parameter's rule may be trusted where a gradient of zero leaves nothing to compare."""
+    parameter = network.trainable()[name]
+    holders = [x for x in network.module.modules() if any(p is parameter for p in x.parameters(recurse=False))]
+    return all(has_own_rule(layer) for layer in holders)
+
+
+def _describe(network: Network, missing: set[str], backend: str, error: Exception | None) -> str:
+    """Say what the backend stumbled over, or name the first parameter that is not covered, its layer, and why."""
+    if error is not None:
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     name = sorted(missing)[0]
     layer = network.module.get_submodule(name.rpartition(".")[0])
-    why = "no rule for it" if find_rule(layer) is None else "its forward differs from what its rule expects"
+    why = "its gradients are not autograd's"
+    if backend == "structured":
+        why = "no rule for it" if find_rule(layer) is None else "its forward differs from what its rule expects"
     return f"the parameter {name!r} of a {type(layer).__name__} layer ({why})"
-
-
-def _first_rows(batch: Any, n: int) -> Any:
-    from torch.utils._pytree import tree_map
-
-    return tree_map(lambda x: x[:n], batch)

@@ -10,6 +10,7 @@ inputs and output gradients before they are multiplied, which costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skal.samples import Samples
-from skal.tangent._cotangents import kernel_cotangents
+from skal.tangent._cotangents import Cotangent, cross_entropy, kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer, PerSampleGradient, Rows
 from skal.tangent._kernels import KINDS
@@ -89,36 +90,55 @@ def feature_matrix(
     check_integer("tangent_features", "n_features", n_features, 1, optional=True)
     check_integer("tangent_features", "random_state", random_state, 0)
     cotangents = kernel_cotangents(kind, engine.n_classes)
-    sketches = [None] * len(cotangents)
+    sketches: list[Sketch | None] = [None] * len(cotangents)
     if n_features is not None:
         # the classes of a trace are added up and need signs of their own; those of an entk must be comparable
-        seeds = range(len(cotangents)) if kind == "trace" else [0] * len(cotangents)
-        sketches = [Sketch(engine, n_features, random_state, seed) for seed in seeds]  # type: ignore[misc]
+        streams = range(len(cotangents)) if kind == "trace" else [0] * len(cotangents)
+        sketches = [Sketch(engine, n_features, random_state, stream) for stream in streams]
 
     def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
-        parts = [
-            _written_out(engine, by_name, n) if sketch is None else sketch.project(by_name, n)
-            for sketch, by_name in zip(sketches, gradients, strict=True)
-        ]
+        parts = [_as_vectors(engine, by_name, n, sketch) for sketch, by_name in zip(sketches, gradients, strict=True)]
         if kind == "entk":
             return torch.stack(parts, dim=1).flatten(0, 1)
-        return torch.cat(parts, dim=1) if n_features is None else sum(parts)  # type: ignore[return-value]
+        return torch.cat(parts, dim=1) if n_features is None else torch.stack(parts).sum(0)
 
-    size = None
-    if n_features is None:
-        written_out = 4 * sum(engine.sizes.values()) * len(cotangents)
-        size = max(1, min(engine.batch_size, engine.memory // (2 * written_out + engine.sample_bytes)))
-    # filled in place: a list of chunks, concatenated at the end, would need twice the result
-    result: Tensor | None = None
-    first = 0
-    for chunk in engine.run(samples, cotangents, reduce, batch_size=size):
-        if result is None:
-            rows = len(samples) * (engine.n_classes if kind == "entk" else 1)
-            result = chunk.new_empty(rows, chunk.shape[1])
-        result[first : first + len(chunk)] = chunk
-        first += len(chunk)
-    assert result is not None  # the engine refuses empty sets
+    size = None if n_features is not None else _exact_batch_size(engine, len(cotangents))
+    chunks = engine.run(samples, cotangents, reduce, batch_size=size)
+    return _collect(chunks, len(samples) * (engine.n_classes if kind == "entk" else 1))
+
+
+def loss_features(
+    engine: TangentEngine,
+    samples: Samples,
+    n_features: int | None,
+    random_state: int = 0,
+    loss: Cotangent = cross_entropy,
+) -> Tensor:
+    """Loss gradients with the network's own predictions for labels, written out (n, P) or sketched (n, k)."""
+    sketch = None if n_features is None else Sketch(engine, n_features, random_state)
+    size = None if n_features is not None else _exact_batch_size(engine, 1)
+    chunks = engine.run(samples, [loss], lambda g, n: _as_vectors(engine, next(g), n, sketch), batch_size=size)
+    return _collect(chunks, len(samples))
+
+
+def _collect(chunks: Iterator[Tensor], n_rows: int) -> Tensor:
+    """The chunks as one tensor, filled as they come: concatenating a list of them would need twice the memory."""
+    first = next(chunks)
+    result = first.new_empty(n_rows, first.shape[1])
+    position = 0
+    for chunk in chain([first], chunks):
+        result[position : position + len(chunk)] = chunk
+        position += len(chunk)
     return result
+
+
+def _exact_batch_size(engine: TangentEngine, n_cotangents: int) -> int:
+    written_out = engine.element_size * sum(engine.sizes.values()) * n_cotangents
+    return max(1, min(engine.batch_size, engine.memory // (2 * written_out + engine.sample_bytes)))
+
+
+def _as_vectors(engine: TangentEngine, gradients: Gradients, n: int, sketch: Sketch | None) -> Tensor:
+    return _written_out(engine, gradients, n) if sketch is None else sketch.project(gradients, n)
 
 
 def _written_out(engine: TangentEngine, gradients: Gradients, n: int) -> Tensor:
@@ -181,7 +201,8 @@ class Sketch:
     def _matrices(self, gradient: PerSampleGradient, signs: _Signs, rows: slice) -> Tensor:
         """Sign-flipped gradients of some samples as rows of length ``stride``, flat: (n, o · stride)."""
         n_in = len(signs.columns)
-        if isinstance(gradient, Outer):
+        # flip the factors' signs where they are smaller than the gradient, the gradient's where it is
+        if isinstance(gradient, Outer) and gradient.positions <= gradient.n_out:
             g = gradient.g[rows] * signs.rows.reshape(gradient.groups, gradient.n_out, 1)
             columns = gradient.columns(rows)
             padded = columns.new_zeros(*columns.shape[:2], signs.stride, columns.shape[3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -16,7 +16,21 @@ from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, PerSampleGradient, Total
 from skal.tangent._layers import find_rule
 
-__all__ = ["StructuredBackend"]
+__all__ = ["StructuredBackend", "UnsuitedLayerError"]
+
+
+class UnsuitedLayerError(UnsupportedLayerError):
+    """A layer was used in a way that its rule does not cover.
+
+    Attributes
+    ----------
+    parameters : set of str
+        The parameters concerned, by their names in ``network.trainable()``.
+    """
+
+    def __init__(self, message: str, parameters: set[str]) -> None:
+        super().__init__(message)
+        self.parameters = parameters
 
 
 class _Call(NamedTuple):
@@ -37,10 +51,13 @@ class StructuredBackend:
     network : Network
     names : set of str
         The parameters to differentiate, by their names in ``network.trainable()``.
+    idle : set of str
+        Parameters that should have no influence on the outputs; it is an error if they have.
     """
 
-    def __init__(self, network: Network, names: set[str]) -> None:
+    def __init__(self, network: Network, names: set[str], idle: set[str] | None = None) -> None:
         self.network = network
+        self._idle = {name: get_gradient_edge(network.trainable()[name]) for name in sorted(idle or ())}
         # tied parameters have one name here, whichever module holds them
         self._names = {id(p): name for name, p in network.trainable().items() if name in names}
         self._layers = {
@@ -57,16 +74,27 @@ class StructuredBackend:
         for number, cotangent in enumerate(cotangents):
             v = cotangent(logits.detach(), target)
             keep = number < len(cotangents) - 1
-            edges = [call.output for call in calls]
-            at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True) if edges else []
-            yield self._apply_rules(calls, list(at_outputs), logits.shape[0])
+            # the idle parameters cost nothing here while they are idle
+            edges = [call.output for call in calls] + list(self._idle.values())
+            at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True) if edges else ()
+            self._check_idle(at_outputs[len(calls) :])
+            yield self._apply_rules(calls, list(at_outputs[: len(calls)]), logits.shape[0])
+
+    def _check_idle(self, gradients: Sequence[Tensor | None]) -> None:
+        used = {name for name, gradient in zip(self._idle, gradients, strict=True) if gradient is not None}
+        if used:
+            raise UnsuitedLayerError(
+                f"The parameter {min(used)!r} must take part in every sample's output or in none. Got samples that use "
+                "it after samples that did not. Use backend='func' or 'auto'.",
+                used,
+            )
 
     def _forward(self, batch: Any) -> tuple[Tensor, list[_Call]]:
         calls: list[_Call] = []
 
         def hook_for(name: str) -> Any:
             def record(layer: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-                value = args[0] if args else next(iter(kwargs.values()))
+                value = args[0] if args else next(iter(kwargs.values()), None)
                 if isinstance(output, Tensor) and isinstance(value, Tensor) and output.requires_grad:
                     # the edge still means this output if an activation overwrites the tensor in place
                     calls.append(_Call(name, layer, value.detach(), value._version, get_gradient_edge(output)))
@@ -80,6 +108,9 @@ class StructuredBackend:
             logits = self.network.logits(batch)
         return logits, calls
 
+    def _own_names(self, layer: nn.Module) -> set[str]:
+        return {self._names[id(p)] for p in layer.parameters(recurse=False) if id(p) in self._names}
+
     def _apply_rules(
         self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int
     ) -> dict[str, PerSampleGradient]:
@@ -89,15 +120,17 @@ class StructuredBackend:
                 g, at_outputs[position] = at_outputs[position], None
                 if g is None:
                     continue
-                if call.input.shape[0] != n_samples or g.shape[0] != n_samples:
-                    raise UnsupportedLayerError(
+                if call.input.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
+                    raise UnsuitedLayerError(
                         f"The layer {call.name!r} must receive the samples in its first dimension. Got an input of "
-                        f"shape {tuple(call.input.shape)} for {n_samples} samples. Use backend='func' or 'auto'."
+                        f"shape {tuple(call.input.shape)} for {n_samples} samples. Use backend='func' or 'auto'.",
+                        self._own_names(call.layer),
                     )
                 if call.input._version != call.version:
-                    raise UnsupportedLayerError(
+                    raise UnsuitedLayerError(
                         f"The input of the layer {call.name!r} must still be what it was in the forward pass. "
-                        "Got a tensor that was changed in place since. Use backend='func' or 'auto'."
+                        "Got a tensor that was changed in place since. Use backend='func' or 'auto'.",
+                        self._own_names(call.layer),
                     )
                 rule = find_rule(call.layer)
                 assert rule is not None  # only layers with a rule are hooked

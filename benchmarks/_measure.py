@@ -1,0 +1,59 @@
+"""Side-by-side timings and peak memory, as ratios: absolute times mean little on a shared machine."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+__all__ = ["interleaved", "markdown", "peak_memory"]
+
+
+def interleaved(tasks: dict[str, Callable[[], object]], repeats: int = 5) -> dict[str, float]:
+    """Best seconds of each task, the tasks taking turns so that a busy moment hits all of them alike."""
+    best = dict.fromkeys(tasks, float("inf"))
+    for task in tasks.values():
+        task()  # warm up
+    for _ in range(repeats):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def markdown(header: list[str], rows: list[list[object]]) -> str:
+    """A Markdown table; numbers with three significant digits."""
+
+    def cell(value: object) -> str:
+        return f"{value:,.3g}" if isinstance(value, float) else str(value)
+
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(map(cell, row)) + " |" for row in rows])
+
+
+def peak_memory(module: str, *arguments: str) -> int:
+    """Bytes by which ``python -m module arguments`` grew beyond what it printed as its baseline.
+
+    The process prints its own resident size once everything is loaded (:func:`print_baseline`), and its peak at the
+    end (:func:`print_peak`).
+    """
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=True)
+    numbers = dict(line.split("=") for line in done.stdout.split() if "=" in line)
+    return int(numbers["peak"]) - int(numbers["baseline"])
+
+
+def print_baseline() -> None:
+    """Print the highest resident size so far; call it when network and data are loaded and have been used once."""
+    print(f"baseline={_resident()}", flush=True)
+
+
+def print_peak() -> None:
+    """Print the highest resident size of the whole run."""
+    print(f"peak={_resident()}", flush=True)
+
+
+def _resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

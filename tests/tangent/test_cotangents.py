@@ -1,0 +1,54 @@
+"""Cotangents are the derivatives of what they are named after."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from skal.tangent._cotangents import cross_entropy, kernel_cotangents, probes, squared_error
+
+LOGITS = torch.tensor([[1.0, -2.0, 0.5, 0.1], [0.3, 0.2, 4.0, -1.0]], dtype=torch.float64)
+LABELS = torch.tensor([3, 2])
+
+
+def derivative(scalar):
+    logits = LOGITS.clone().requires_grad_()
+    return torch.autograd.grad(scalar(logits), logits)[0]
+
+
+@pytest.mark.parametrize("labels", [LABELS, None])
+def test_cross_entropy(labels):
+    target = None if labels is None else F.one_hot(labels, 4).double()
+    label = LOGITS.argmax(1) if labels is None else labels
+    expected = derivative(lambda f: F.cross_entropy(f, label, reduction="sum"))
+    torch.testing.assert_close(cross_entropy(LOGITS, target), expected)
+
+
+@pytest.mark.parametrize("labels", [LABELS, None])
+def test_squared_error(labels):
+    target = None if labels is None else F.one_hot(labels, 4).double()
+    label = LOGITS.argmax(1) if labels is None else labels
+    expected = derivative(lambda f: (f - F.one_hot(label, 4)).square().sum() / 2)
+    torch.testing.assert_close(squared_error(LOGITS, target), expected)
+
+
+def test_kernels():
+    (pntk,) = kernel_cotangents("pntk", 4)
+    torch.testing.assert_close(pntk(LOGITS, None), derivative(lambda f: f.sum() / 2))
+    (logit,) = kernel_cotangents("logit", 4)
+    torch.testing.assert_close(logit(LOGITS, None), derivative(lambda f: f[:, 0].sum()))
+    for kind in ("trace", "entk"):
+        for c, cotangent in enumerate(kernel_cotangents(kind, 4)):
+            torch.testing.assert_close(cotangent(LOGITS, None), derivative(lambda f, c=c: f[:, c].sum()))
+        assert len(kernel_cotangents(kind, 4)) == 4
+
+
+@pytest.mark.parametrize("cotangent", [cross_entropy, squared_error, *kernel_cotangents("pntk", 4)])
+def test_row_by_row(cotangent):
+    rows = [cotangent(LOGITS[i : i + 1], None) for i in range(2)]
+    torch.testing.assert_close(torch.cat(rows), cotangent(LOGITS, None))
+    torch.testing.assert_close(torch.func.vmap(lambda f: cotangent(f, None))(LOGITS), cotangent(LOGITS, None))
+
+
+def test_probes_are_all_different():
+    assert len(set(probes(3, 10).flatten().tolist())) == 30
+    assert probes(3, 10).abs().min() > 1e-3
