@@ -15,14 +15,14 @@ from skal.nets import MLP, SquaredLoss
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 SEEDS = range(3)
-EPOCHS = (0, 1, 3, 10, 30, 100)
+STEPS = (0, 1, 3, 10, 30, 100)
 N_TRAIN, N_TEST = 60, 200
 
 
 def study(out: Path | None = None) -> str:
     """Two Markdown tables; with a folder also a plot ``pntk_vs_entk.png``."""
     by_width, exponents = _by_width()
-    by_epoch = _by_epoch()
+    by_step = _by_step()
     rows: list[list[object]] = [
         [width, *(f"{np.mean(values[key]):.4f}" for key in ("frobenius", "lambda_max", "off_diagonal_mass"))]
         for width, values in by_width.items()
@@ -30,10 +30,10 @@ def study(out: Path | None = None) -> str:
     rows.append(["exponent", *(f"{exponents[key]:.2f}" for key in ("frobenius", "lambda_max", "off_diagonal_mass"))])
     text = markdown(["width", "relative Frobenius", "λ_max", "off-diagonal mass"], rows)
     keys = ("frobenius", "lambda_max", "condition", "prediction_difference", "pntk_accuracy", "entk_accuracy")
-    training = [[epoch, *(f"{np.mean(values[key]):.3f}" for key in keys)] for epoch, values in by_epoch.items()]
-    header = ["epoch", "Frobenius", "λ_max", "condition", "prediction difference", "pNTK accuracy", "eNTK accuracy"]
+    training = [[step, *(f"{np.mean(values[key]):.3f}" for key in keys)] for step, values in by_step.items()]
+    header = ["step", "Frobenius", "λ_max", "condition", "prediction difference", "pNTK accuracy", "eNTK accuracy"]
     if out is not None:
-        _plot(by_width, by_epoch, out)
+        _plot(by_width, by_step, out)
     return f"{text}\n\n{markdown(header, training)}"
 
 
@@ -62,38 +62,38 @@ def _by_width() -> tuple[dict[int, dict[str, list[float]]], dict[str, float]]:
     return result, exponents
 
 
-def _by_epoch() -> dict[int, dict[str, list[float]]]:
+def _by_step() -> dict[int, dict[str, list[float]]]:
     digits = load("digits")
     X, y = digits.X_train[:N_TRAIN], digits.y_train[:N_TRAIN]
     X_test, y_test = digits.X_test[:N_TEST], digits.y_test[:N_TEST]
-    reports: dict[int, list[dict[str, float]]] = {epoch: [] for epoch in EPOCHS}
+    reports: dict[int, list[dict[str, float]]] = {step: [] for step in STEPS}
     for seed in SEEDS:
         module = _network(256, seed)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
         criterion, inputs, labels = SquaredLoss(), torch.as_tensor(X).double(), torch.as_tensor(y)
-        for epoch in range(max(EPOCHS) + 1):
-            if epoch in reports:
-                reports[epoch].append(kernel_report_of(module, X, y, X_test, y_test))
+        for step in range(max(STEPS) + 1):
+            if step in reports:
+                reports[step].append(kernel_report_of(module, X, y, X_test, y_test))
             optimizer.zero_grad()
             criterion(module(inputs), labels).backward()
             optimizer.step()
-    return {epoch: _collect(values) for epoch, values in reports.items()}
+    return {step: _collect(values) for step, values in reports.items()}
 
 
-def _plot(by_width: dict, by_epoch: dict, out: Path) -> None:
+def _plot(by_width: dict, by_step: dict, out: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for key, label in (("frobenius", "relative Frobenius"), ("lambda_max", "λ_max")):
         left.loglog(WIDTHS, [np.mean(by_width[w][key]) for w in WIDTHS], "o-", label=label)
-        middle.plot(EPOCHS, [np.mean(by_epoch[e][key]) for e in EPOCHS], "o-", label=label)
+        middle.plot(STEPS, [np.mean(by_step[e][key]) for e in STEPS], "o-", label=label)
     start = np.mean(by_width[WIDTHS[0]]["frobenius"])
     left.loglog(WIDTHS, [start * (w / WIDTHS[0]) ** -0.5 for w in WIDTHS], "k:", label="width$^{-1/2}$")
     for key, label in (("pntk_accuracy", "pNTK regression"), ("entk_accuracy", "eNTK regression")):
-        right.plot(EPOCHS, [np.mean(by_epoch[e][key]) for e in EPOCHS], "o-", label=label)
+        right.plot(STEPS, [np.mean(by_step[e][key]) for e in STEPS], "o-", label=label)
     for axes, title, xlabel in (
         (left, "at initialisation", "width"),
         (middle, "difference during training", "step"),
-        (right, "test accuracy of kernel regression", "step"),
+        (right, "test accuracy", "step"),
     ):
         axes.set(title=title, xlabel=xlabel)
         axes.legend(frameon=False)

@@ -37,16 +37,22 @@ class LastLayer:
 
 
 def _calls(network: Network, batch: object) -> tuple[list[tuple[str, nn.Module, Tensor, Tensor]], Tensor]:
-    """Every call of a parameterised module in one forward pass, in order: name, module, input, output."""
+    """Every call of a parameterised module in one forward pass, in order: name, module, input, output.
+
+    A module that calls others with parameters (a transformer with a class token of its own) is no layer.
+    """
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    calls_before: list[int] = []
     handles = []
     for name, module in network.module.named_modules():
         if next(module.parameters(recurse=False), None) is not None:
 
             def record(layer: nn.Module, args: tuple, output: object, name: str = name) -> None:
-                if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+                is_layer = len(calls) == calls_before.pop()
+                if is_layer and args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
                     calls.append((name, layer, args[0].detach().clone(), output.detach().clone()))
 
+            handles.append(module.register_forward_pre_hook(lambda layer, args: calls_before.append(len(calls))))
             handles.append(module.register_forward_hook(record))
     try:
         return calls, network.output(batch)

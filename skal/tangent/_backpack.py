@@ -113,7 +113,7 @@ def _batch_grad_extension() -> Any:
         def __call__(self, module: nn.Module, g_inp: Any, g_out: Any) -> None:
             try:
                 super().__call__(module, g_inp, g_out)
-            except RuntimeError as error:
+            except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 raise UnsupportedLayerError(

@@ -92,8 +92,9 @@ class TangentEngine:
         wanted = frozenset(self.names)
         self.plan = [(name, covered & wanted) for name, covered in plan.parts if covered & wanted]
         self.backends = make_backends(self.network, self.plan, plan.idle & wanted)
-        # gradients at the layers' outputs take as much again as the activations; other backends write gradients out
-        self.sample_bytes = 2 * self._activations + 3 * self.element_size * sum(
+        # the gradients at the layers' outputs take as much again as the activations, and so does what passes through a
+        # backward pass and the rules at a time; other backends write gradients out
+        self.sample_bytes = 3 * self._activations + 3 * self.element_size * sum(
             self.sizes[name] for backend, covered in self.plan if backend != "structured" for name in covered
         )
         self.batch_size = max(1, min(self.batch_size, self.memory // max(1, self.sample_bytes)))

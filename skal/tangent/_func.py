@@ -64,7 +64,9 @@ class LoopBackend:
             for i in range(n):
                 logits = self.network.logits(tree_map(lambda x, i=i: x[i : i + 1], batch))
                 v = cotangent(logits.detach(), None if target is None else target[i : i + 1])
-                gradients = torch.autograd.grad(logits, list(self.parameters.values()), v, allow_unused=True)
+                gradients: tuple[Tensor | None, ...] = (None,) * len(self.parameters)
+                if logits.requires_grad:
+                    gradients = torch.autograd.grad(logits, list(self.parameters.values()), v, allow_unused=True)
                 for name, gradient in zip(self.parameters, gradients, strict=True):
                     rows[name].append(gradient.to_dense() if gradient is not None else None)
             yield {

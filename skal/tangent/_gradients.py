@@ -142,11 +142,13 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
             if y is not None and target is None:
                 target = one_hot(y, len(samples), logits.shape[1], network)
             v = _LOSSES[loss](logits.detach(), None if target is None else target[first : first + n])
+            first += n
+            if not logits.requires_grad:  # none of the parameters has an influence
+                continue
             gradients = torch.autograd.grad(logits, list(parameters.values()), v, allow_unused=True)
             for name, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     totals[name] += gradient
-            first += n
     return {name: total.to(parameters[name].dtype) for name, total in totals.items()}
 
 

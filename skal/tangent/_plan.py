@@ -87,13 +87,11 @@ def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True)
 
 def make_backends(network: Network, parts: Parts, idle: frozenset[str]) -> list[Any]:
     """The backends of a plan; the first one also looks after the idle parameters."""
-    backends = [BACKENDS[name](network, set(covered)) for name, covered in parts[1:]]
-    if not parts:
-        return backends
-    name, covered = parts[0]
-    if name == "structured":
-        return [StructuredBackend(network, set(covered), set(idle)), *backends]
-    return [BACKENDS[name](network, set(covered | idle)), *backends]
+    (name, covered), *others = parts or [("structured", frozenset())]
+    first = StructuredBackend(network, set(covered), set(idle))
+    if name != "structured":
+        first = BACKENDS[name](network, set(covered | idle))
+    return [first, *(BACKENDS[name](network, set(covered)) for name, covered in others)]
 
 
 def _refuse_mixing_layers(module: nn.Module) -> None:
@@ -116,12 +114,14 @@ def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates
     parts: list[tuple[str, frozenset[str]]] = []
     reasons: list[str] = []
     for candidate in candidates:
+        if not missing:
+            break
         right, error = _verified(candidate, network, batch, target, missing, truth)
         if right:
             parts.append((candidate, frozenset(right)))
             missing -= right
         if not missing:
-            break
+            continue
         if isinstance(error, UnsupportedLayerError) and backend != "auto":
             raise error
         reasons.append(f"{candidate}: {_describe(network, missing, candidate, error)}")
@@ -159,6 +159,8 @@ def _verified(
 
 
 def _agree(result: Tensor, truth: Tensor, total: Tensor) -> bool:
+    if result.shape != truth.shape:
+        return False
     # a wrong rule is wrong by a factor; rounding in float32 (TF32 on a GPU) is not
     loose, tight = (1e-2, 1e-5) if truth.dtype != torch.float64 else (1e-6, 1e-9)
     error = (result.double() - truth.double()).norm()

@@ -76,7 +76,9 @@ class StructuredBackend:
             keep = number < len(cotangents) - 1
             # the idle parameters cost nothing here while they are idle
             edges = [call.output for call in calls] + list(self._idle.values())
-            at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True) if edges else ()
+            at_outputs: tuple[Tensor | None, ...] = (None,) * len(edges)
+            if edges and logits.requires_grad:
+                at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True)
             self._check_idle(at_outputs[len(calls) :])
             yield self._apply_rules(calls, list(at_outputs[: len(calls)]), logits.shape[0])
 

@@ -58,7 +58,9 @@ def image_net():
 
 
 def text_net():
-    return nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, C))
+    return nn.Sequential(
+        nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, C)
+    )
 
 
 CASES = {"images": (image_net, lambda: torch.randn(N, 3, 8, 8)), "text": (text_net, lambda: torch.ones(N, 6).long())}
@@ -86,7 +88,9 @@ def test_gradient_scores_hand_over_their_result_alone(case, backend):
     assert large == [N, N]
 
 
-@pytest.mark.parametrize(("kind", "size"), [("pntk", N * N), ("logit", N * N), ("trace", N * N), ("entk", (C * N) ** 2)])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("pntk", N * N), ("logit", N * N), ("trace", N * N), ("entk", (C * N) ** 2)]
+)
 def test_kernels_hand_over_their_result_alone(case, kind, size):
     large, _, _ = transfers(tangent_kernel, *case, kind=kind, batch_size=8)
     assert large == [size]
@@ -136,7 +140,9 @@ def test_a_leak_would_be_seen(case, leak, monkeypatch):
     from skal.tangent._structured import StructuredBackend
 
     forward = StructuredBackend._forward
-    monkeypatch.setattr(StructuredBackend, "_forward", lambda self, batch: (leak(batch.float()), forward(self, batch))[1])
+    monkeypatch.setattr(
+        StructuredBackend, "_forward", lambda self, batch: (leak(batch.float()), forward(self, batch))[1]
+    )
     module, X = case
     large, _, _ = transfers(gradient_scores, module, X, None, batch_size=8)
     assert large != [N, N]

@@ -55,6 +55,8 @@ def test_loop_adds_zeros_where_only_some_samples_have_an_influence():
             return self.positive(x) if x[0, 0] > 0 else self.negative(x)
 
     X = torch.tensor([[1.0, 2.0], [-1.0, 3.0]])
-    (found,) = LoopBackend(Network(Gate()), {"positive.weight", "negative.weight"}).gradients(X, torch.ones(2, 2), [given])
+    (found,) = LoopBackend(Network(Gate()), {"positive.weight", "negative.weight"}).gradients(
+        X, torch.ones(2, 2), [given]
+    )
     assert found["positive.weight"].dense().tolist() == [[1.0, 2.0, 1.0, 2.0], [0.0] * 4]
     assert found["negative.weight"].dense().tolist() == [[0.0] * 4, [-1.0, 3.0, -1.0, 3.0]]

@@ -7,7 +7,7 @@ from torch import nn
 from skal.exceptions import UnsupportedLayerError
 from skal.network import Network
 from skal.samples import Samples
-from skal.tangent import _plan, gradient_scores, register_rule, tangent_kernel
+from skal.tangent import _plan, gradient_scores, loss_gradient, register_rule, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._layers import _RULES
 from skal.tangent._plan import make_plan
@@ -59,7 +59,9 @@ def checks(monkeypatch):
 
 def test_without_a_rule(module):
     assert check_exact(module, X) == {"structured": {"2.weight", "2.bias"}, "func": {"0.shift", "0.matrix"}}
-    with pytest.raises(UnsupportedLayerError, match="'0.matrix' of a Shift layer .no rule for it.*'auto'.*register_rule"):
+    with pytest.raises(
+        UnsupportedLayerError, match=r"'0.matrix' of a Shift layer .no rule for it.*'auto'.*register_rule"
+    ):
         gradient_scores(module, X, None, backend="structured")
 
 
@@ -73,7 +75,9 @@ def test_wrong_rule_is_found_out(module):
     register_rule(Shift)(wrong_rule)
     plan = check_exact(module, X)
     assert plan == {"structured": {"0.shift", "2.weight", "2.bias"}, "func": {"0.matrix"}}
-    with pytest.raises(UnsupportedLayerError, match="'0.matrix' of a Shift layer .its forward differs from what its rule"):
+    with pytest.raises(
+        UnsupportedLayerError, match=r"'0.matrix' of a Shift layer .its forward differs from what its rule"
+    ):
         tangent_kernel(module, X, backend="structured")
 
 
@@ -213,6 +217,7 @@ def test_without_influence_at_all():
     assert not norms.any()
     assert not dots.any()
     assert not tangent_kernel(Constant().double(), X).any()
+    assert not any(part.any() for part in loss_gradient(Constant().double(), X, None).values())
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -23,8 +23,13 @@ def sketched_kernels(name_or_module, X, k, seeds, kind="pntk"):
     return np.stack([f @ f.T for f in features])
 
 
-@pytest.mark.parametrize("kind", ["pntk", "trace", "entk"])
-@pytest.mark.parametrize("name", ["mlp", "tutorial_cnn", "text_attention", "vision_transformer"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "pntk") for name in ("mlp", "tutorial_cnn", "text_attention", "vision_transformer")),
+        *((name, kind) for name in ("mlp", "text_attention") for kind in ("trace", "entk")),
+    ],
+)
 def test_unbiased(name, kind):
     module, X, _ = build(name, n=3)
     n_seeds = 120
@@ -41,7 +46,8 @@ def test_error_falls_with_the_square_root_of_the_length():
     K = tangent_kernel(module, X)
     lengths = 2 ** np.arange(6, 13)
     errors = [
-        np.sqrt(np.square(sketched_kernels(module, X, int(k), range(24)) - K).mean()) / np.linalg.norm(K) for k in lengths
+        np.sqrt(np.square(sketched_kernels(module, X, int(k), range(24)) - K).mean()) / np.linalg.norm(K)
+        for k in lengths
     ]
     exponent, _ = np.polyfit(np.log(lengths), np.log(errors), 1)
     assert -0.6 < exponent < -0.4
@@ -73,13 +79,17 @@ def test_reproducible_and_seeded():
     first = tangent_features(module, X, n_features=32, random_state=3)
     np.testing.assert_array_equal(first, tangent_features(module, X, n_features=32, random_state=3))
     assert np.abs(first - tangent_features(module, X, n_features=32, random_state=4)).max() > 0.01
-    np.testing.assert_array_equal(tangent_features(module, X, n_features=32), tangent_features(module, X, n_features=32, random_state=0))
+    np.testing.assert_array_equal(
+        tangent_features(module, X, n_features=32), tangent_features(module, X, n_features=32, random_state=0)
+    )
 
 
 def test_features_of_two_sets_can_be_compared():
     module, X, _ = build("tutorial_cnn", n=6)
     together = tangent_features(module, X, n_features=40)
-    apart = np.concatenate([tangent_features(module, X[:2], n_features=40), tangent_features(module, X[2:], n_features=40)])
+    apart = np.concatenate(
+        [tangent_features(module, X[:2], n_features=40), tangent_features(module, X[2:], n_features=40)]
+    )
     np.testing.assert_allclose(apart, together, atol=1e-10)
 
 

@@ -7,6 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
 
 from . import oracle
@@ -102,8 +103,9 @@ class Rows(nn.Module):
     def forward(self, x):
         hidden = x.new_zeros(len(x), 5)
         chosen = x[:, 0] > 0
-        hidden[chosen] = self.positive(x[chosen])
-        hidden[~chosen] = self.negative(x[~chosen])
+        for layer, rows in ((self.positive, chosen), (self.negative, ~chosen)):
+            if rows.any():
+                hidden[rows] = layer(x[rows])
         return self.head(torch.tanh(hidden))
 
 
@@ -218,8 +220,14 @@ def test_a_layer_that_only_later_samples_use(signs):
     torch.manual_seed(0)
     first, later = (torch.randn(6, 4, dtype=torch.float64).abs() * sign for sign in signs)
     X = torch.cat([first, later, first])
-    check_exact(Rows().double(), X, batch_size=6)
-    check_exact(Rows().double(), X)
+    for batch_size in (6, 4, 256):
+        module = Rows().double()
+        assert set(plan_of(module, X)) == {"structured"}
+        assert set(check_exact(module, X, batch_size=batch_size)) == {"loop"}
+    with pytest.raises(
+        UnsupportedLayerError, match=r"'(negative|positive).bias' must take part in every sample's output"
+    ):
+        gradient_scores(Rows().double(), X, None, backend="structured", batch_size=6)
 
 
 @pytest.mark.parametrize("frozen", [["0.weight"], ["0.weight", "0.bias"], ["2.bias"], ["2.weight", "2.bias"]])
