@@ -184,8 +184,8 @@ class Network:
         return output[0] if isinstance(output, tuple) else output
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """(n, C) outputs before any softmax, as part of the graph."""
-        return self.to_logits(self.output(batch, parameters))
+        """(n, C) outputs before any softmax, as part of the graph, in the parameters' type even under autocast."""
+        return self.to_logits(self.output(batch, parameters).to(self.dtype))
 
     def to_logits(self, output: Tensor) -> Tensor:
         """Logits of the module's output, following the criterion as skorch does.

@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 
 from benchmarks import _dynamics_study, dynamic_al
+from skal.nets import CNN
 from skal.strategies import DynamicAL
 
 
 @pytest.fixture(autouse=True)
 def without_data(monkeypatch, tmp_path):
     monkeypatch.setenv("SKAL_DATA_HOME", str(tmp_path))
+
+
+def test_speed(monkeypatch):
+    monkeypatch.setattr(dynamic_al, "TIMED", (("tutorial CNN", CNN, 64, 8),))
+    header, _, line = dynamic_al.speed_table(repeats=1).splitlines()
+    assert header.endswith("| ratio |")
+    assert float(line.split("|")[-2]) > 1
 
 
 def test_optimum():
@@ -31,13 +39,13 @@ def test_ratio(monkeypatch, tmp_path, capsys):
     table = _dynamics_study.ratio_table("mnist", tmp_path, n_labelled=20, n_pool=30, n_draws=4)
     assert "using digits" in capsys.readouterr().out
     assert "1.000 [1.000, 1.000]" in table  # one sample has no others to interact with
-    assert (tmp_path / "approximation_ratio.png").exists()
+    assert (tmp_path / "approximation_ratio_digits.png").exists()
 
 
 def test_correlation(tmp_path):
     table = _dynamics_study.correlation_table("digits", tmp_path, n_labelled=20, n_query=10, n_draws=5, n_pool=30)
     assert len(table.splitlines()) == 7
-    assert (tmp_path / "dynamics_correlation.png").exists()
+    assert (tmp_path / "dynamics_correlation_digits.png").exists()
 
 
 def test_unknown_task_is_refused(capsys):

@@ -41,6 +41,8 @@ class TangentEngine:
         Samples per network pass, at most.
     max_memory : int, str or None
         Bound on the working memory beyond the network itself; None is 1 GB.
+    autocast : torch.dtype or None
+        Run the network's passes in this lower precision; None is off, whatever context the caller is in.
     owner : str
         Who is asking, for messages.
     """
@@ -54,11 +56,14 @@ class TangentEngine:
         layers: str = "all",
         batch_size: int = 256,
         max_memory: int | str | None = None,
+        autocast: torch.dtype | None = None,
         owner: str = "skal.tangent",
     ) -> None:
         check_choice(owner, "backend", backend, ["auto", "structured", "func", "backpack"])
         check_choice(owner, "layers", layers, ["all", "last"])
         check_integer(owner, "batch_size", batch_size, 1)
+        check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
+        self.autocast: torch.dtype | None = None  # the plan is checked in full precision
         self.network = net if isinstance(net, Network) else Network(net)
         self.memory = check_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
         if len(samples) == 0:
@@ -87,6 +92,7 @@ class TangentEngine:
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
         self._follow(plan)
+        self.autocast = autocast
 
     def _follow(self, plan: Plan) -> None:
         wanted = frozenset(self.names)
@@ -103,7 +109,11 @@ class TangentEngine:
     def _active(self) -> Iterator[None]:
         """Eval mode with gradients: for one chunk at a time, so that no one else sees it between two chunks."""
         with evaluating(self.network.module), torch.enable_grad():
-            yield
+            if self.autocast is None:
+                yield
+            else:
+                with torch.autocast(self.device.type, self.autocast):
+                    yield
 
     @property
     def device(self) -> torch.device:

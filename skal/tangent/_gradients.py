@@ -32,6 +32,7 @@ def gradient_scores(
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
+    autocast: torch.dtype | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Squared norms of the per-sample loss gradients, and their inner products with a direction.
 
@@ -52,6 +53,8 @@ def gradient_scores(
     batch_size : int, default=256
     max_memory : int, str or None
         Bound on the working memory, such as ``"2GB"``; None is 1 GB.
+    autocast : torch.dtype or None, default=None
+        ``torch.bfloat16`` or ``torch.float16`` runs the network's passes in that precision; None never does.
 
     Returns
     -------
@@ -70,7 +73,13 @@ def gradient_scores(
     """
     samples = Samples(X)
     engine = TangentEngine(
-        net, samples, backend=backend, batch_size=batch_size, max_memory=max_memory, owner="gradient_scores"
+        net,
+        samples,
+        backend=backend,
+        batch_size=batch_size,
+        max_memory=max_memory,
+        autocast=autocast,
+        owner="gradient_scores",
     )
     norms, dots = loss_scores(engine, samples, y, direction, loss)
     return norms.cpu().numpy(), dots.cpu().numpy()

@@ -32,6 +32,7 @@ def tangent_kernel(
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
+    autocast: torch.dtype | None = None,
 ) -> np.ndarray:
     """Inner products of the network's gradients at the samples of two sets.
 
@@ -51,6 +52,8 @@ def tangent_kernel(
     max_memory : int, str or None
         Bound on the working memory besides the result, such as ``"2GB"``; None is 1 GB. When the gradients of X do not
         fit, the passes over Z are repeated for each block of X that does.
+    autocast : torch.dtype or None, default=None
+        ``torch.bfloat16`` or ``torch.float16`` runs the network's passes in that precision; None never does.
 
     Returns
     -------
@@ -67,7 +70,14 @@ def tangent_kernel(
     """
     X = Samples(X, name="X")
     engine = TangentEngine(
-        net, X, backend=backend, layers=layers, batch_size=batch_size, max_memory=max_memory, owner="tangent_kernel"
+        net,
+        X,
+        backend=backend,
+        layers=layers,
+        batch_size=batch_size,
+        max_memory=max_memory,
+        autocast=autocast,
+        owner="tangent_kernel",
     )
     return kernel_matrix(engine, X, None if Z is None else Samples(Z, name="Z"), kind).cpu().numpy()
 

@@ -39,6 +39,7 @@ def tangent_features(
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
+    autocast: torch.dtype | None = None,
 ) -> np.ndarray:
     """Vectors whose inner products are, or estimate, the tangent kernel.
 
@@ -52,7 +53,7 @@ def tangent_features(
         Length k of the sketch; its error falls like ``k ** -0.5``. None gives the exact gradients.
     random_state : int, default=0
         The same number gives the same projection for every call on the same network.
-    layers, backend, batch_size, max_memory
+    layers, backend, batch_size, max_memory, autocast
         See :func:`tangent_kernel`.
 
     Returns
@@ -77,6 +78,7 @@ def tangent_features(
         layers=layers,
         batch_size=batch_size,
         max_memory=max_memory,
+        autocast=autocast,
         owner="tangent_features",
     )
     return feature_matrix(engine, samples, kind, n_features, random_state).cpu().numpy()

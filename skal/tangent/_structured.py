@@ -136,7 +136,7 @@ class StructuredBackend:
                     )
                 rule = find_rule(call.layer)
                 assert rule is not None  # only layers with a rule are hooked
-                results = rule(call.layer, call.input, g)
+                results = rule(call.layer, _full_precision(call.input, self.network), _full_precision(g, self.network))
                 for own_name, parameter in call.layer.named_parameters(recurse=False):
                     name = self._names.get(id(parameter))
                     if name is not None and own_name in results:
@@ -145,3 +145,8 @@ class StructuredBackend:
                             result if isinstance(result, PerSampleGradient) else Dense(result)
                         )
         return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}
+
+
+def _full_precision(tensor: Tensor, network: Network) -> Tensor:
+    """Under autocast layers see shorter floats than their parameters are; what is made of them should not."""
+    return tensor.to(network.dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,27 @@
+"""The theory's quantities: pure functions of arrays, each with a form (``..._of``) that takes a network and data."""
+
+from skal.diagnostics._alignment import alignment, alignment_of, generalization_bound, generalization_bound_of
+from skal.diagnostics._dynamics import (
+    approximation_ratio,
+    approximation_ratio_of,
+    training_dynamics,
+    training_dynamics_of,
+)
+from skal.diagnostics._kernel_report import kernel_report, kernel_report_of
+from skal.diagnostics._mmd import mmd, mmd_of, mmd_squared
+
+__all__ = [
+    "alignment",
+    "alignment_of",
+    "approximation_ratio",
+    "approximation_ratio_of",
+    "generalization_bound",
+    "generalization_bound_of",
+    "kernel_report",
+    "kernel_report_of",
+    "mmd",
+    "mmd_of",
+    "mmd_squared",
+    "training_dynamics",
+    "training_dynamics_of",
+]

@@ -1,0 +1,143 @@
+"""How far the pseudo-NTK is from the empirical NTK that it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve
+
+from skal.diagnostics._alignment import targets
+from skal.diagnostics._checks import checked_kernel, checked_matrix
+from skal.exceptions import InvalidParameterError
+from skal.tangent import tangent_kernel
+from skal.validation import check_real
+
+__all__ = ["kernel_report", "kernel_report_of"]
+
+
+def kernel_report(
+    pntk: Any,
+    entk: Any,
+    *,
+    targets: Any = None,
+    pntk_test: Any = None,
+    entk_test: Any = None,
+    y_test: Any = None,
+    ridge: float = 1e-6,
+) -> dict[str, float]:
+    """Compare the pseudo-NTK K, taken as ``K ⊗ I_C``, with the empirical NTK.
+
+    Parameters
+    ----------
+    pntk : (n, n) array
+    entk : (nC, nC) array
+    targets : (n, C) array, optional
+        One-hot labels: with them, and the kernels between test and training samples ``pntk_test`` (m, n) and
+        ``entk_test`` (mC, nC), the two kernel regressions are compared too, and with ``y_test`` (m,) scored.
+    ridge : float, default=1e-6
+        Of the regressions, relative to the mean diagonal.
+
+    Returns
+    -------
+    dict of float
+        Relative differences ``frobenius``, ``lambda_max``, ``lambda_min``, ``condition``; ``off_diagonal_mass``, the
+        share of the empirical NTK's squared entries that stand between different classes, which the pseudo-NTK sets
+        to zero; ``prediction_difference`` (relative, Frobenius), ``pntk_accuracy`` and ``entk_accuracy`` if asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.diagnostics import kernel_report
+    >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
+    >>> report = kernel_report(K, np.kron(K, np.eye(3)))
+    >>> report["frobenius"], report["off_diagonal_mass"]
+    (0.0, 0.0)
+    """
+    K, Theta = checked_kernel("kernel_report", pntk, "pntk"), checked_kernel("kernel_report", entk, "entk")
+    check_real("kernel_report", "ridge", ridge, 0)
+    n = len(K)
+    if not Theta.any():
+        raise InvalidParameterError(
+            "The entk given to kernel_report must have an entry that is not zero. Got zeros only. "
+            "Check that the network's outputs depend on trainable parameters."
+        )
+    if len(Theta) % n:
+        raise InvalidParameterError(
+            f"The entk given to kernel_report must have n·C rows for the pntk's n = {n}. Got {len(Theta)} instead. "
+            "Take both from tangent_kernel on the same samples."
+        )
+    C = len(Theta) // n
+    blocks = Theta.reshape(n, C, n, C)
+    on_diagonal = np.einsum("icjc->ijc", blocks)
+    difference = float(np.linalg.norm(Theta - np.kron(K, np.eye(C))))
+    own, full = np.linalg.eigvalsh(K), np.linalg.eigvalsh(Theta)
+    report = {
+        "frobenius": difference / float(np.linalg.norm(Theta)),
+        "lambda_max": _relative(own[-1], full[-1]),
+        "lambda_min": _relative(own[0], full[0]),
+        "condition": _relative(_condition(own), _condition(full)),
+        "off_diagonal_mass": 1 - float((on_diagonal**2).sum() / (Theta**2).sum()),
+    }
+    if targets is not None:
+        remedy = "The regressions need pntk_test and entk_test, from tangent_kernel(net, X_test, X)."
+        Y = checked_matrix("kernel_report", "targets", targets, (n, C), "One-hot labels, one column per class.")
+        between = checked_matrix("kernel_report", "pntk_test", pntk_test, (None, n), remedy)
+        by_pntk = between @ _regression(K, Y, ridge)
+        between = checked_matrix("kernel_report", "entk_test", entk_test, (len(between) * C, n * C), remedy)
+        by_entk = (between @ _regression(Theta, Y.reshape(-1), ridge)).reshape(-1, C)
+        report["prediction_difference"] = float(np.linalg.norm(by_pntk - by_entk) / np.linalg.norm(by_entk))
+        if y_test is not None:
+            report["pntk_accuracy"] = float(np.mean(by_pntk.argmax(1) == np.asarray(y_test)))
+            report["entk_accuracy"] = float(np.mean(by_entk.argmax(1) == np.asarray(y_test)))
+    return {name: float(value) for name, value in report.items()}
+
+
+def _relative(value: float, reference: float) -> float:
+    """Infinite where something is compared with nothing."""
+    if value == reference:
+        return 0.0
+    return abs(value - reference) / abs(reference) if reference and np.isfinite(reference) else np.inf
+
+
+def _condition(eigenvalues: np.ndarray) -> float:
+    return eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] else np.inf
+
+
+def _regression(K: np.ndarray, Y: np.ndarray, ridge: float) -> np.ndarray:
+    return solve(K + ridge * K.diagonal().mean() * np.eye(len(K)), Y, assume_a="pos")
+
+
+def kernel_report_of(
+    net: Any,
+    X: Any,
+    y: Any = None,
+    X_test: Any = None,
+    y_test: Any = None,
+    *,
+    ridge: float = 1e-6,
+    **kernel_params: Any,
+) -> dict[str, float]:
+    """:func:`kernel_report` of a network on samples, with test data also of the two kernel regressions.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.diagnostics import kernel_report_of
+    >>> report = kernel_report_of(torch.nn.Linear(2, 3), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> round(report["frobenius"], 6)  # of one linear layer the two kernels are the same
+    0.0
+    """
+    kernels = {kind: tangent_kernel(net, X, kind=kind, **kernel_params) for kind in ("pntk", "entk")}
+    if y is None or X_test is None:
+        return kernel_report(kernels["pntk"], kernels["entk"])
+    test = {kind: tangent_kernel(net, X_test, X, kind=kind, **kernel_params) for kind in ("pntk", "entk")}
+    return kernel_report(
+        kernels["pntk"],
+        kernels["entk"],
+        targets=targets(net, X, y),
+        pntk_test=test["pntk"],
+        entk_test=test["entk"],
+        y_test=y_test,
+        ridge=ridge,
+    )

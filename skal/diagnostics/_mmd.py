@@ -1,0 +1,79 @@
+"""Maximum mean discrepancy between the initial labelled set and the current one, which contains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from skal.diagnostics._checks import checked_kernel
+from skal.exceptions import InvalidParameterError, parameter_message, shorten
+from skal.tangent import tangent_kernel
+
+__all__ = ["mmd", "mmd_of", "mmd_squared"]
+
+
+def mmd_squared(K: Any, initial: Any) -> float:
+    """Estimate of MMD² between the initial set S0 (m samples) and the current set S ⊇ S0 (n samples).
+
+    ``a/(m² − m) + b/(n² − n) − 2c/(m(n − 1))`` with a and b the sums over pairs of different samples in S0 and in S,
+    and c the sum over pairs of one from each that are not the same sample. Unbiased when queried and initial samples
+    come from one distribution; otherwise the bias is O(1/n). It can be negative.
+
+    Parameters
+    ----------
+    K : (n, n) array
+        Kernel of the current set.
+    initial : (m,) integer array
+        Positions of the initial samples in it, m >= 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.diagnostics import mmd_squared
+    >>> x = np.array([0.0, 2.0, 1.0])
+    >>> mmd_squared(np.outer(x, x), [0, 1]).__round__(6)  # a = 0, b = 4, c = 2
+    -0.333333
+    """
+    K = checked_kernel("mmd", K)
+    initial = np.asarray(initial)
+    n, m = len(K), initial.size
+    if initial.ndim != 1 or initial.dtype.kind not in "iu" or m < 2 or len(set(initial.tolist())) != m:
+        raise InvalidParameterError(
+            parameter_message("mmd", "initial", "at least two distinct positions", shorten(initial), "Pass integers.")
+        )
+    if initial.min() < 0 or initial.max() >= n:
+        raise InvalidParameterError(
+            parameter_message("mmd", "initial", f"positions in 0 … {n - 1}", shorten(initial), "They index K's rows.")
+        )
+    diagonal = K.diagonal()
+    within_initial = K[np.ix_(initial, initial)].sum() - diagonal[initial].sum()
+    within_current = K.sum() - diagonal.sum()
+    between = K[initial].sum() - diagonal[initial].sum()
+    return float(within_initial / (m * m - m) + within_current / (n * n - n) - 2 * between / (m * (n - 1)))
+
+
+def mmd(K: Any, initial: Any) -> float:
+    """``√max(0, MMD²)``; see :func:`mmd_squared`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.diagnostics import mmd
+    >>> mmd(np.ones((4, 4)), [0, 1])
+    0.0
+    """
+    return float(np.sqrt(max(0.0, mmd_squared(K, initial))))
+
+
+def mmd_of(net: Any, X: Any, initial: Any, *, kind: str = "pntk", **kernel_params: Any) -> float:
+    """:func:`mmd` under a network's tangent kernel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.diagnostics import mmd_of
+    >>> mmd_of(torch.nn.Linear(1, 2, bias=False), torch.ones(5, 1), [0, 1, 2])
+    0.0
+    """
+    return mmd(tangent_kernel(net, X, kind=kind, **kernel_params), initial)

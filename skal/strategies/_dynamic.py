@@ -1,0 +1,206 @@
+"""dynamicAL: query what would speed up training the most (Wang et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.base import ScoreStrategy, query_function, top
+from skal.context import QueryContext
+from skal.tangent._engine import TangentEngine
+from skal.tangent._gradients import loss_gradient, loss_scores
+from skal.tangent._sketch import loss_features
+from skal.validation import check_choice, check_integer, check_real, make_generator
+
+__all__ = ["DynamicAL", "dynamic_al"]
+
+
+class DynamicAL(ScoreStrategy):
+    """Query the samples that would change the training dynamics most.
+
+    With ``g_u`` the gradient of the cross-entropy at a pool sample, its predicted label taken for the true one, and
+    ``g_S`` the gradient summed over the labelled set, the score is ``‖g_u‖² + γ g_u·g_S``. One forward and one
+    backward pass over the pool, plus one over the labelled set.
+
+    Parameters
+    ----------
+    gamma : float, default=2.0
+        Weight of the interaction with the labelled set. 2 is the paper's; 0 leaves the gradient's length; ``inf``
+        ranks by ``g_u·g_S`` alone.
+    batch : {"top", "greedy"}, default="top"
+        ``top`` takes the highest scores, as the paper does. ``greedy`` also counts how the batch's samples interact:
+        it maximises ``‖Σ_Q g‖² + γ g_S·Σ_Q g``, one sample after the other.
+    n_features : int or None, default=4096
+        For ``greedy``: length of the gradient sketches from which the interactions are estimated; None computes them
+        exactly, with one more pass over the pool per queried sample where the gradients do not fit into ``max_memory``.
+    backend : {"auto", "structured", "backpack", "func"}, default="auto"
+        How per-sample gradients are computed; see :mod:`skal.tangent`.
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``; None is 1 GB. For ``greedy`` only as many samples with the
+        highest scores take part as have room for their sketches.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset, and the sketch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import DynamicAL
+    >>> digits = load("digits")
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> learner = ActiveLearner(net, DynamicAL(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 2.0,
+        batch: str = "top",
+        n_features: int | None = 4096,
+        backend: str = "auto",
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.gamma = gamma
+        self.batch = batch
+        self.n_features = n_features
+        self.backend = backend
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+
+    @property
+    def needs_labels(self) -> bool:  # type: ignore[override]
+        """Whether the learner must hold labelled samples: unless γ = 0, which leaves them out of the score."""
+        return self.gamma != 0
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        owner = type(self).__name__
+        check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
+        check_choice(owner, "batch", self.batch, ["top", "greedy"])
+        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
+        check_integer(owner, "n_features", self.n_features, 1, optional=True)
+
+    def _engine(self, context: QueryContext) -> TangentEngine:
+        return TangentEngine(
+            context.network,
+            context.pool,
+            backend=self.backend,
+            batch_size=self.batch_size,
+            max_memory=self.max_memory,
+            owner=type(self).__name__,
+        )
+
+    def _labelled_gradient(self, context: QueryContext) -> dict[str, Tensor] | None:
+        """``g_S``, or None where γ = 0 makes it irrelevant."""
+        if not self.needs_labels:
+            return None
+        return loss_gradient(context.network, context.labelled, context.class_labels, batch_size=self.batch_size)
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        direction = self._labelled_gradient(context)
+        norms, dots = loss_scores(self._engine(context), context.pool, None, direction)
+        return dynamic_scores(norms, dots, self.gamma).cpu().numpy()
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.batch == "top" or np.isinf(self.gamma):  # influence alone knows no interaction within the batch
+            return super()._select(context, n_instances)
+        rows = self._subset_rows(context.n_pool)
+        part = context if rows is None else context.restrict(rows)
+        indices, gains = self._greedy(part, n_instances)
+        return (indices if rows is None else rows[indices]), gains
+
+    def _greedy(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        engine = self._engine(context)
+        direction = self._labelled_gradient(context)
+        norms, dots = loss_scores(engine, context.pool, None, direction)
+        scores = dynamic_scores(norms, dots, self.gamma)
+        n_parameters = sum(engine.sizes.values())
+        length = n_parameters if self.n_features is None else self.n_features
+        room = engine.memory // (length * engine.network.dtype.itemsize)
+        if self.n_features is None and room < context.n_pool:
+            return _greedy_by_passes(engine, context, scores, n_instances)
+        candidates = np.sort(top(scores.cpu().numpy(), min(context.n_pool, max(room, n_instances))))
+        seed = int(make_generator(type(self).__name__, self.random_state).integers(2**31))
+        features = loss_features(engine, context.pool.take(candidates), self.n_features, seed)
+        picked, gains = greedy_batch(scores[torch.as_tensor(candidates, device=scores.device)], features, n_instances)
+        return candidates[picked], gains
+
+
+def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:
+    """``‖g‖² + γ g·g_S``, or ``g·g_S`` for γ = ±∞: (N,), (N,) -> (N,)."""
+    if np.isinf(gamma):
+        return dots if gamma > 0 else -dots
+    return squared_norms + gamma * dots
+
+
+def greedy_batch(scores: Tensor, features: Tensor, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    """Greedy maximisation of ``Σ_Q score + Σ_{i≠j∈Q} g_i·g_j``.
+
+    Parameters
+    ----------
+    scores : (N,) float64 tensor
+        What each sample is worth alone, ``‖g‖² + γ g·g_S``.
+    features : (N, k) tensor
+        Gradients, or vectors with about the same inner products.
+    n_instances : int
+
+    Returns
+    -------
+    picked : (n_instances,) array, in the order of choice
+    gains : (n_instances,) array
+        What each added to the objective.
+
+    Examples
+    --------
+    >>> g = torch.tensor([[2.0, 0.0], [0.0, 1.9], [1.0, 0.0]])
+    >>> greedy_batch(g.square().sum(1).double(), g, 2)[0]  # the third goes the way of the first
+    array([0, 2])
+    """
+    gains = scores.clone()
+    picked, won = [], []
+    for _ in range(n_instances):
+        best = int(gains.argmax())
+        picked.append(best)
+        won.append(float(gains[best]))
+        gains += 2 * (features @ features[best]).double()
+        gains[picked] = -torch.inf
+    return np.array(picked), np.array(won)
+
+
+def _greedy_by_passes(
+    engine: TangentEngine, context: QueryContext, scores: Tensor, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with exact gradients that do not fit: one pass over the pool for each pick."""
+    gains = scores.clone()
+    picked: list[int] = []
+    won: list[float] = []
+    while True:
+        best = int(gains.argmax())
+        picked.append(best)
+        won.append(float(gains[best]))
+        if len(picked) == n_instances:
+            return np.array(picked), np.array(won)
+        chosen = loss_gradient(engine.network, context.pool.take(np.array([best])), None)
+        gains += 2 * loss_scores(engine, context.pool, None, chosen)[1]
+        gains[picked] = -torch.inf
+
+
+dynamic_al = query_function(DynamicAL, "dynamic_al", __name__)
