@@ -18,6 +18,7 @@ __all__ = [
     "NonFiniteError",
     "NotFittedError",
     "OutputError",
+    "RankDeficiencyWarning",
     "SkalError",
     "SkalWarning",
     "UnsupportedLayerError",
@@ -77,6 +78,10 @@ class UnsupportedLayerError(SkalError, TypeError):
 
 class SkalWarning(UserWarning):
     """Base of the warnings that skal gives by name."""
+
+
+class RankDeficiencyWarning(SkalWarning):
+    """A kernel has too low a rank for the question: all answers would be zero up to rounding."""
 
 
 def parameter_message(owner: str, name: str, expected: str, got: object, remedy: str) -> str:

@@ -11,7 +11,7 @@ from skal.exceptions import NotFittedError, SkalError, SkalWarning, parameter_me
 ERRORS = [
     thing
     for thing in (getattr(skal.exceptions, name) for name in skal.exceptions.__all__)
-    if thing not in (SkalError, SkalWarning)
+    if thing is not SkalError and not issubclass(thing, SkalWarning)
 ]
 
 

@@ -1,0 +1,284 @@
+"""Which batch keeps a kernel matrix best conditioned: exact searches for the largest smallest eigenvalue.
+
+Letters: n labelled points L, N pool points U, m candidate batches Q of b positions in U. A candidate's matrix is the
+kernel on L ∪ Q. ``λ_min(M) > λ`` holds if and only if ``M − λI`` has a Cholesky factor; with ``F Fᵀ = K_LL − λI`` and
+``V = F⁻¹ K_LU``, both shared by all candidates, that is so if and only if the b × b Schur complement
+``K_QQ − λI − V_Qᵀ V_Q`` has one. So a candidate is tested against the best value so far, and an eigenvalue is computed
+only for those that pass: of m exchangeable candidates about ln m are records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import torch
+from scipy.linalg import eigh, lapack, solve_triangular
+
+__all__ = [
+    "draw_batches",
+    "greedy_logdet",
+    "greedy_search",
+    "numerical_rank",
+    "points_above",
+    "pruned_search",
+    "ridge_logdets",
+    "smallest_eigenvalue",
+]
+
+EPS = float(np.finfo(np.float64).eps)
+# bytes of b × b matrices that are tested at once
+_CHUNK_BYTES = 32 * 2**20
+
+
+def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.random.Generator) -> np.ndarray:
+    """Batches of distinct points, uniformly at random: (m, size) array; all there are, if these are not more than m.
+
+    Examples
+    --------
+    >>> draw_batches(3, 2, 1000, np.random.default_rng(0)).tolist()
+    [[0, 1], [0, 2], [1, 2]]
+    """
+    if comb(n_points, size) <= n_candidates:
+        return np.array(list(combinations(range(n_points), size)), dtype=np.int64).reshape(-1, size)
+    draws = [generator.choice(n_points, size, replace=False, shuffle=False) for _ in range(n_candidates)]
+    return np.array(draws, dtype=np.int64)
+
+
+def smallest_eigenvalue(M: np.ndarray) -> float:
+    """Of a symmetric (s, s) matrix; infinity for s = 0, which no point bounds."""
+    if len(M) == 0:
+        return np.inf
+    return float(eigh(M, eigvals_only=True, subset_by_index=[0, 0], check_finite=False)[0])
+
+
+def numerical_rank(M: np.ndarray, relative: float) -> int:
+    """Number of eigenvalues of a symmetric (s, s) matrix above ``relative`` times the largest."""
+    if len(M) == 0:
+        return 0
+    values = np.linalg.eigvalsh(M)
+    return int((values > relative * values[-1]).sum())
+
+
+def joined(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """The kernel on L ∪ Q: (n, n), (n, N), (N, N), (b,) -> (n + b, n + b)."""
+    cross = K_LU[:, batch]
+    return np.block([[K_LL, cross], [cross.T, K_UU[np.ix_(batch, batch)]]])
+
+
+def pruned_search(
+    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float = -np.inf
+) -> tuple[int, float]:
+    """The first of the batches with the largest ``λ_min(K(L ∪ Q))``, and that value.
+
+    Parameters
+    ----------
+    K_LL : (n, n) array, n may be 0
+    K_LU : (n, N) array
+    K_UU : (N, N) array
+    batches : (m, b) integer array
+    bar : float
+        Only batches above it count. It is raised to the rounding level ``(n + b) · eps · λ_max`` at least, below
+        which an eigenvalue means nothing.
+
+    Returns
+    -------
+    index : int
+        Position among the batches, -1 if none is above the bar.
+    value : float
+        Its smallest eigenvalue; the bar if there is none.
+
+    Examples
+    --------
+    >>> K = np.diag([3.0, 1.0, 2.0])
+    >>> pruned_search(np.eye(1) * 5, np.zeros((1, 3)), K, np.array([[0, 1], [0, 2], [1, 2]]))
+    (1, 2.0)
+    """
+    n, (m, b) = len(K_LL), batches.shape
+    diagonal = K_UU.diagonal()
+    # the largest diagonal entry is a lower bound of λ_max that costs nothing
+    largest = max(K_LL.diagonal().max(initial=0.0), diagonal[batches].max(axis=1).min())
+    best, bar = -1, max(bar, (n + b) * EPS * largest)
+    position = 0
+    while position < m:
+        # as many as have been seen: of these, about one beats the best of those
+        stop = min(m, 2 * position + 1)
+        survivors = position + _passing(K_LL, K_LU, K_UU, batches[position:stop], bar)
+        while len(survivors):
+            first, survivors = survivors[0], survivors[1:]
+            value = smallest_eigenvalue(joined(K_LL, K_LU, K_UU, batches[first]))
+            if value > bar:
+                best, bar = int(first), value
+                if len(survivors):
+                    survivors = survivors[_passing(K_LL, K_LU, K_UU, batches[survivors], bar)]
+        position = stop
+    return best, float(bar)
+
+
+def points_above(K_LL: np.ndarray, K_LU: np.ndarray, diagonal: np.ndarray, bar: float) -> np.ndarray:
+    """Which points u have ``λ_min(K(L ∪ {u})) > bar``: (n, n), (n, N), (N,) -> (N,) bool.
+
+    A batch with one that has not is no better than the bar: eigenvalues interlace.
+    """
+    V = _whitened(K_LL, K_LU, bar)
+    if V is None:
+        return np.zeros(len(diagonal), dtype=bool)
+    return diagonal - bar - np.einsum("nu,nu->u", V, V) > 0
+
+
+def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | None:
+    """``F⁻¹ K_LU`` with ``F Fᵀ = K_LL − shift·I``; None if that is not positive definite."""
+    if len(K_LL) == 0:
+        return K_LU
+    factor, failed = lapack.dpotrf(K_LL - shift * np.eye(len(K_LL)), lower=1)
+    if failed:
+        return None
+    return solve_triangular(factor, K_LU, lower=True, check_finite=False)
+
+
+def _passing(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float) -> np.ndarray:
+    """Positions of the batches above the bar, in order."""
+    points, local = np.unique(batches, return_inverse=True)
+    local = local.reshape(batches.shape)
+    V = _whitened(K_LL, K_LU[:, points], bar)
+    if V is None:  # the labelled block alone is not above the bar, and no batch can lift it: eigenvalues interlace
+        return np.empty(0, dtype=np.int64)
+    diagonal = K_UU.diagonal()[points] - bar - np.einsum("nu,nu->u", V, V)
+    alive = np.flatnonzero((diagonal > 0)[local].all(axis=1))
+    passed = [rows[_factors(S)[1]] for rows, S in _schur_complements(V, K_UU, points, local, alive, -bar)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *passed])
+
+
+def _schur_complements(
+    V: np.ndarray, K_UU: np.ndarray, points: np.ndarray, local: np.ndarray, alive: np.ndarray, shift: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """``K_QQ + shift·I − V_Qᵀ V_Q`` of the batches ``alive``, some at a time: positions (c,) and (c, b, b) matrices."""
+    b = local.shape[1]
+    # one product for all points where it costs less than one for each batch
+    shared = K_UU[np.ix_(points, points)] - V.T @ V if len(points) ** 2 <= len(alive) * b * b else None
+    step = max(1, _CHUNK_BYTES // (8 * b * (b if shared is not None else b + len(V))))
+    for start in range(0, len(alive), step):
+        rows = alive[start : start + step]
+        Q = local[rows]
+        if shared is not None:
+            S = shared[Q[:, :, None], Q[:, None, :]]
+        else:
+            V_Q = V[:, Q].transpose(1, 0, 2)  # (c, n, b)
+            S = K_UU[points[Q][:, :, None], points[Q][:, None, :]] - V_Q.transpose(0, 2, 1) @ V_Q
+        S[:, np.arange(b), np.arange(b)] += shift
+        yield rows, S
+
+
+def _factors(S: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+    """Cholesky factors of (c, b, b) matrices, and which of the matrices have one."""
+    factors, failed = torch.linalg.cholesky_ex(torch.from_numpy(S))
+    return factors, failed.numpy() == 0
+
+
+def greedy_search(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points added one by one, each the one that keeps ``λ_min`` highest.
+
+    Parameters
+    ----------
+    K_LL : (n, n) array, n may be 0
+    K_LU : (n, N) array
+    K_UU : (N, N) array
+    size : int
+
+    Returns
+    -------
+    picked : (size,) array
+    values : (size,) array
+        λ_min after each; it never rises.
+
+    Examples
+    --------
+    >>> greedy_search(np.empty((0, 0)), np.empty((0, 3)), np.diag([3.0, 1.0, 2.0]), 2)
+    (array([0, 2]), array([3., 2.]))
+    """
+    picked: list[int] = []
+    values: list[float] = []
+    for _ in range(size):
+        M = joined(K_LL, K_LU, K_UU, np.array(picked, dtype=np.int64))
+        cross = np.concatenate([K_LU, K_UU[picked]])
+        best, value = _best_point(M, cross, K_UU.diagonal(), np.setdiff1d(np.arange(len(K_UU)), picked))
+        picked.append(best)
+        values.append(value)
+    return np.array(picked), np.array(values)
+
+
+def _best_point(M: np.ndarray, cross: np.ndarray, diagonal: np.ndarray, points: np.ndarray) -> tuple[int, float]:
+    """The point with the largest ``λ_min(K(M ∪ {u}))``: (s, s), (s, N), (N,), points to choose from."""
+    best, bar = -1, -np.inf
+    shift = 0.0
+    while len(points):
+        V = _whitened(M, cross[:, points], shift)
+        if V is None and best >= 0:
+            break
+        # what is left of a point once the others are projected out; its own length where they have no factor
+        left = diagonal[points] - shift - (0 if V is None else np.einsum("su,su->u", V, V))
+        if best >= 0:
+            points, left = points[left > 0], left[left > 0]
+            if len(points) == 0:
+                break
+        promising = int(points[np.argmax(left)])
+        column = cross[:, [promising]]
+        value = smallest_eigenvalue(np.block([[M, column], [column.T, diagonal[promising]]]))
+        if best < 0 or value > bar:
+            best, bar = promising, value
+        points = points[points != promising]
+        shift = bar
+    return best, bar
+
+
+def ridge_logdets(
+    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, ridge: float
+) -> np.ndarray:
+    """``log det(K(L ∪ Q) + ρI) − log det(K_LL + ρI)`` of every batch: (m,) array.
+
+    Tells batches apart where all their smallest eigenvalues are zero: it counts every direction, those without any
+    length alike, and prefers batches whose points are long and unlike one another.
+
+    Examples
+    --------
+    >>> K = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> ridge_logdets(np.empty((0, 0)), np.empty((0, 3)), K, np.array([[0, 1], [0, 2]]), 1.0).round(3)
+    array([1.099, 1.386])
+    """
+    points, local = np.unique(batches, return_inverse=True)
+    V = _whitened(K_LL, K_LU[:, points], -ridge)
+    if V is None:
+        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
+    result = np.full(len(batches), -np.inf)
+    everything = np.arange(len(batches))
+    for rows, S in _schur_complements(V, K_UU, points, local.reshape(batches.shape), everything, ridge):
+        factors, good = _factors(S)
+        logs = 2 * torch.diagonal(factors, dim1=1, dim2=2)[torch.from_numpy(good)].log().sum(1)
+        result[rows[good]] = logs.numpy()
+    return result
+
+
+def greedy_logdet(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, size: int, ridge: float) -> np.ndarray:
+    """Points added one by one, each the one that raises ``log det(K + ρI)`` most: a pivoted Cholesky factorisation.
+
+    Examples
+    --------
+    >>> K = np.array([[2.0, 1.9, 0.0], [1.9, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> greedy_logdet(np.empty((0, 0)), np.empty((0, 3)), K, 2, 1e-3)
+    array([0, 2])
+    """
+    V = _whitened(K_LL, K_LU, -ridge)
+    if V is None:
+        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
+    left = K_UU.diagonal() + ridge - np.einsum("nu,nu->u", V, V)
+    rows = np.concatenate([V, np.empty((size, len(K_UU)))])
+    picked: list[int] = []
+    for step in range(size):
+        best = int(np.argmax(np.where(np.isin(np.arange(len(left)), picked), -np.inf, left)))
+        known = rows[: len(V) + step]
+        rows[len(V) + step] = (K_UU[best] - known[:, best] @ known) / np.sqrt(max(left[best], ridge))
+        left = left - rows[len(V) + step] ** 2
+        picked.append(best)
+    return np.array(picked)
