@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,9 @@ N_TRAIN, N_TEST = 60, 200
 
 def study(out: Path | None = None) -> str:
     """Two Markdown tables; with a folder also a plot ``pntk_vs_entk.png``."""
-    by_width, exponents = _by_width()
+    by_width, _ = _by_width(True)
     by_step = _by_step()
-    rows: list[list[object]] = [
-        [width, *(f"{np.mean(values[key]):.4f}" for key in ("frobenius", "lambda_max", "off_diagonal_mass"))]
-        for width, values in by_width.items()
-    ]
-    rows.append(["exponent", *(f"{exponents[key]:.2f}" for key in ("frobenius", "lambda_max", "off_diagonal_mass"))])
-    text = markdown(["width", "relative Frobenius", "λ_max", "off-diagonal mass"], rows)
+    text = "\n\n".join(f"{name}:\n\n{_width_table(he)}" for name, he in (("He-normal", True), ("default", False)))
     keys = ("frobenius", "lambda_max", "condition", "prediction_difference", "pntk_accuracy", "entk_accuracy")
     training = [[step, *(f"{np.mean(values[key]):.3f}" for key in keys)] for step, values in by_step.items()]
     header = ["step", "Frobenius", "λ_max", "condition", "prediction difference", "pNTK accuracy", "eNTK accuracy"]
@@ -37,24 +33,33 @@ def study(out: Path | None = None) -> str:
     return f"{text}\n\n{markdown(header, training)}"
 
 
+def _width_table(he: bool) -> str:
+    keys = ("frobenius", "lambda_max", "off_diagonal_mass")
+    by_width, exponents = _by_width(he)
+    rows: list[list[object]] = [[w, *(f"{np.mean(values[key]):.4f}" for key in keys)] for w, values in by_width.items()]
+    rows.append(["exponent", *(f"{exponents[key]:.2f}" for key in keys)])
+    return markdown(["width", "relative Frobenius", "λ_max", "off-diagonal mass"], rows)
+
+
 def _collect(reports: list[dict[str, float]]) -> dict[str, list[float]]:
     return {key: [report[key] for report in reports] for key in reports[0]}
 
 
-def _network(width: int, seed: int) -> MLP:
-    """He-normal weights and zero biases, which is what the width^-1/2 law is about."""
+def _network(width: int, seed: int, he: bool = True) -> MLP:
+    """With He-normal weights and zero biases, which is what the width^-1/2 law is about, or PyTorch's default."""
     torch.manual_seed(seed)
     module = MLP(64, 10, hidden=(width, width)).double()
     for layer in module.modules():
-        if isinstance(layer, torch.nn.Linear):
+        if he and isinstance(layer, torch.nn.Linear):
             torch.nn.init.kaiming_normal_(layer.weight)
             torch.nn.init.zeros_(layer.bias)
     return module
 
 
-def _by_width() -> tuple[dict[int, dict[str, list[float]]], dict[str, float]]:
+@cache
+def _by_width(he: bool) -> tuple[dict[int, dict[str, list[float]]], dict[str, float]]:
     X = load("digits").X_train[:40]
-    result = {w: _collect([kernel_report_of(_network(w, seed), X) for seed in SEEDS]) for w in WIDTHS}
+    result = {w: _collect([kernel_report_of(_network(w, seed, he), X) for seed in SEEDS]) for w in WIDTHS}
     exponents = {
         key: float(np.polyfit(np.log(WIDTHS), [np.log(np.mean(result[w][key])) for w in WIDTHS], 1)[0])
         for key in ("frobenius", "lambda_max", "off_diagonal_mass")
