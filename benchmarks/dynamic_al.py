@@ -43,7 +43,7 @@ def speed_table(repeats: int = 3) -> str:
         rng = np.random.default_rng(0)
         X = rng.normal(size=(n_pool, 3, 32, 32)).astype(np.float32)
         learner = learner_of(module, X[:n_labelled], np.arange(n_labelled) % 10)
-        strategy = DynamicAL(batch_size=64)
+        strategy = DynamicAL()
         seconds = interleaved(
             {
                 "forward": lambda module=module, X=X: _forward(module, X),

@@ -110,6 +110,25 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
                     "Ask for fewer samples, or pass a larger pool.",
                 )
             )
+        subset = self.get_params(deep=False).get("subset")
+        if subset is not None and n_instances > subset:
+            raise InvalidParameterError(
+                parameter_message(
+                    owner,
+                    "n_instances",
+                    f"at most subset ({subset}), the number of samples that take part",
+                    n_instances,
+                    "Ask for fewer samples, or raise subset.",
+                )
+            )
+
+    def _subset_rows(self, n_pool: int) -> np.ndarray | None:
+        """The rows that take part, drawn with ``random_state``; None for all."""
+        subset = self.get_params(deep=False).get("subset")
+        if subset is None or subset >= n_pool:
+            return None
+        generator = make_generator(type(self).__name__, self.random_state)  # type: ignore[attr-defined]
+        return np.sort(generator.choice(n_pool, size=subset, replace=False))
 
 
 class ScoreStrategy(QueryStrategy):
@@ -144,27 +163,6 @@ class ScoreStrategy(QueryStrategy):
                 "Check the network's outputs: training may have diverged."
             )
         return scores
-
-    def _subset_rows(self, n_pool: int) -> np.ndarray | None:
-        subset = self.get_params(deep=False).get("subset")
-        if subset is None or subset >= n_pool:
-            return None
-        generator = make_generator(type(self).__name__, self.random_state)  # type: ignore[attr-defined]
-        return np.sort(generator.choice(n_pool, size=subset, replace=False))
-
-    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
-        super()._check_n_instances(n_instances, n_pool)
-        subset = self.get_params(deep=False).get("subset")
-        if subset is not None and n_instances > subset:
-            raise InvalidParameterError(
-                parameter_message(
-                    type(self).__name__,
-                    "n_instances",
-                    f"at most subset ({subset}), the number of samples that are scored",
-                    n_instances,
-                    "Ask for fewer samples, or raise subset.",
-                )
-            )
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         scores = self._scores(context)

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from skal.base import QueryStrategy, ScoreStrategy
 from skal.checks import CHECKS, CheckFailure, check_strategy, make_learner
 from skal.checks._state import snapshot
 from skal.exceptions import EmptyPoolError, NotFittedError
+from skal.loss_prediction import LossPredictionClassifier
+from skal.network import preserved_rng
 from skal.strategies import Entropy, RandomSampling
 
 EXPORTED = [getattr(skal.strategies, name) for name in skal.strategies.__all__]
@@ -22,15 +25,31 @@ FUNCTIONS = [thing for thing in EXPORTED if not inspect.isclass(thing)]
 # Parameters to check a strategy with, where the defaults alone are not enough: more than one case, or arguments that it
 # cannot do without. A strategy that is not listed is checked as ``Class()``.
 CASES: dict[str, list[dict]] = {
+    "ALBL": [{}, {"uniform": True, "reward": "paper"}],
+    "BALD": [{}, {"n_passes": 3}],
+    "EGL": [{}, {"layers": "last"}],
     "Entropy": [{}, {"batch_size": 3}],
+    "NPC": [{}, {"search": "greedy"}, {"kernel": "logit", "n_features": 512, "n_candidates": 20}],
 }
 STRATEGIES = [cls(**params) for cls in CLASSES for params in CASES.get(cls.__name__, [{}])]
 
 
+@pytest.fixture(scope="module")
+def learner_for(learner_and_pool):
+    """The learner to check a strategy with: the plain one, or one that predicts its own loss."""
+    learner = learner_and_pool[0]
+    params = learner.estimator.get_params(deep=False)
+    with preserved_rng():
+        torch.manual_seed(0)
+        net = LossPredictionClassifier(**params).fit(learner.X_training, learner.y_training)
+    predicts_loss = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    return lambda cls: predicts_loss if cls is skal.strategies.LearningLoss else learner
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_strategy(strategy, check, learner, X_pool):
-    check(strategy, learner, X_pool)
+def test_strategy(strategy, check, learner_for, X_pool):
+    check(strategy, learner_for(type(strategy)), X_pool)
 
 
 def test_every_case_belongs_to_a_strategy():
@@ -44,7 +63,8 @@ def test_every_strategy_is_a_class_and_all_but_the_stateful_ones_a_function():
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_exported_function_is_its_class(function, learner, X_pool):
+def test_exported_function_is_its_class(function, learner_for, X_pool):
+    learner = learner_for(function.strategy)
     own = inspect.signature(function.strategy).parameters
     params = {"random_state": 0} if "random_state" in own else {}
     expected = function.strategy(**params)(learner, X_pool, 4)

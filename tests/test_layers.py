@@ -11,9 +11,9 @@ LAYERS = [
     {"cli", "demo"},
     {"bench"},
     {"loop", "strategies", "semi_supervised", "checks"},
-    {"learners", "diagnostics", "training"},
+    {"learners", "diagnostics", "training", "loss_prediction"},
     {"tangent"},
-    {"base", "context", "network", "last_layer", "samples", "data", "validation", "compat"},
+    {"base", "context", "network", "last_layer", "dropout", "samples", "data", "validation", "compat"},
     {"nets", "datasets", "exceptions", "_version"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -1,15 +1,41 @@
 """Query strategies, each as a class and as a function in modAL's form."""
 
+from skal.strategies._albl import ALBL
+from skal.strategies._badge import BADGE, badge
+from skal.strategies._bald import BALD, bald
+from skal.strategies._coreset import CoreSet, coreset
+from skal.strategies._dynamic import DynamicAL, dynamic_al
+from skal.strategies._egl import EGL, egl
+from skal.strategies._learning_loss import LearningLoss, learning_loss
+from skal.strategies._npc import NPC, npc
 from skal.strategies._random import RandomSampling, random_sampling
 from skal.strategies._uncertainty import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
 
 __all__ = [
+    "ALBL",
+    "BADGE",
+    "BALD",
+    "EGL",
+    "NPC",
+    "CoreSet",
+    "DynamicAL",
     "Entropy",
+    "LearningLoss",
     "LeastConfidence",
     "Margin",
     "RandomSampling",
+    "badge",
+    "bald",
+    "coreset",
+    "dynamic_al",
+    "egl",
     "entropy",
+    "learning_loss",
     "least_confidence",
     "margin",
+    "npc",
     "random_sampling",
 ]
+
+# strategies do not import one another, and ALBL needs arms
+ALBL.default_arms = (LeastConfidence, CoreSet)

@@ -1,0 +1,222 @@
+"""BADGE: diverse batches of large gradients (Ash et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.base import QueryStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError, UnsupportedLayerError, parameter_message
+from skal.validation import check_memory, make_generator
+
+__all__ = ["BADGE", "badge"]
+
+# a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
+_ROUNDING = 1e-12
+# chosen samples after which all distances are brought up to date, proposals that are made at once, rows of a block
+_REFRESH = 16
+_PROPOSALS = 8
+_BLOCK = 2**14
+
+
+class BADGE(QueryStrategy):
+    """Query a batch of samples whose loss gradients are large and unlike each other.
+
+    A sample's embedding is the gradient of the cross-entropy in the last layer's weights, its predicted label taken for
+    the true one: ``(σ(f) − e_ŷ) ⊗ φ`` with φ the last layer's input. The first choice has the largest gradient; the
+    others are drawn by k-means++, with probabilities proportional to the squared distance to the nearest one chosen.
+
+    Parameters
+    ----------
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the memory for the embeddings, such as ``"2GB"``. A pool that needs more is refused; None refuses
+        nothing.
+    random_state : None, int, Generator or RandomState, default=None
+        For the draws, and the choice of the subset.
+
+    Notes
+    -----
+    Distances come from the two factors, ``‖q⊗φ − q'⊗φ'‖² = ‖q‖²‖φ‖² + ‖q'‖²‖φ'‖² − 2 (q·q')(φ·φ')``: memory grows with
+    N (C + d), not N C d. A sample is never drawn twice; when all the others coincide with chosen ones, the draw is
+    uniform among them. The metrics are the squared distances at the time of choice, for the first one its squared norm.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import BADGE
+    >>> digits = load("digits")
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> strategy = BADGE(random_state=0)
+    >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    """
+
+    draws_from_pool = True
+
+    def __init__(
+        self,
+        *,
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._subset_rows(context.n_pool)
+        part = context if rows is None else context.restrict(rows)
+        features, logits = self._embeddings(part)
+        dtype = torch.float32 if features.device.type == "mps" else torch.float64
+        q, phi = residuals(logits.to(dtype)), features.to(dtype)
+        del features, logits  # a third of the memory
+        generator = make_generator(type(self).__name__, self.random_state)
+        indices, squares = kmeans_plus_plus(q, phi, n_instances, generator)
+        return (indices if rows is None else rows[indices]), squares
+
+    def _embeddings(self, context: QueryContext) -> tuple[Tensor, Tensor]:
+        last, owner = context.last_layer, type(self).__name__
+        memory = check_memory(owner, "max_memory", self.max_memory)
+        # the embeddings as the network gives them, in chunks and put together, and in float64
+        needed = context.n_pool * (last.width + context.n_classes) * 16
+        if memory is not None and needed > memory:
+            expected = f"at least {needed / 1e6:.0f}MB for {context.n_pool} samples of width {last.width}"
+            remedy = "Raise it, or choose among fewer samples with subset."
+            raise InvalidParameterError(parameter_message(owner, "max_memory", expected, self.max_memory, remedy))
+        features, logits = context.embeddings()
+        weight = getattr(last.layer, "weight", None)
+        if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
+            raise UnsupportedLayerError(
+                f"For {owner} the network's output must be that of a linear last layer, whose gradient it writes as "
+                f"(softmax − onehot) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "
+                "is changed before it is returned. Let forward return what the last Linear gives, or use CoreSet."
+            )
+        return features, logits
+
+
+def residuals(logits: Tensor) -> Tensor:
+    """``σ(f) − e_ŷ`` with ŷ the predicted label: (N, C) -> (N, C)."""
+    q = torch.softmax(logits, dim=1)
+    predicted = logits.argmax(dim=1, keepdim=True)
+    # 1 − p as the sum of the others, which stays exact where p is near 1
+    others = q.scatter(1, predicted, 0)
+    return others.scatter(1, predicted, -others.sum(dim=1, keepdim=True))
+
+
+def kmeans_plus_plus(
+    q: Tensor, phi: Tensor, n_instances: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """D² sampling of the rows of ``q ⊗ φ``, which are never written out.
+
+    Squared distances to the nearest chosen row can only shrink, so that old ones are bounds. A row is proposed with a
+    probability proportional to its bound and accepted with the probability distance / bound: that is a draw by the
+    distances themselves. All bounds are brought up to date now and then, for many chosen rows at once.
+
+    Parameters
+    ----------
+    q : (N, C) tensor
+    phi : (N, d) tensor
+    n_instances : int
+    generator : numpy Generator
+
+    Returns
+    -------
+    picked : (n_instances,) array, distinct, in the order of choice
+    squares : (n_instances,) array
+        Squared distances to the nearest one chosen before; for the first, which has the largest norm, its squared norm.
+
+    Examples
+    --------
+    >>> q, phi = torch.ones(3, 1).double(), torch.tensor([[1.0], [4.0], [4.0]]).double()
+    >>> kmeans_plus_plus(q, phi, 3, np.random.default_rng(0))
+    (array([1, 0, 2]), array([16.,  9.,  0.]))
+    """
+    norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
+    bound = torch.full_like(norms, torch.inf)
+    free = torch.ones_like(norms)
+    best = int(norms.argmax())
+    picked, squares = [best], [norms[best].clone()]
+    known = 0  # how many of the chosen all bounds take into account
+    while len(picked) < n_instances:
+        bound[best] = free[best] = 0
+        if known == 0 or len(picked) - known >= _REFRESH:
+            known = _refresh(bound, q, phi, norms, picked, known)
+        proposal = _propose(bound, free, q, phi, norms, picked[known:], generator)
+        if proposal is None:
+            known = _refresh(bound, q, phi, norms, picked, known)
+            proposal = _propose(bound, free, q, phi, norms, [], generator)
+        assert proposal is not None  # bounds that are up to date are always accepted
+        best, square = proposal
+        picked.append(best)
+        squares.append(square)
+    return np.array(picked), torch.stack(squares).double().cpu().numpy()
+
+
+def _squares(q: Tensor, phi: Tensor, norms: Tensor, rows: Any, others: list[int]) -> Tensor:
+    """Squared distances between some rows of ``q ⊗ φ`` and others: (n, m)."""
+    scale = norms[rows, None] + norms[others]
+    squares = torch.addcmul(scale, q[rows] @ q[others].T, phi[rows] @ phi[others].T, value=-2)
+    return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
+
+
+def _refresh(bound: Tensor, q: Tensor, phi: Tensor, norms: Tensor, picked: list[int], known: int) -> int:
+    """Bring all bounds up to date, in place; returns how many of the chosen they now take into account."""
+    if known < len(picked):
+        for start in range(0, len(bound), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            new = _squares(q, phi, norms, rows, picked[known:]).amin(dim=1)
+            bound[rows] = torch.minimum(bound[rows], new)
+    return len(picked)
+
+
+def _propose(
+    bound: Tensor,
+    free: Tensor,
+    q: Tensor,
+    phi: Tensor,
+    norms: Tensor,
+    unknown: list[int],
+    generator: np.random.Generator,
+) -> tuple[int, Tensor] | None:
+    """Some proposals at once: the first that is accepted, with its squared distance, or None."""
+    draws, chances = torch.as_tensor(generator.random((2, _PROPOSALS)), dtype=bound.dtype).to(bound.device)
+    total = bound.sum()
+    weights = torch.where(total > 0, bound, free)  # everything coincides: uniform among the rest
+    index = _draw(weights, draws)
+    squares = bound[index]
+    if unknown:
+        squares = torch.minimum(squares, _squares(q, phi, norms, index, unknown).amin(dim=1))
+    accepted = (chances * bound[index] < squares) | (total == 0)
+    answers = torch.stack([index, accepted.to(index.dtype)]).tolist()  # all that leaves the device
+    for position, (best, good) in enumerate(zip(*answers, strict=True)):
+        if good:
+            return best, squares[position].clone()
+    return None
+
+
+def _draw(weights: Tensor, draws: Tensor) -> Tensor:
+    """Indices with probabilities proportional to their weights, from numbers in [0, 1); never one of weight zero."""
+    cumulated = weights.cumsum(dim=0)
+    index = torch.searchsorted(cumulated, draws * cumulated[-1], right=True).clamp_max(len(weights) - 1)
+    # rounding may land beyond the last weight that is not zero
+    return torch.where(weights[index] > 0, index, weights.argmax())
+
+
+badge = query_function(BADGE, "badge", __name__)

@@ -1,0 +1,199 @@
+"""CoreSet: k-centre greedy on the last layer's inputs (Sener & Savarese 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.base import QueryStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError, parameter_message
+from skal.validation import check_memory
+
+__all__ = ["CoreSet", "coreset"]
+
+# a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
+_ROUNDING = 1e-12
+# bytes of distances to labelled samples that are held at once
+_BLOCK_BYTES = 2**25
+# points at the top of the list whose distances are brought up to date at first
+_FIRST_LOOK = 32
+
+
+class CoreSet(QueryStrategy):
+    """Query the samples that lie furthest from everything labelled or queried so far.
+
+    Furthest-first traversal (k-centre greedy), in Euclidean distance between the inputs of the network's last layer,
+    which is found by itself. The centres at the start are the labelled samples. Without labelled samples the first
+    centre is the sample nearest to the pool's mean, whose metric is infinite.
+
+    Parameters
+    ----------
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the memory for the embeddings, such as ``"2GB"``. A pool that needs more is refused; None refuses
+        nothing.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+
+    Notes
+    -----
+    The metrics are the distances to the nearest centre at the time of choice; they never increase. Distances are
+    computed in float64 on the network's device. A sample's distance to new centres is looked at only when the sample
+    comes into question: distances can only shrink, so that old ones are bounds. The choice is the same as if all were
+    kept up to date.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import CoreSet
+    >>> digits = load("digits")
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> learner = ActiveLearner(net, CoreSet(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    """
+
+    def __init__(
+        self,
+        *,
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._subset_rows(context.n_pool)
+        part = context if rows is None else context.restrict(rows)
+        self._check_room(part)
+        pool = part.embeddings()[0]
+        mean = pool.mean(dim=0).to(_exact(pool))
+        pool = pool.to(mean.dtype).sub_(mean)  # distances do not change, and rounding shrinks
+        labelled = (x - mean for x in self._labelled_blocks(part)) if part.n_labelled else iter(())
+        indices, distances = furthest_first(pool, labelled, n_instances)
+        return (indices if rows is None else rows[indices]), distances
+
+    def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
+        """Embeddings of the labelled samples, a few thousand at a time."""
+        step = max(4096, self.batch_size)
+        for start in range(0, context.n_labelled, step):
+            rows = np.arange(start, min(start + step, context.n_labelled))
+            block = context.embeddings(context.labelled.take(rows))[0]
+            yield block.to(_exact(block))
+
+    def _check_room(self, context: QueryContext) -> None:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        # the embeddings as the network gives them, in chunks and put together, and in float64
+        needed = context.n_pool * (context.last_layer.width * 16 + context.n_classes * 8) + 2 * _BLOCK_BYTES
+        if memory is not None and needed > memory:
+            expected = f"at least {needed / 1e6:.0f}MB for {context.n_pool} samples of width {context.last_layer.width}"
+            remedy = "Raise it, or choose among fewer samples with subset."
+            raise InvalidParameterError(
+                parameter_message(type(self).__name__, "max_memory", expected, self.max_memory, remedy)
+            )
+
+
+def _exact(tensor: Tensor) -> torch.dtype:
+    """float64, where the device has it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    """K-centre greedy.
+
+    Parameters
+    ----------
+    points : (N, d) tensor
+        Not far from the origin, compared with the distances between them.
+    centres : iterator of (m, d) tensors
+        The centres at the start, in blocks; if there are none, the first is the point nearest to the origin.
+    n_instances : int
+
+    Returns
+    -------
+    picked : (n_instances,) array, distinct, in the order of choice
+    distances : (n_instances,) array
+        Of each to the nearest centre when it was chosen.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[0.0], [1.0], [3.0], [-2.0]])
+    >>> furthest_first(points, iter([torch.tensor([[0.0]])]), 3)
+    (array([2, 3, 1]), array([3., 2., 1.]))
+    """
+    norms = torch.linalg.vector_norm(points, dim=1).square()
+    nearest = torch.full_like(norms, torch.inf)
+    any_centre = False
+    for block in centres:
+        _update(nearest, points, norms, block)
+        any_centre = True
+    chosen = points.new_empty(n_instances, points.shape[1])
+    known = torch.zeros_like(norms, dtype=torch.int64)  # how many of the chosen each point has been compared with
+    picked: list[int] = []
+    squares: list[Tensor] = []
+    for number in range(n_instances):
+        if number or any_centre:
+            best = _furthest(nearest, known, points, norms, chosen[:number])
+        else:
+            best = int(norms.argmin())
+        picked.append(best)
+        squares.append(nearest[best].clone())
+        chosen[number] = points[best]
+        nearest[best] = -torch.inf  # never again
+    distances = torch.stack(squares).sqrt()
+    return np.array(picked), distances.double().cpu().numpy()
+
+
+def _furthest(nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor) -> int:
+    """The point furthest from all centres, when ``nearest`` may still ignore some of the chosen ones.
+
+    A distance to the nearest centre can only shrink, so that an old one is a bound: only points at the top of the
+    list are brought up to date, until the first of them is.
+    """
+    size = _FIRST_LOOK
+    while True:
+        best = int(nearest.argmax())
+        if int(known[best]) == len(chosen):
+            return best
+        if size > len(points) // 4:
+            _update(nearest, points, norms, chosen[int(known.min()) :])
+            known.fill_(len(chosen))
+            continue
+        rows = nearest.topk(size).indices
+        part = nearest[rows]
+        _update(part, points[rows], norms[rows], chosen[int(known[rows].min()) :])
+        nearest[rows] = part
+        known[rows] = len(chosen)
+        size *= 4
+
+
+def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor) -> None:
+    """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
+    centre_norms = centres.square().sum(dim=1)
+    step = max(1, _BLOCK_BYTES // (points.element_size() * len(centres)))
+    for start in range(0, len(points), step):
+        rows = slice(start, start + step)
+        scale = norms[rows, None] + centre_norms
+        squares = torch.addmm(scale, points[rows], centres.T, alpha=-2)
+        squares.masked_fill_(squares <= _ROUNDING * scale, 0)
+        nearest[rows] = torch.minimum(nearest[rows], squares.amin(dim=1))
+
+
+coreset = query_function(CoreSet, "coreset", __name__)

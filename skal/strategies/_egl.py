@@ -1,0 +1,151 @@
+"""Expected gradient length (Settles et al. 2008)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.base import ScoreStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import UnsupportedLayerError
+from skal.tangent._cotangents import Cotangent
+from skal.tangent._engine import Gradients, TangentEngine
+from skal.validation import check_choice
+
+__all__ = ["EGL", "egl"]
+
+
+class EGL(ScoreStrategy):
+    """Query the samples whose label is expected to give the longest gradient.
+
+    The score is ``Σ_y p(y|x) ‖∇ ℓ(f(x), y)‖``, with ℓ the cross-entropy and p the network's own prediction: the norm is
+    taken before the expectation, since the expected gradient itself is zero.
+
+    Parameters
+    ----------
+    layers : {"all", "last"}, default="all"
+        ``all`` differentiates all trainable parameters, with one backward pass over the pool for every class. ``last``
+        takes those of the last layer, in closed form, with a forward pass alone.
+    backend : {"auto", "structured", "backpack", "func"}, default="auto"
+        For ``all``: how per-sample gradients are computed; see :mod:`skal.tangent`.
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        For ``all``: bound on the working memory, such as ``"2GB"``; None is 1 GB.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import EGL
+    >>> digits = load("digits")
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> learner = ActiveLearner(net, EGL(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: str = "all",
+        backend: str = "auto",
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.layers = layers
+        self.backend = backend
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_choice(type(self).__name__, "layers", self.layers, ["all", "last"])
+        check_choice(type(self).__name__, "backend", self.backend, ["auto", "structured", "backpack", "func"])
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        return (self._all(context) if self.layers == "all" else self._last(context)).cpu().numpy()
+
+    def _all(self, context: QueryContext) -> Tensor:
+        engine = TangentEngine(
+            context.network,
+            context.pool,
+            backend=self.backend,
+            batch_size=self.batch_size,
+            max_memory=self.max_memory,
+            owner=type(self).__name__,
+        )
+
+        def lengths(gradients: Iterator[Gradients], n: int) -> Tensor:
+            """(n, C) norms of the gradients for every label."""
+            columns = []
+            for by_name in gradients:
+                squares = torch.zeros(n, dtype=torch.float64, device=engine.device)
+                for gradient in by_name.values():
+                    squares += gradient.scores()[0]
+                columns.append(squares.clamp_min(0).sqrt())
+            return torch.stack(columns, dim=1)
+
+        cotangents = [_label(c) for c in range(engine.n_classes)]
+        norms = torch.cat(list(engine.run(context.pool, cotangents, lengths)))
+        logits = context.network.forward(context.pool, self.batch_size, context.network.to_logits)
+        return (torch.softmax(logits.double(), dim=1) * norms).sum(dim=1)
+
+    def _last(self, context: QueryContext) -> Tensor:
+        features, logits = context.embeddings()
+        last = context.last_layer
+        weight, bias = getattr(last.layer, "weight", None), getattr(last.layer, "bias", None)
+        if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
+            raise UnsupportedLayerError(
+                f"With layers='last' the network given to {type(self).__name__} must return what a linear last layer "
+                f"gives. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output is changed before it "
+                "is returned. Use layers='all'."
+            )
+        one_output = weight.shape[0] == 1 and logits.shape[1] == 2  # logits (0, z), with a gradient in z alone
+        return last_layer_egl(logits, features, bias is not None and bias.requires_grad, one_output)
+
+
+def _label(c: int) -> Cotangent:
+    """``σ(f) − e_c``, the derivative of the cross-entropy for the label c."""
+
+    def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        return torch.softmax(logits, dim=-1) - (classes == c).to(logits.dtype)
+
+    return cotangent
+
+
+def last_layer_egl(logits: Tensor, features: Tensor, bias: bool = True, one_output: bool = False) -> Tensor:
+    """``Σ_y p_y ‖p − e_y‖ · √(‖φ‖² + 1)``, the 1 for a bias: (N, C), (N, d) -> (N,), in float64.
+
+    Examples
+    --------
+    >>> last_layer_egl(torch.zeros(1, 2), torch.tensor([[1.0, 1.0, 1.0]]))  # p = (½, ½): ‖p − e_y‖ = √½ for both
+    tensor([1.4142], dtype=torch.float64)
+    """
+    p = torch.softmax(logits.double(), dim=1)
+    squares = p.square()
+    # (1 − p_y)² + Σ_{c≠y} p_c², with nothing that cancels
+    rest = (squares.sum(dim=1, keepdim=True) - squares).clamp_min(0)
+    lengths = ((1 - p).square() + (0 if one_output else rest)).sqrt()
+    inputs = features.double().square().sum(dim=1) + bias
+    return (p * lengths).sum(dim=1) * inputs.sqrt()
+
+
+egl = query_function(EGL, "egl", __name__)

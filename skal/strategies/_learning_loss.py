@@ -1,0 +1,72 @@
+"""Learning loss: query what the network expects to get wrong (Yoo & Kweon 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from skal.base import ScoreStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import UnsupportedLayerError
+from skal.loss_prediction import LossPredictingModule
+from skal.network import evaluating
+
+__all__ = ["LearningLoss", "learning_loss"]
+
+
+class LearningLoss(ScoreStrategy):
+    """Query the samples with the largest predicted loss.
+
+    The estimator is a :class:`skal.loss_prediction.LossPredictionClassifier`, which trains a small module beside the
+    network to predict the loss from the outputs of some of its layers. The score is its prediction.
+
+    Parameters
+    ----------
+    subset : int or None, default=None
+        Score only this many random samples of the pool; the paper does so, for the sake of diversity.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.loss_prediction import LossPredictionClassifier
+    >>> from skal.nets import CNN
+    >>> from skal.strategies import LearningLoss
+    >>> digits = load("digits")
+    >>> module = CNN(in_channels=1, image_size=8)
+    >>> net = LossPredictionClassifier(module, criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> learner = ActiveLearner(net, LearningLoss(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    """
+
+    def __init__(self, *, subset: int | None = None, batch_size: int = 256, random_state: Any = None) -> None:
+        self.subset = subset
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        network = context.network
+        parts = [part for part in network.module.modules() if isinstance(part, LossPredictingModule)]
+        if not parts:
+            raise UnsupportedLayerError(
+                f"The network given to {type(self).__name__} must predict its own loss. Got a "
+                f"{type(context.net).__name__} that does not. Use skal.loss_prediction.LossPredictionClassifier."
+            )
+        predicted = []
+        for batch in network.batches(context.pool, self.batch_size):
+            with evaluating(network.module), torch.no_grad(), parts[0].watched() as features:
+                network.check_output(network.output(batch))
+                predicted.append(parts[0].predicted(features).double())
+        return torch.cat(predicted).cpu().numpy()
+
+
+learning_loss = query_function(LearningLoss, "learning_loss", __name__)

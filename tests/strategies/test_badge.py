@@ -1,0 +1,208 @@
+"""BADGE: explicit gradient embeddings, and the D² law."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from torch import nn
+
+import skal.strategies._badge as badge_module
+from skal.exceptions import InvalidParameterError, UnsupportedLayerError
+from skal.nets import CNN, MLP, ResNet18
+from skal.strategies import BADGE, badge
+from skal.strategies._badge import _draw, kmeans_plus_plus, residuals
+
+
+class TextNet(nn.Module):
+    """A small transformer on token numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embed(x)).mean(dim=1))
+
+
+def build(kind, n=30):
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    module, shape = {
+        "MLP": lambda: (MLP(5, 4, hidden=(8,)), (5,)),
+        "CNN": lambda: (CNN(in_channels=1, n_classes=4, image_size=8), (1, 8, 8)),
+        "ResNet": lambda: (ResNet18(n_classes=4, width=8), (3, 8, 8)),
+        "transformer": lambda: (TextNet(), None),
+    }[kind]()
+    X = rng.integers(11, size=(n, 6)) if shape is None else rng.normal(size=(n, *shape))
+    return module.double().eval(), X
+
+
+def learner_of(module, criterion=nn.CrossEntropyLoss, cls=NeuralNetClassifier):
+    net = cls(module, criterion=criterion, train_split=None, verbose=0).initialize()
+    return SimpleNamespace(estimator=net, X_training=None, y_training=None)
+
+
+def embeddings_by_hand(module, X):
+    """The gradient of the last layer's weight, by autograd, one sample at a time."""
+    *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
+    rows = []
+    for x in X:
+        logits = module(torch.as_tensor(x)[None])
+        loss = nn.functional.cross_entropy(logits, logits.argmax(dim=1))
+        rows.append(torch.autograd.grad(loss, head.weight)[0].flatten())
+    return torch.stack(rows).numpy()
+
+
+def factors(n, C=4, d=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return residuals(torch.as_tensor(2 * rng.normal(size=(n, C)))), torch.as_tensor(rng.normal(size=(n, d)))
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("kind", ["MLP", "CNN", "ResNet", "transformer"])
+def test_factorised_distances_are_those_of_the_explicit_gradients(kind):
+    module, X = build(kind)
+    g = embeddings_by_hand(module, X)
+    indices, metrics = BADGE(random_state=0).select(learner_of(module), X, 12)
+    assert indices[0] == (g**2).sum(axis=1).argmax()
+    np.testing.assert_allclose(metrics[0], (g[indices[0]] ** 2).sum(), rtol=1e-9)
+    for k in range(1, 12):
+        distance = ((g[indices[:k]] - g[indices[k]]) ** 2).sum(axis=1).min()
+        np.testing.assert_allclose(metrics[k], distance, rtol=1e-9)
+
+
+def test_residuals_are_softmax_minus_one_hot_even_where_the_network_is_certain():
+    logits = torch.tensor([[1.0, 3.0, -2.0], [60.0, 0.0, 1.0]]).double()
+    expected = torch.softmax(logits, 1) - torch.eye(3).double()[[1, 0]]
+    q = residuals(logits)
+    torch.testing.assert_close(q, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(q[1, 0], -np.exp(-60) - np.exp(-59), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("refresh", "proposals"), [(16, 8), (16, 1), (1, 1)])
+def test_second_and_third_choice_follow_the_d2_law(refresh, proposals, monkeypatch):
+    monkeypatch.setattr(badge_module, "_REFRESH", refresh)
+    monkeypatch.setattr(badge_module, "_PROPOSALS", proposals)
+    q, phi = factors(6)
+    g = torch.einsum("nc,nd->ncd", q, phi).flatten(1).numpy()
+    squares = ((g[:, None] - g[None]) ** 2).sum(axis=2)
+    first = int((g**2).sum(axis=1).argmax())
+    expected = np.zeros((6, 6))
+    for i in range(6):
+        nearest = np.minimum(squares[first], squares[i])
+        if squares[first, i] > 0:
+            expected[i] = squares[first, i] / squares[first].sum() * nearest / nearest.sum()
+    n = 3000
+    rng, counts = generator(), np.zeros((6, 6))
+    for _ in range(n):
+        picked, _ = kmeans_plus_plus(q, phi, 3, rng)
+        assert picked[0] == first
+        counts[picked[1], picked[2]] += 1
+    possible = expected > 0
+    assert counts[~possible].sum() == 0
+    np.testing.assert_allclose(expected.sum(), 1)
+    assert chisquare(counts[possible], n * expected[possible]).pvalue > 1e-3
+    # a law in D instead of D², or one that ignores the second choice, is told apart
+    plain = np.sqrt(squares[first]) / np.sqrt(squares[first]).sum()
+    others = np.arange(6) != first
+    assert chisquare(counts.sum(axis=1)[others], n * plain[others]).pvalue < 1e-6
+
+
+def test_the_strategy_draws_by_that_law():
+    module, X = build("MLP", n=5)
+    learner = learner_of(module)
+    g = embeddings_by_hand(module, X)
+    first = (g**2).sum(axis=1).argmax()
+    law = ((g - g[first]) ** 2).sum(axis=1)
+    random_state = np.random.default_rng(0)
+    strategy = BADGE(random_state=random_state)
+    counts = np.bincount([strategy.select(learner, X, 2)[0][1] for _ in range(400)], minlength=5)
+    others = np.arange(5) != first
+    assert chisquare(counts[others], 400 * law[others] / law.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n", [1, 7, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_duplicates_when_all_embeddings_coincide(n, seed):
+    q, phi = factors(1, C=3, d=50, seed=seed)
+    picked, squares = kmeans_plus_plus(q.expand(n, -1), phi.expand(n, -1), n, generator(seed))
+    assert sorted(picked) == list(range(n))
+    assert squares[1:].tolist() == [0.0] * (n - 1)
+
+
+def test_coinciding_embeddings_are_drawn_uniformly():
+    q, phi = factors(1, C=3, d=50)
+    q, phi = q.expand(5, -1).contiguous(), phi.expand(5, -1).contiguous()
+    rng = generator()
+    second = [kmeans_plus_plus(q, phi, 2, rng)[0][1] for _ in range(2000)]
+    assert chisquare(np.bincount(second, minlength=5)[1:]).pvalue > 1e-3
+
+
+def test_no_duplicates_when_groups_coincide_or_gradients_vanish():
+    q, phi = factors(4)
+    q, phi = q.repeat(5, 1), phi.repeat(5, 1)
+    q[8:] = 0  # certain predictions: embeddings at the origin
+    picked, _ = kmeans_plus_plus(q, phi, 20, generator())
+    assert sorted(picked) == list(range(20))
+    assert len({int(i) % 4 for i in picked[:5] if i < 8}) == 4  # the four distinct gradients and the origin come first
+
+
+def test_draws_never_fall_on_a_weight_of_zero():
+    weights = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]).double()
+    draws = torch.tensor([0.0, 0.5, 2 / 3 - 1e-9, 2 / 3 + 1e-9, np.nextafter(1, 0), 1.0]).double()
+    assert _draw(weights, draws).tolist() == [1, 1, 1, 3, 3, 1]  # 1 itself does not occur; the largest weight stands in
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_long_batches_keep_the_distances_right(block, monkeypatch):
+    monkeypatch.setattr(badge_module, "_BLOCK", block)
+    q, phi = factors(60)
+    g = torch.einsum("nc,nd->ncd", q, phi).flatten(1).numpy()
+    picked, squares = kmeans_plus_plus(q, phi, 60, generator())
+    assert sorted(picked) == list(range(60))
+    for k in range(1, 60):
+        np.testing.assert_allclose(squares[k], ((g[picked[:k]] - g[picked[k]]) ** 2).sum(axis=1).min(), rtol=1e-9)
+
+
+def test_softmax_and_one_output_are_the_same_network():
+    torch.manual_seed(0)
+    linear = nn.Linear(5, 1).double()
+    two = nn.Linear(5, 2).double()
+    with torch.no_grad():
+        two.weight.copy_(torch.cat([torch.zeros_like(linear.weight), linear.weight]))
+        two.bias.copy_(torch.cat([torch.zeros_like(linear.bias), linear.bias]))
+    X = np.random.default_rng(0).normal(size=(30, 5))
+    expected = BADGE(random_state=0).select(learner_of(two), X, 10)
+    probabilities = learner_of(nn.Sequential(two, nn.Softmax(dim=1)), nn.NLLLoss)
+    binary = learner_of(linear, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier)
+    for learner in (probabilities, binary):
+        indices, metrics = BADGE(random_state=0).select(learner, X, 10)
+        assert indices.tolist() == expected[0].tolist()
+        np.testing.assert_allclose(metrics, expected[1], rtol=1e-6)
+
+
+class Scaled(MLP):
+    """What the last layer gives is not what comes out."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_network_that_changes_its_last_layers_output_is_refused():
+    with pytest.raises(UnsupportedLayerError, match=r"BADGE.*must be.*'fc'.*CoreSet"):
+        BADGE()(learner_of(Scaled(5, 3)), np.zeros((4, 5), np.float32), 2)
+
+
+def test_the_pool_must_fit_into_max_memory(flat_learner, flat_data):
+    assert len(badge(flat_learner, flat_data[0], 3, max_memory="1MB")) == 3
+    with pytest.raises(InvalidParameterError, match=r"max_memory.*at least .*MB.*subset"):
+        badge(flat_learner, flat_data[0], 3, max_memory="1KB")

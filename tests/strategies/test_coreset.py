@@ -1,0 +1,189 @@
+"""CoreSet against furthest-first written as a double loop, and on every kind of network."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+import skal.strategies._coreset as coreset_module
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.nets import CNN, MLP, ResNet18
+from skal.strategies import CoreSet, coreset
+from skal.strategies._coreset import furthest_first
+
+
+class TextNet(nn.Module):
+    """A small transformer on token numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def features(self, x):
+        return self.encoder(self.embed(x)).mean(dim=1)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def inputs(kind, n, rng):
+    if kind == "transformer":
+        return rng.integers(11, size=(n, 6))
+    shape = {"MLP": (5,), "CNN": (1, 8, 8), "ResNet": (3, 8, 8)}[kind]
+    return rng.normal(size=(n, *shape)).astype(np.float32)
+
+
+def build(kind):
+    """A module, and what its last layer receives as a function of the input."""
+    torch.manual_seed(0)
+    if kind == "transformer":
+        module = TextNet().eval()
+        return module, module.features
+    module = {
+        "MLP": lambda: MLP(5, 3, hidden=(8,)),
+        "CNN": lambda: CNN(in_channels=1, n_classes=3, image_size=8),
+        "ResNet": lambda: ResNet18(n_classes=3, width=8),
+    }[kind]().eval()
+    *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
+
+    def features(x):
+        seen = []
+        handle = head.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
+        module(x)
+        handle.remove()
+        return seen[0]
+
+    return module, features
+
+
+def learner_of(module, X, n_labelled):
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
+    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=np.arange(n_labelled) % 3)
+
+
+def furthest_first_by_hand(points, centres, b):
+    points, centres, picked, distances = points.astype(float), [*centres.astype(float)], [], []
+    for _ in range(b):
+        best, best_distance = None, -1.0
+        for i, x in enumerate(points):
+            distance = min(np.sqrt(((x - c) ** 2).sum()) for c in centres)
+            if i not in picked and distance > best_distance:
+                best, best_distance = i, distance
+        picked.append(best)
+        distances.append(best_distance)
+        centres.append(points[best])
+    return picked, distances
+
+
+@pytest.mark.parametrize("kind", ["MLP", "CNN", "ResNet", "transformer"])
+def test_equals_brute_force_on_the_last_layers_input(kind):
+    rng = np.random.default_rng(0)
+    module, features = build(kind)
+    X = inputs(kind, 40, rng)
+    learner = learner_of(module, X, 6)
+    with torch.no_grad():
+        phi = features(torch.as_tensor(X)).numpy()
+    indices, metrics = CoreSet().select(learner, X[6:], 10)
+    picked, distances = furthest_first_by_hand(phi[6:], phi[:6], 10)
+    assert indices.tolist() == picked
+    np.testing.assert_allclose(metrics, distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("first_look", [1, 2, 32])
+def test_lazy_distances_choose_as_brute_force_does(seed, first_look, monkeypatch):
+    monkeypatch.setattr(coreset_module, "_FIRST_LOOK", first_look)
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(60, 3)) * rng.exponential(size=(60, 1))
+    centres = rng.normal(size=(4, 3))
+    blocks = iter([torch.as_tensor(centres[:3]), torch.as_tensor(centres[3:])])
+    indices, metrics = furthest_first(torch.as_tensor(points), blocks, 60)
+    picked, distances = furthest_first_by_hand(points, centres, 60)
+    assert indices.tolist() == picked
+    np.testing.assert_allclose(metrics, distances, rtol=1e-6, atol=1e-9)
+
+
+def test_blocks_of_distances_make_no_difference(monkeypatch):
+    rng = np.random.default_rng(0)
+    points, centres = torch.as_tensor(rng.normal(size=(50, 4))), torch.as_tensor(rng.normal(size=(7, 4)))
+    whole = furthest_first(points, iter([centres]), 20)
+    monkeypatch.setattr(coreset_module, "_BLOCK_BYTES", 100)
+    parts = furthest_first(points, iter([centres]), 20)
+    assert whole[0].tolist() == parts[0].tolist()
+    np.testing.assert_allclose(whole[1], parts[1])
+
+
+def test_ties_keep_the_pools_order():
+    points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+    indices, _ = furthest_first(points, iter([torch.zeros(1, 2).double()]), 4)
+    assert indices.tolist() == [0, 1, 2, 3]
+
+
+def test_metrics_never_increase_and_bound_what_is_left():
+    rng = np.random.default_rng(1)
+    points = torch.as_tensor(rng.normal(size=(200, 6)))
+    indices, metrics = furthest_first(points, iter([points[:1]]), 40)
+    assert (np.diff(metrics) <= 1e-12).all()
+    radius = torch.cdist(points, points[np.r_[0, indices]]).min(dim=1).values.max()
+    assert radius <= metrics[-1]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_coinciding_samples_are_at_distance_zero_and_come_once(offset, flat_learner):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(4, 5)).astype(np.float32) + np.float32(offset)
+    pool = np.concatenate([X, X, X])
+    indices, metrics = CoreSet().select(flat_learner, pool, 12)
+    assert len(set(indices.tolist())) == 12
+    assert len(set(indices[:4] % 4)) == 4
+    assert metrics[4:].tolist() == [0.0] * 8
+
+
+def test_copies_of_labelled_samples_come_last(flat_learner, flat_data):
+    X = flat_data[0]
+    pool = np.concatenate([X[:15], X[40:45]])
+    indices, metrics = CoreSet().select(flat_learner, pool, 20)
+    assert set(indices[:5]) == set(range(15, 20))
+    assert metrics[5:].tolist() == [0.0] * 15
+
+
+@pytest.mark.parametrize("labels", [None, 0])
+def test_without_labels_the_first_centre_is_the_sample_nearest_the_mean(labels, flat_learner, flat_data):
+    X = flat_data[0][15:]
+    X_training = None if labels is None else X[:0]
+    empty = SimpleNamespace(estimator=flat_learner.estimator, X_training=X_training, y_training=X_training)
+    with torch.no_grad():
+        module = flat_learner.estimator.module_
+        phi = module.features(torch.as_tensor(X)).double().numpy()
+    first = int(((phi - phi.mean(axis=0)) ** 2).sum(axis=1).argmin())
+    indices, metrics = CoreSet().select(empty, X, 6)
+    picked, distances = furthest_first_by_hand(phi, phi[first : first + 1], 5)
+    assert indices.tolist() == [first, *picked]
+    assert metrics[0] == np.inf
+    np.testing.assert_allclose(metrics[1:], distances, rtol=1e-5)
+
+
+def test_many_labelled_samples_come_in_blocks(flat_learner, flat_data):
+    X = flat_data[0]
+    many = np.tile(X[:15], (600, 1))  # 9,000 rows
+    learner = SimpleNamespace(estimator=flat_learner.estimator, X_training=many, y_training=np.zeros(9000, int))
+    few, _ = CoreSet().select(flat_learner, X[15:], 10)
+    assert CoreSet(batch_size=1000).select(learner, X[15:], 10)[0].tolist() == few.tolist()
+
+
+def test_the_pool_must_fit_into_max_memory(flat_learner, flat_data):
+    X = flat_data[0]
+    assert len(CoreSet(max_memory="1GB")(flat_learner, X, 3)) == 3
+    with pytest.raises(InvalidParameterError, match=r"max_memory.*at least .*MB.*subset"):
+        CoreSet(max_memory="1MB")(flat_learner, X, 3)
+
+
+def test_bad_parameters(flat_learner, flat_data):
+    with pytest.raises(InvalidTypeError, match="subset"):
+        coreset(flat_learner, flat_data[0], 2, subset="all")

@@ -1,0 +1,150 @@
+"""EGL against its definition: autograd, one sample and one label at a time."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from torch import nn
+
+from skal.exceptions import InvalidParameterError, UnsupportedLayerError
+from skal.nets import CNN, MLP, ResNet18
+from skal.strategies import EGL, egl
+from skal.strategies._egl import last_layer_egl
+
+
+class TextNet(nn.Module):
+    """A small transformer on token numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embed(x)).mean(dim=1))
+
+
+def build(kind, n=6):
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    module, shape = {
+        "MLP": lambda: (MLP(5, 4, hidden=(8, 7)), (5,)),
+        "no bias": lambda: (nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)), (5,)),
+        "CNN": lambda: (CNN(in_channels=1, n_classes=4, image_size=8), (1, 8, 8)),
+        "ResNet": lambda: (ResNet18(n_classes=3, width=8), (3, 8, 8)),
+        "transformer": lambda: (TextNet(), None),
+    }[kind]()
+    X = rng.integers(11, size=(n, 6)) if shape is None else rng.normal(size=(n, *shape))
+    return module.double().eval(), X
+
+
+def learner_of(module, criterion=nn.CrossEntropyLoss, cls=NeuralNetClassifier):
+    net = cls(module, criterion=criterion, train_split=None, verbose=0).initialize()
+    return SimpleNamespace(estimator=net, X_training=None, y_training=None)
+
+
+def egl_by_hand(module, X, parameters):
+    scores = []
+    for x in X:
+        x = torch.as_tensor(x)[None]
+        p = torch.softmax(module(x)[0], dim=0).tolist()
+        score = 0.0
+        for y, p_y in enumerate(p):
+            loss = nn.functional.cross_entropy(module(x), torch.tensor([y]))
+            gradients = torch.autograd.grad(loss, parameters)
+            score += p_y * np.sqrt(sum(float((g**2).sum()) for g in gradients))
+        scores.append(score)
+    return np.array(scores)
+
+
+KINDS = ["MLP", "no bias", "CNN", "ResNet", "transformer"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_parameters(kind):
+    module, X = build(kind)
+    expected = egl_by_hand(module, X, list(module.parameters()))
+    np.testing.assert_allclose(EGL().scores(learner_of(module), X), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_last_layer(kind):
+    module, X = build(kind)
+    *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
+    expected = egl_by_hand(module, X, list(head.parameters()))
+    np.testing.assert_allclose(EGL(layers="last").scores(learner_of(module), X), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["structured", "func"])
+def test_backends_agree(backend):
+    module, X = build("CNN")
+    learner = learner_of(module)
+    np.testing.assert_allclose(EGL(backend=backend).scores(learner, X), EGL().scores(learner, X), rtol=1e-9)
+
+
+def test_batch_size_and_memory_make_no_difference():
+    module, X = build("CNN", n=9)
+    learner = learner_of(module)
+    expected = EGL().scores(learner, X)
+    for params in ({"batch_size": 1}, {"batch_size": 4}, {"max_memory": "1MB"}):
+        np.testing.assert_allclose(EGL(**params).scores(learner, X), expected, rtol=1e-10)
+
+
+def test_the_norm_comes_before_the_expectation():
+    module, X = build("MLP")
+    assert EGL().scores(learner_of(module), X).min() > 1e-3  # the expected gradient is zero for every sample
+
+
+def test_one_output_is_differentiated_as_one_output():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    X = np.random.default_rng(0).normal(size=(6, 5))
+    learner = learner_of(module, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier)
+    for layers, parameters in (("all", list(module.parameters())), ("last", list(module[2].parameters()))):
+        expected = []
+        for x in X:
+            score = 0.0
+            for y in (0.0, 1.0):
+                z = module(torch.as_tensor(x)[None])[:, 0]
+                loss = nn.functional.binary_cross_entropy_with_logits(z, torch.tensor([y]).double())
+                gradients = torch.autograd.grad(loss, parameters)
+                p = float(torch.sigmoid(z if y else -z).detach())
+                score += p * np.sqrt(sum(float((g**2).sum()) for g in gradients))
+            expected.append(score)
+        np.testing.assert_allclose(EGL(layers=layers).scores(learner, X), expected, rtol=1e-7)
+
+
+def test_a_certain_prediction_scores_almost_nothing_and_not_less_than_zero():
+    logits = torch.tensor([[80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    scores = last_layer_egl(logits, torch.ones(2, 3))
+    assert 0 <= scores[0] < 1e-20
+    assert scores[1] > 1
+
+
+class Scaled(MLP):
+    """What the last layer gives is not what comes out."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_only_all_layers_can_do_without_a_linear_end():
+    torch.manual_seed(0)
+    module = Scaled(5, 3).double()
+    X = np.random.default_rng(0).normal(size=(4, 5))
+    learner = learner_of(module)
+    expected = egl_by_hand(module, X, list(module.parameters()))
+    np.testing.assert_allclose(EGL().scores(learner, X), expected, rtol=1e-7)
+    with pytest.raises(UnsupportedLayerError, match=r"must return.*'fc'.*layers='all'"):
+        EGL(layers="last").scores(learner, X)
+
+
+def test_unknown_choices(flat_learner, flat_data):
+    with pytest.raises(InvalidParameterError, match="layers"):
+        egl(flat_learner, flat_data[0], 1, layers="first")
+    with pytest.raises(InvalidParameterError, match="backend"):
+        egl(flat_learner, flat_data[0], 1, backend="jax")
