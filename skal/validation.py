@@ -11,7 +11,15 @@ import numpy as np
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 
-__all__ = ["check_choice", "check_integer", "check_memory", "check_random_state", "check_real", "make_generator"]
+__all__ = [
+    "check_choice",
+    "check_integer",
+    "check_memory",
+    "check_random_state",
+    "check_real",
+    "check_room",
+    "make_generator",
+]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -85,6 +93,15 @@ def check_random_state(owner: str, random_state: Any) -> None:
         raise InvalidTypeError(message)
     if random_state < 0:
         raise InvalidParameterError(message)
+
+
+def check_room(owner: str, max_memory: Any, needed: int, n_samples: int, width: int) -> None:
+    """Refuse a memory bound that the embeddings of a pool do not fit into."""
+    memory = check_memory(owner, "max_memory", max_memory)
+    if memory is not None and needed > memory:
+        expected = f"at least {needed / 1e6:.0f}MB for {n_samples} samples of width {width}"
+        remedy = "Raise it, or choose among fewer samples with subset."
+        raise InvalidParameterError(parameter_message(owner, "max_memory", expected, max_memory, remedy))
 
 
 def make_generator(owner: str, random_state: Any) -> np.random.Generator:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, UnsupportedLayerError, parameter_message
-from skal.validation import check_memory, make_generator
+from skal.exceptions import UnsupportedLayerError
+from skal.validation import check_room, make_generator
 
 __all__ = ["BADGE", "badge"]
 
@@ -93,13 +93,9 @@ class BADGE(QueryStrategy):
 
     def _embeddings(self, context: QueryContext) -> tuple[Tensor, Tensor]:
         last, owner = context.last_layer, type(self).__name__
-        memory = check_memory(owner, "max_memory", self.max_memory)
-        # the embeddings as the network gives them, in chunks and put together, and in float64
-        needed = context.n_pool * (last.width + context.n_classes) * 16
-        if memory is not None and needed > memory:
-            expected = f"at least {needed / 1e6:.0f}MB for {context.n_pool} samples of width {last.width}"
-            remedy = "Raise it, or choose among fewer samples with subset."
-            raise InvalidParameterError(parameter_message(owner, "max_memory", expected, self.max_memory, remedy))
+        # the embeddings as the network gives them, and in float64
+        needed = context.n_pool * (last.width + context.n_classes) * 12
+        check_room(owner, self.max_memory, needed, context.n_pool, last.width)
         features, logits = context.embeddings()
         weight = getattr(last.layer, "weight", None)
         if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:

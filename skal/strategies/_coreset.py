@@ -11,8 +11,7 @@ from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, parameter_message
-from skal.validation import check_memory
+from skal.validation import check_room
 
 __all__ = ["CoreSet", "coreset"]
 
@@ -99,15 +98,10 @@ class CoreSet(QueryStrategy):
             yield block.to(_exact(block))
 
     def _check_room(self, context: QueryContext) -> None:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
-        # the embeddings as the network gives them, in chunks and put together, and in float64
-        needed = context.n_pool * (context.last_layer.width * 16 + context.n_classes * 8) + 2 * _BLOCK_BYTES
-        if memory is not None and needed > memory:
-            expected = f"at least {needed / 1e6:.0f}MB for {context.n_pool} samples of width {context.last_layer.width}"
-            remedy = "Raise it, or choose among fewer samples with subset."
-            raise InvalidParameterError(
-                parameter_message(type(self).__name__, "max_memory", expected, self.max_memory, remedy)
-            )
+        # the embeddings as the network gives them, and in float64
+        width = context.last_layer.width
+        needed = context.n_pool * (width * 12 + context.n_classes * 8) + 2 * _BLOCK_BYTES
+        check_room(type(self).__name__, self.max_memory, needed, context.n_pool, width)
 
 
 def _exact(tensor: Tensor) -> torch.dtype:

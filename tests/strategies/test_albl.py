@@ -1,6 +1,7 @@
 """ALBL against numbers worked out by hand, and its state from round to round."""
 
 import json
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -280,3 +281,21 @@ def test_runs_on_a_plain_classifier_with_any_labels():
 def test_bad_parameters(name, value, error, flat_learner, flat_data):
     with pytest.raises(error, match=name):
         ALBL(**{name: value})(flat_learner, flat_data[0], 1)
+
+
+def test_a_pickled_learner_takes_the_bandit_along(flat_data):
+    X, y = flat_data
+
+    def loop(interrupted):
+        learner = ActiveLearner(GaussianNB(), ALBL(arms=[Entropy(), Margin()], random_state=0), X[:15], y[:15])
+        pool, labels, picks = X[15:], y[15:], []
+        for _ in range(4):
+            if interrupted:
+                learner = pickle.loads(pickle.dumps(learner))
+            indices, samples = learner.query(pool, n_instances=4)
+            picks.append(samples.tolist())
+            learner.teach(samples, labels[indices])
+            pool, labels = np.delete(pool, indices, axis=0), np.delete(labels, indices)
+        return picks, learner.query_strategy.get_state()
+
+    assert loop(interrupted=True) == loop(interrupted=False)
