@@ -68,10 +68,6 @@ class Samples:
         rows = np.asarray(rows) if self.rows is None else self.rows[rows]
         return Samples(self.X, name=self.name, transform=self.transform, rows=rows, allow_nan=self.allow_nan)
 
-    def untransformed(self) -> Samples:
-        """The same rows before the Pipeline's steps."""
-        return Samples(self.X, name=self.name, rows=self.rows, allow_nan=self.allow_nan)
-
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""
         return range(start, stop) if self.rows is None else self.rows[start:stop]
