@@ -16,6 +16,7 @@ from skal.checks._state import snapshot
 from skal.exceptions import EmptyPoolError, NotFittedError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.network import preserved_rng
+from skal.samples import Samples
 from skal.strategies import Entropy, RandomSampling
 
 EXPORTED = [getattr(skal.strategies, name) for name in skal.strategies.__all__]
@@ -350,7 +351,7 @@ class OnlyBareNet(Base):
 class IgnoresSteps(Base):
     def _score(self, context):
         part = context.restrict(np.arange(context.n_pool))
-        part.pool = context.pool.untransformed()
+        part.pool = Samples(context.pool.X, rows=context.pool.rows)
         return super()._score(part)
 
 
