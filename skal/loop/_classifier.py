@@ -1,0 +1,330 @@
+"""A classifier whose ``fit`` spends a labelling budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.utils import check_array, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch.utils.data import Dataset
+
+from skal.context import unwrap_estimator
+from skal.data import dataset_target, n_rows, take_rows
+from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.loop._labels import expand_proba, read_labels
+from skal.loop._session import LabellingSession
+from skal.loop._training import inputs, own_network, uses_unlabelled
+from skal.network import Network
+from skal.strategies import margin
+from skal.validation import check_choice, check_integer, check_random_state, check_real
+
+__all__ = ["ActiveLearningClassifier"]
+
+_FITTED = ("estimator_", "queried_", "history_", "classes_", "query_strategy_", "stop_reason_", "session_")
+
+
+def _has(method: str) -> Callable[[Any], bool]:
+    def check(self: Any) -> bool:
+        return hasattr(getattr(self, "estimator_", self.estimator), method)
+
+    return check
+
+
+class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """Active learning as a classifier: ``fit`` asks for the labels of some samples and learns from those.
+
+    Works wherever a scikit-learn classifier does: cross-validation, grid search (``query_strategy__gamma``,
+    ``estimator__lr``), pipelines.
+
+    Parameters
+    ----------
+    estimator : classifier
+        A skorch net, a Pipeline that ends in one, or any scikit-learn classifier. A clone of it is fitted. If it learns
+        from unlabelled data (scikit-learn's semi-supervised classifiers, or any with ``uses_unlabelled = True``), it
+        gets all samples, with the label −1 where there is none.
+    query_strategy : callable, default=skal.strategies.margin
+        A strategy of skal or of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns positions. One
+        that is an estimator is cloned, and seeded by the loop in every round: from its own ``random_state`` if that is
+        an integer, from the loop's if it is None.
+    n_initial : int, default=20
+        Labels before the first query. With 0 a skorch net makes the first query with its initial weights.
+    initial : {"random", "stratified"} or array of int, default="random"
+        How the first samples are chosen. "stratified" reads all of y, to have every class from the start; an array
+        gives their positions, and ``n_initial`` is not used.
+    query_size : int, default=10
+        Labels per round.
+    n_rounds : int or None, default=10
+        Rounds after the initial one. None goes on until everything is labelled.
+    budget : int or None, default=None
+        Labels in all, the initial ones included. Takes the place of ``n_rounds``.
+    target_score : float or None, default=None
+        Stop when the score on held-out labels reaches this.
+    validation_fraction : float, default=0.2
+        Share of the labels that is held out, and never trained on, if there is a ``target_score``.
+    scoring : str, callable or None, default=None
+        As in scikit-learn, for the scores in the history. None is accuracy.
+    classes : array or None, default=None
+        All classes, if they are known: output k of a network is the k-th in sorted order. Without it, integers are
+        the numbers of the network's outputs, and other labels take the next output when they are first seen.
+    reinitialize : bool, default=False
+        Train a network from scratch in every round, rather than on from the last. Other estimators start anew whenever
+        they are fitted, as far as they do so by themselves.
+    callbacks : list of callables or None, default=None
+        ``callback(classifier, row)`` is called after every round with its row of the history. One that returns True
+        ends the loop.
+    checkpoint : path or None, default=None
+        A folder to write to in every round. ``fit`` or ``start`` with the same data and parameters goes on from there.
+    progress : bool, default=False
+        Show a progress bar.
+    verbose : int, default=0
+        1 prints a row per round.
+    random_state : None, int, Generator or RandomState, default=None
+        For the initial set, the training and the strategy. The global generators are left alone.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+        Fitted on the labels.
+    queried_ : (n_labelled,) int64 array
+        Positions of the labelled samples, in the order they were labelled.
+    history_ : list of dict
+        One row a round: ``round``, ``n_labelled``, ``indices``, ``declined``, ``metrics`` of the strategy,
+        ``train_score``, ``valid_score`` (with ``target_score``), ``eval_score`` (with ``eval_set``), ``seconds_fit``,
+        ``seconds_query``.
+    classes_ : (n_classes,) array
+        Sorted. Without ``classes``, those seen; for a network with integer labels one per output.
+    query_strategy_ : callable
+        The strategy that was used, with what it has learnt.
+    stop_reason_ : str
+        "budget", "target score", "pool exhausted" or "callback".
+    session_ : LabellingSession
+        Only if ``fit`` was interrupted: ``session_.run(oracle)`` goes on.
+    n_features_in_, feature_names_in_
+        As in scikit-learn, for arrays and data frames.
+
+    Notes
+    -----
+    Only the labels of queried samples are read from y, except for a stratified start. As long as the labels are too few
+    to fit the estimator (none, or one class for an estimator that is not a network), rounds draw at random.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from skal import ActiveLearningClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> clf = ActiveLearningClassifier(LogisticRegression(max_iter=500), n_initial=30, n_rounds=3, random_state=0)
+    >>> clf.fit(X, y)
+    ActiveLearningClassifier(...)
+    >>> clf.queried_.shape, [row["n_labelled"] for row in clf.history_]
+    ((60,), [30, 40, 50, 60])
+    >>> bool(cross_val_score(clf, X, y, cv=2).mean() > 0.7)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        query_strategy: Any = margin,
+        *,
+        n_initial: int = 20,
+        initial: Any = "random",
+        query_size: int = 10,
+        n_rounds: int | None = 10,
+        budget: int | None = None,
+        target_score: float | None = None,
+        validation_fraction: float = 0.2,
+        scoring: Any = None,
+        classes: Any = None,
+        reinitialize: bool = False,
+        callbacks: Sequence[Callable[..., Any]] | None = None,
+        checkpoint: Any = None,
+        progress: bool = False,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.query_strategy = query_strategy
+        self.n_initial = n_initial
+        self.initial = initial
+        self.query_size = query_size
+        self.n_rounds = n_rounds
+        self.budget = budget
+        self.target_score = target_score
+        self.validation_fraction = validation_fraction
+        self.scoring = scoring
+        self.classes = classes
+        self.reinitialize = reinitialize
+        self.callbacks = callbacks
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        oracle: Callable[[np.ndarray, Any], Any] | None = None,
+        eval_set: tuple[Any, Any] | None = None,
+    ) -> ActiveLearningClassifier:
+        """Run the loop.
+
+        Parameters
+        ----------
+        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
+            The samples.
+        y : array-like, optional
+            The labels, of which only those of queried samples are read. A sample with None or NaN cannot be labelled
+            and is passed over. A Dataset of ``(x, y)`` pairs brings its own.
+        oracle : callable, optional
+            Labels on demand, in the place of y: ``oracle(indices, samples)`` gives one label per sample, None where
+            it has none, or a dict from positions to labels.
+        eval_set : tuple of X and y, optional
+            To be scored in every round; nothing depends on the scores.
+
+        Returns
+        -------
+        self
+        """
+        X = self._check_samples(X, reset=True)
+        reveal = self._revealer(X, y) if oracle is None else oracle
+        all_labels = None if oracle is not None else lambda: read_labels(reveal(np.arange(n_rows(X)), None))[0]
+        session = self._start(X, all_labels=all_labels, eval_set=eval_set, saves_answers=oracle is not None)
+        if oracle is None:
+            session.check_labels(reveal)
+        self.session_ = session
+        session.run(reveal)
+        del self.session_
+        return self
+
+    def start(self, X: Any, *, eval_set: tuple[Any, Any] | None = None) -> LabellingSession:
+        """Begin, or with a checkpoint go on with, a session in which somebody labels between the rounds.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+        eval_set : tuple of X and y, optional
+
+        Returns
+        -------
+        LabellingSession
+        """
+        return self._start(self._check_samples(X, reset=True), eval_set=eval_set)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of the samples, as the estimator predicts them."""
+        check_is_fitted(self, "estimator_")
+        X = self._check_samples(X, reset=False)
+        if (self._columns < len(self._names)).all():
+            return self._names[np.asarray(self.estimator_.predict(inputs(X))).reshape(-1).astype(np.int64)]
+        return self.classes_[self._proba(X).argmax(axis=1)]
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, C) probabilities of the classes in ``classes_``."""
+        check_is_fitted(self, "estimator_")
+        return self._proba(self._check_samples(X, reset=False))
+
+    def _proba(self, X: Any) -> np.ndarray:
+        proba = np.asarray(self.estimator_.predict_proba(inputs(X)))
+        net = own_network(self.estimator_)
+        if net is not None and Network(net).needs_softmax:
+            proba = softmax(proba, axis=1)
+        return expand_proba(proba, self._columns, self._names, self.classes_)
+
+    def _set_fitted(self, estimator: Any, names: np.ndarray, first: Any, *, network: bool) -> None:
+        """Take over a newly fitted estimator; ``first`` is a sample to see a network's outputs on."""
+        if network:
+            n_outputs = np.asarray(estimator.predict_proba(inputs(first))).shape[1]
+            if n_outputs < len(names):
+                raise InvalidParameterError(
+                    f"The network must have an output for each of the {len(names)} classes. Got {n_outputs} outputs "
+                    "instead. Give the last layer more, or correct 'classes'."
+                )
+            if self.classes is None and names.dtype.kind in "iuf" and np.array_equal(names, np.arange(len(names))):
+                names = np.arange(n_outputs).astype(names.dtype)
+            self._columns = np.arange(n_outputs)
+        else:
+            self._columns = np.asarray(estimator.classes_).astype(np.int64)
+        self.estimator_ = estimator
+        self._names = names
+        self.classes_ = np.sort(names)
+
+    def _start(self, X: Any, **settings: Any) -> LabellingSession:
+        self._check_params()
+        for name in _FITTED:
+            self.__dict__.pop(name, None)
+        return LabellingSession(self, X, **settings)
+
+    def _revealer(self, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]:
+        """What reads the labels of given samples, and no others."""
+        if y is None:
+            if not isinstance(X, Dataset):
+                raise InvalidParameterError(
+                    f"{type(self).__name__} requires y to be passed, but the target y is None. "
+                    "Pass labels, an oracle, or a Dataset of (x, y) pairs; use start() to label by hand."
+                )
+            return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
+        if not hasattr(y, "__getitem__"):  # only convertible as a whole
+            y = np.asarray(y)
+        if n_rows(y, "y") != n_rows(X):
+            raise InvalidParameterError(
+                f"The y given to fit must have one label for each of the {n_rows(X)} samples. "
+                f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
+            )
+        if not uses_unlabelled(self.estimator):
+            return lambda indices, _: take_rows(y, indices)
+
+        def reveal(indices: np.ndarray, _: Any) -> list[Any]:
+            return [None if label == -1 else label for label in read_labels(take_rows(y, indices))[0]]
+
+        return reveal
+
+    def _check_samples(self, X: Any, *, reset: bool) -> Any:
+        # a Pipeline says nothing about text or NaN: its first step does
+        inner, transformers = unwrap_estimator(self.estimator)
+        tags = get_tags(transformers[0] if transformers else inner).input_tags
+        opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
+        opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict
+        if not opaque and not hasattr(X, "iloc"):
+            X = check_array(X, accept_sparse="csr", dtype=None, allow_nd=True, ensure_all_finite=not tags.allow_nan)
+        elif n_rows(X) == 0:
+            raise InvalidParameterError(
+                "X must hold at least one sample. Got 0 sample(s) instead. Pass the samples to choose from."
+            )
+        if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        return X
+
+    def _check_params(self) -> None:
+        owner = type(self).__name__
+        if not callable(self.query_strategy):
+            remedy = "Pass for example skal.strategies.entropy."
+            raise InvalidTypeError(parameter_message(owner, "query_strategy", "callable", self.query_strategy, remedy))
+        check_integer(owner, "n_initial", self.n_initial, 0)
+        check_integer(owner, "query_size", self.query_size, 1)
+        check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
+        check_integer(owner, "budget", self.budget, 1, optional=True)
+        if isinstance(self.initial, str):
+            check_choice(owner, "initial", self.initial, ["random", "stratified"])
+        if self.target_score is not None:
+            check_real(owner, "target_score", self.target_score)
+            check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
+        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
+        check_random_state(owner, self.random_state)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        tags.classifier_tags.poor_score = True  # how good a score is depends on the budget
+        return tags

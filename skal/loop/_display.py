@@ -1,0 +1,144 @@
+"""Scores against labels, drawn in the manner of scikit-learn's displays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message, shorten
+
+__all__ = ["ActiveLearningCurveDisplay"]
+
+_SCORES = ("eval_score", "valid_score", "train_score")
+
+
+class ActiveLearningCurveDisplay:
+    """How the score grows with the number of labels.
+
+    Use :meth:`from_estimator` to make one from fitted loops.
+
+    Parameters
+    ----------
+    curves : dict from str to (n_labelled, scores)
+        (rounds,) numbers of labels and (repeats, rounds) scores.
+    score_name : str
+        What stands at the axis.
+
+    Attributes
+    ----------
+    ax_, figure_
+        matplotlib's axes and figure.
+    lines_ : list of Line2D
+        One per curve.
+    bands_ : list of PolyCollection
+        One standard deviation about the mean, for curves with repeats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.loop import ActiveLearningCurveDisplay
+    >>> curves = {"margin": (np.array([10, 20]), np.array([[0.5, 0.8], [0.6, 0.7]]))}
+    >>> display = ActiveLearningCurveDisplay(curves=curves, score_name="accuracy").plot()
+    >>> display.lines_[0].get_ydata().tolist()
+    [0.55, 0.75]
+    """
+
+    def __init__(self, *, curves: Mapping[str, tuple[np.ndarray, np.ndarray]], score_name: str = "score") -> None:
+        self.curves = dict(curves)
+        self.score_name = score_name
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, *, score: str = "auto", score_name: str | None = None, ax: Any = None, **line_kw: Any
+    ) -> ActiveLearningCurveDisplay:
+        """Draw the history of one loop, of repeats of one, or of several.
+
+        Parameters
+        ----------
+        estimator : ActiveLearningClassifier, list, or dict from name to either
+            Fitted. A list holds repeats, such as ``cross_validate(..., return_estimator=True)["estimator"]``, drawn as
+            their mean and standard deviation; where some stopped early, only the rounds that all have.
+        score : {"auto", "eval_score", "valid_score", "train_score"}, default="auto"
+            Which column of the history. "auto" is the first of these that all loops have.
+        score_name : str, optional
+        ax : matplotlib axes, optional
+        **line_kw
+            Passed to ``ax.plot``.
+
+        Returns
+        -------
+        ActiveLearningCurveDisplay
+        """
+        named = dict(estimator) if isinstance(estimator, Mapping) else {None: estimator}
+        groups: dict[Any, list[Any]] = {
+            name: list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
+            for name, value in named.items()
+        }
+        histories = [_history(loop) for group in groups.values() for loop in group]
+        column = _column(score, histories)
+        curves = {
+            name or _strategy_name(group[0]): _curve([_history(loop) for loop in group], column)
+            for name, group in groups.items()
+        }
+        return cls(curves=curves, score_name=score_name or column.replace("_", " ")).plot(ax=ax, **line_kw)
+
+    def plot(self, ax: Any = None, **line_kw: Any) -> ActiveLearningCurveDisplay:
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            A new figure by default.
+        **line_kw
+            Passed to ``ax.plot``.
+        """
+        import matplotlib.pyplot as plt
+
+        if ax is None:
+            _, ax = plt.subplots()
+        self.lines_, self.bands_ = [], []
+        for name, (n_labelled, scores) in self.curves.items():
+            mean, spread = scores.mean(axis=0), scores.std(axis=0)
+            (line,) = ax.plot(n_labelled, mean, **({"marker": "o", "label": name} | line_kw))
+            self.lines_.append(line)
+            if len(scores) > 1:
+                band = ax.fill_between(n_labelled, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
+                self.bands_.append(band)
+        ax.set(xlabel="number of labels", ylabel=self.score_name)
+        ax.legend()
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _history(loop: Any) -> list[dict[str, Any]]:
+    if not hasattr(loop, "fit"):
+        expected, remedy = "a fitted ActiveLearningClassifier, a list or a dict of such", "Fit the loop first."
+        raise InvalidTypeError(parameter_message("ActiveLearningCurveDisplay", "estimator", expected, loop, remedy))
+    check_is_fitted(loop, "history_")
+    return loop.history_
+
+
+def _column(score: str, histories: list[list[dict[str, Any]]]) -> str:
+    candidates = _SCORES if score == "auto" else (score,)
+    for name in candidates:
+        if all(any(row.get(name) is not None for row in history) for history in histories):
+            return name
+    there = sorted({name for history in histories for row in history for name in row if name.endswith("_score")})
+    expected = f"'auto' or a score in the history of every loop ({shorten(there)})"
+    remedy = "Pass eval_set to fit to have eval_score."
+    raise InvalidParameterError(parameter_message("ActiveLearningCurveDisplay", "score", expected, score, remedy))
+
+
+def _curve(histories: list[list[dict[str, Any]]], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds,) numbers of labels that all repeats have, and (repeats, rounds) scores."""
+    scored = [{row["n_labelled"]: row[column] for row in rows if row.get(column) is not None} for rows in histories]
+    common = sorted(set.intersection(*(set(curve) for curve in scored)))
+    return np.array(common), np.array([[curve[n] for n in common] for curve in scored], dtype=float)
+
+
+def _strategy_name(loop: Any) -> str:
+    strategy = loop.query_strategy
+    return getattr(strategy, "__name__", type(strategy).__name__)

@@ -1,0 +1,80 @@
+"""What a loop knows between two steps: everything that a resumed run needs, in types that JSON has."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LoopState"]
+
+
+@dataclass
+class LoopState:
+    """Where a loop stands.
+
+    A round goes through three phases: ``"ask"`` (choose samples), ``"answer"`` (wait for their labels), ``"train"``
+    (fit on what has been labelled).
+
+    Attributes
+    ----------
+    seed : int
+        All randomness of round r comes from (seed, r): see :mod:`skal.loop._seeding`.
+    phase : {"ask", "answer", "train"}
+    round : int
+        The current round; 0 is the initial set.
+    labelled, labels, heldout : list
+        Positions in X in the order they were labelled, their labels, and whether each is kept for validation.
+    label_dtype : str or None
+        numpy's name of the labels' type.
+    declined : list of int
+        Positions that nobody could label; they are not asked for again.
+    asked : list of int
+        This round's samples.
+    told : list of [int, label or None]
+        This round's answers so far; None is declined.
+    metrics : list or None
+        What the strategy said about the asked samples.
+    seconds_query : float
+    history : list of dict
+    stop_reason : str or None
+    """
+
+    seed: int
+    phase: str = "ask"
+    round: int = 0
+    labelled: list[int] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    heldout: list[bool] = field(default_factory=list)
+    label_dtype: str | None = None
+    declined: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    told: list[list[Any]] = field(default_factory=list)
+    metrics: list[Any] | None = None
+    seconds_query: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stop_reason: str | None = None
+
+    def pool(self, n_samples: int) -> np.ndarray:
+        """Positions that may still be asked for, in ascending order."""
+        free = np.ones(n_samples, dtype=bool)
+        free[self.labelled + self.declined] = False
+        return np.flatnonzero(free)
+
+    def open(self) -> np.ndarray:
+        """Asked and not answered yet, in the order they were asked."""
+        answered = {index for index, _ in self.told}
+        return np.array([index for index in self.asked if index not in answered], dtype=np.int64)
+
+    def rows(self, *, heldout: bool) -> np.ndarray:
+        """Places in ``labelled`` that are (not) held out."""
+        return np.flatnonzero(np.array(self.heldout, dtype=bool) == heldout)
+
+    def label_array(self) -> np.ndarray:
+        """The labels in their own type."""
+        return np.array(self.labels, dtype=self.label_dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)

@@ -1,0 +1,154 @@
+"""The estimator of a loop: fitted on a state's labels, scored, stored and brought back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.metrics import check_scoring
+
+from skal.data import n_rows, take_rows
+from skal.exceptions import InvalidParameterError, parameter_message
+from skal.loop._labels import class_names, encode
+from skal.loop._network_state import load_network_state, network_state
+from skal.loop._seeding import seed_for, seeded
+from skal.loop._state import LoopState
+from skal.loop._training import fit_transformers, fresh_estimator, goes_on, has_network, own_network, training_data
+
+if TYPE_CHECKING:
+    from skal.loop._classifier import ActiveLearningClassifier
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Keeps the classifier's ``estimator_`` up to date.
+
+    Parameters
+    ----------
+    classifier : ActiveLearningClassifier
+    X : all samples
+    eval_set : tuple of X and y, or None
+
+    Attributes
+    ----------
+    estimator : classifier or None
+        None before the first training, or before an untrained network is needed.
+    network : bool
+        Whether it is a network, or ends in one.
+    fitted : dict or None
+        The ``round`` of the last training, and how many labels (``n_labelled``) there were.
+    """
+
+    def __init__(self, classifier: ActiveLearningClassifier, X: Any, eval_set: tuple[Any, Any] | None) -> None:
+        self.classifier = classifier
+        self.X = X
+        self.eval_set = eval_set
+        self.network = has_network(classifier.estimator)
+        self.estimator: Any = None
+        self.fitted: dict[str, int] | None = None
+
+    def can_fit(self, state: LoopState) -> bool:
+        """A network needs one label, other classifiers two classes."""
+        labels = state.label_array()[state.rows(heldout=False)]
+        return len(labels) > 0 and (self.network or len(np.unique(labels)) > 1)
+
+    def fit(self, state: LoopState) -> None:
+        """Train on the labels of a state, with the randomness of its round."""
+        params = self.classifier
+        with seeded(seed_for(state.seed, state.round, "fit")):
+            self.prepare(state)
+            anew = self.estimator is None or params.reinitialize or not self._continues()
+            estimator = self._fresh() if anew else self.estimator
+            names, X, y = self._training_data(state, len(state.labelled))
+            try:
+                estimator.fit(X, y)
+            except IndexError as error:
+                if "out of bounds" not in str(error):
+                    raise
+                raise InvalidParameterError(
+                    f"The network must have an output for every class. Got the label number {int(y.max())}, and fewer "
+                    "outputs. Integer labels are taken as the numbers of the outputs, from 0: give the last layer more "
+                    f"outputs, or list the labels in 'classes'. ({error})"
+                ) from error
+            self.estimator = estimator  # only now: one whose first training failed is of no use
+            self.fitted = {"round": state.round, "n_labelled": len(state.labelled)}
+            self._hand_over(names)
+
+    def prepare(self, state: LoopState) -> None:
+        """Without initial labels the first samples are chosen with an untrained network, which is then trained."""
+        params = self.classifier
+        if self.estimator is not None or params.n_initial > 0 or not isinstance(params.initial, str):
+            return
+        if own_network(params.estimator) is not params.estimator:
+            remedy = "Pass n_initial=1 or more."
+            expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
+            raise InvalidParameterError(parameter_message(type(params).__name__, "n_initial", expected, 0, remedy))
+        with seeded(seed_for(state.seed, 0, "fit")):
+            self.estimator = self._fresh().initialize()
+
+    def scores(self, state: LoopState) -> dict[str, float]:
+        """Scores on the labels trained on, on those held out, and on the evaluation set, as far as there are any."""
+        if self.fitted is None:
+            return {}
+        params, scorer = self.classifier, check_scoring(self.classifier, scoring=self.classifier.scoring)
+        rows, labels = np.array(state.labelled), state.label_array()
+        sets = {"train_score": state.rows(heldout=False), "valid_score": state.rows(heldout=True)}
+        with seeded(seed_for(state.seed, state.round, "score")):
+            scores = {
+                name: float(scorer(params, take_rows(self.X, rows[part]), labels[part]))
+                for name, part in sets.items()
+                if len(part)
+            }
+            if self.eval_set is not None:
+                X, y = self.eval_set
+                scores["eval_score"] = float(scorer(params, X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y))
+        return scores
+
+    def check_storable(self) -> None:
+        """Refuse an estimator whose state is neither a network's nor a matter of its labels."""
+        if goes_on(self.classifier.estimator):
+            raise InvalidParameterError(
+                "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "
+                "Got a warm_start=True outside a network. Set warm_start=False, or run without checkpoint."
+            )
+
+    def stored(self) -> dict[str, Any] | None:
+        """What a checkpoint must keep of the estimator: its network, None if it can be fitted again."""
+        net = own_network(self.estimator)
+        return None if self.fitted is None or net is None else network_state(net)
+
+    def restore(self, state: LoopState, fitted: dict[str, int] | None, stored: Any) -> None:
+        """Bring the estimator back: a network from what was stored, everything else by the same fit once more."""
+        if fitted is None:
+            return
+        with seeded(seed_for(state.seed, fitted["round"], "fit")):
+            self.estimator = self._fresh()
+            names, X, y = self._training_data(state, fitted["n_labelled"])
+            net = own_network(self.estimator)
+            if net is None:
+                self.estimator.fit(X, y)
+            else:
+                fit_transformers(self.estimator, X, y)
+                load_network_state(net.initialize(), stored)
+            self.fitted = fitted
+            self._hand_over(names)
+
+    def _continues(self) -> bool:
+        return own_network(self.classifier.estimator) is not None or goes_on(self.classifier.estimator)
+
+    def _fresh(self) -> Any:
+        return fresh_estimator(self.classifier.estimator, warm_start=not self.classifier.reinitialize)
+
+    def _training_data(self, state: LoopState, n_labelled: int) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels."""
+        labels = state.label_array()[:n_labelled]
+        rows = state.rows(heldout=False)
+        rows = rows[rows < n_labelled]
+        names = class_names(labels, self.classifier.classes, network=self.network)
+        positions, codes = np.array(state.labelled)[rows], encode(labels, names)[rows]
+        return names, *training_data(self.classifier.estimator, self.X, n_rows(self.X), positions, codes)
+
+    def _hand_over(self, names: np.ndarray) -> None:
+        self.classifier._set_fitted(self.estimator, names, take_rows(self.X, np.arange(1)), network=self.network)

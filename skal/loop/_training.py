@@ -1,0 +1,133 @@
+"""One round's training: which rows an estimator gets, in what form, and whether it starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
+from skorch import NeuralNet, NeuralNetBinaryClassifier
+from torch.utils.data import Dataset
+
+from skal.context import unwrap_estimator
+from skal.data import dataset_input, n_rows, take_rows
+
+__all__ = [
+    "fit_transformers",
+    "fresh_estimator",
+    "goes_on",
+    "has_network",
+    "inputs",
+    "own_network",
+    "training_data",
+    "uses_unlabelled",
+]
+
+
+def _levels(estimator: Any) -> Iterator[Any]:
+    """The estimator, and what is inside it: the last step of a Pipeline, the estimator of a wrapper."""
+    while estimator is not None:
+        yield estimator
+        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
+
+
+def uses_unlabelled(estimator: Any) -> bool:
+    """Whether the estimator learns from samples with the label −1.
+
+    One of your own says so with the attribute ``uses_unlabelled = True``; scikit-learn's are known.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> uses_unlabelled(SelfTrainingClassifier(LogisticRegression())), uses_unlabelled(LogisticRegression())
+    (True, False)
+    """
+    known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
+    return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _levels(estimator))
+
+
+def has_network(estimator: Any) -> bool:
+    """Whether a skorch net does the work, however deep inside."""
+    return isinstance(unwrap_estimator(estimator)[0], NeuralNet)
+
+
+def own_network(estimator: Any) -> NeuralNet | None:
+    """The net that ``estimator.fit`` trains in place: the estimator itself, or the last step of a Pipeline."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return estimator if isinstance(estimator, NeuralNet) else None
+
+
+def goes_on(estimator: Any) -> bool:
+    """Whether an estimator other than a network is set to go on from fit to fit by a ``warm_start`` of its own."""
+    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
+    return own_network(estimator) is None and any(
+        bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start"
+    )
+
+
+def fresh_estimator(estimator: Any, *, warm_start: bool) -> Any:
+    """An unfitted copy; with ``warm_start`` its network will go on from fit to fit."""
+    copy = clone(estimator)
+    net = own_network(copy)
+    if net is not None:
+        net.set_params(warm_start=warm_start)
+    return copy
+
+
+class _Labelled(Dataset):
+    """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
+
+    def __init__(self, data: Dataset, rows: np.ndarray, codes: np.ndarray) -> None:
+        self.data = data
+        self.rows = rows
+        self.y = torch.as_tensor(codes)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return dataset_input(self.data[int(self.rows[i])]), self.y[i]
+
+
+def inputs(X: Any) -> Any:
+    """Samples in a form that an estimator can predict on: skorch wants pairs, and torch memory that it may write to."""
+    if isinstance(X, Dataset):
+        return _Labelled(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64))
+    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
+
+
+def training_data(
+    estimator: Any, X: Any, n_samples: int, rows: np.ndarray, codes: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """What to fit on: the labelled rows, or everything with −1 where there is no label if the estimator can use that.
+
+    Parameters
+    ----------
+    estimator : classifier
+    X : all samples
+    n_samples : int
+    rows : (n,) positions of the labelled samples
+    codes : (n,) their labels as numbers
+    """
+    if uses_unlabelled(estimator):
+        y = np.full(n_samples, -1, dtype=np.int64)
+        y[rows] = codes
+        return (_Labelled(X, np.arange(n_samples), y) if isinstance(X, Dataset) else inputs(X)), y
+    # skorch leaves it to the user to give a binary cross-entropy the floats that it needs
+    binary = isinstance(unwrap_estimator(estimator)[0], NeuralNetBinaryClassifier)
+    y = codes.astype(np.float32) if binary else codes
+    return (_Labelled(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
+
+
+def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> None:
+    """Fit the steps before the last one of a Pipeline, as its ``fit`` does."""
+    while isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
+        before = estimator[:-1]
+        X = before.fit_transform(X, y)
+        estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
+        estimator = estimator.steps[-1][1]

@@ -1,0 +1,290 @@
+"""A run that is interrupted goes on as if nothing had happened, and only in its own folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skal import ActiveLearningClassifier
+from skal.exceptions import CheckpointError, InvalidParameterError
+from skal.loop._checkpoint import Checkpoint
+from skal.loop._fingerprint import describe, fingerprint_data
+from skal.strategies import ALBL, BADGE, Margin, RandomSampling
+from skal.training import FreshOptimizer
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def stop_after(round):
+    def callback(loop, row):
+        if row["round"] == round:
+            raise Killed
+
+    return callback
+
+
+def interrupted(loop, X, y, folder, rounds=(0, 2)):
+    """Fit in a folder; before the save of each of these rounds the process ends, and a new one goes on."""
+    for round in rounds:
+        with pytest.raises(Killed):
+            clone(loop).set_params(checkpoint=folder, callbacks=[stop_after(round)]).fit(X, y)
+    return clone(loop).set_params(checkpoint=folder).fit(X, y)
+
+
+ADAM = {"optimizer": torch.optim.Adam, "lr": 0.01, "batch_size": 8}
+LOOPS = {
+    "warm start with momentum": lambda make: make(net=ADAM),
+    "fresh optimizer": lambda make: make(net=ADAM | {"callbacks": [FreshOptimizer()]}),
+    "from scratch": lambda make: make(net=ADAM, reinitialize=True),
+    "bandit": lambda make: make(ALBL(uniform=True), net=ADAM),
+    "strategy with a generator": lambda make: make(RandomSampling(random_state=np.random.default_rng(1))),
+    "strategy with a RandomState": lambda make: make(RandomSampling(random_state=np.random.RandomState(1))),
+    "draws": lambda make: make(BADGE()),
+    "held-out labels": lambda make: make(target_score=1.1, validation_fraction=0.3),
+    "zero shot": lambda make: make(BADGE(), net=ADAM, n_initial=0, n_rounds=4),
+    "stratified": lambda make: make(initial="stratified"),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_resumed_equals_uninterrupted(name, make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    loop = LOOPS[name](make_loop)
+    resumed = interrupted(loop, X, y, tmp_path, rounds=(1, 2) if name == "zero shot" else (0, 2))
+    whole = clone(loop).fit(X, y)
+    same_run(resumed, whole)
+    if name == "bandit":
+        assert resumed.query_strategy_.get_state() == whole.query_strategy_.get_state()
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        LogisticRegression(),
+        RandomForestClassifier(5),
+        make_pipeline(StandardScaler(), LogisticRegression()),
+    ],
+    ids=["linear", "forest", "pipeline"],
+)
+def test_other_estimators_are_fitted_again(estimator, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    loop = ActiveLearningClassifier(estimator, Margin(), n_initial=9, query_size=4, n_rounds=3, random_state=0)
+    resumed, whole = interrupted(loop, X, y, tmp_path), clone(loop).fit(X, y)
+    same_run(resumed, whole)
+    np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+
+
+def test_network_at_the_end_of_a_pipeline(make_net, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    # a randomised step: it must be fitted again with the draws of its round
+    steps = make_pipeline(
+        StandardScaler(), PCA(3, svd_solver="randomized"), make_net(n_features=3, max_epochs=1, **ADAM)
+    )
+    loop = ActiveLearningClassifier(steps, Margin(), n_initial=9, query_size=4, n_rounds=3, random_state=0)
+    resumed, whole = interrupted(loop, X, y, tmp_path), clone(loop).fit(X, y)
+    same_run(resumed, whole)
+    np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+
+
+def test_finished_run_is_read_back(make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    first = make_loop(checkpoint=tmp_path).fit(X, y)
+    second = make_loop(checkpoint=tmp_path, callbacks=[stop_after(0)]).fit(X, y)  # nothing is left to run
+    same_run(first, second)
+    assert [row["seconds_fit"] for row in first.history_] == [row["seconds_fit"] for row in second.history_]
+
+
+def test_without_random_state_the_seed_is_in_the_folder(make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    with pytest.raises(Killed):
+        make_loop(random_state=None, checkpoint=tmp_path, callbacks=[stop_after(1)]).fit(X, y)
+    first = make_loop(random_state=None, checkpoint=tmp_path).fit(X, y)
+    same_run(first, make_loop(random_state=None, checkpoint=tmp_path).fit(X, y))
+
+
+def test_no_pickle_in_the_folder(make_loop, flat_data, tmp_path):
+    make_loop(ALBL(), net=ADAM, checkpoint=tmp_path).fit(*flat_data)
+    names = sorted(path.name.split("-")[-1] for path in tmp_path.iterdir())
+    assert names == ["manifest.json", "network.json", "network.safetensors", "state.json"]
+    for path in tmp_path.glob("*.json"):
+        json.loads(path.read_text())
+
+
+PARTS = ["manifest.json", "state.json", "network.json", "network.safetensors"]
+DAMAGES = [(part, damage) for part in PARTS for damage in ("truncate", "flip", "delete")]
+DAMAGES.remove(("manifest.json", "delete"))  # a folder without a manifest is an empty one: the run starts again
+
+
+@pytest.mark.parametrize(("part", "damage"), DAMAGES)
+def test_damage_is_refused(part, damage, make_loop, flat_data, tmp_path):
+    make_loop(checkpoint=tmp_path).fit(*flat_data)
+    (path,) = tmp_path.glob(f"*{part}")
+    data = bytearray(path.read_bytes())
+    if damage == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    else:
+        path.unlink()
+    with pytest.raises(CheckpointError, match=rf"damaged file .*{part}.*delete it to start again"):
+        make_loop(checkpoint=tmp_path).fit(*flat_data)
+
+
+def test_a_manifest_cannot_name_other_files(tmp_path):
+    """Its digest is no secret: even a forged one reads nothing outside the folder."""
+    from skal.loop._checkpoint import _digest
+
+    Checkpoint(tmp_path / "a").save({"x": 1})
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    del manifest["digest"]
+    manifest["files"]["state.json"]["name"] = "../secret.json"
+    manifest["digest"] = _digest(manifest)
+    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="damaged file manifest"):
+        Checkpoint(tmp_path / "a").load()
+
+
+CHANGES = {
+    "query_size": {"query_size": 5},
+    "n_rounds": {"n_rounds": 4},
+    "random_state": {"random_state": 1},
+    "estimator__lr": {"estimator__lr": 0.2},
+    "estimator__callbacks": {"estimator__callbacks": [FreshOptimizer()]},
+    "query_strategy": {"query_strategy": BADGE()},
+    "query_strategy__batch_size": {"query_strategy__batch_size": 7},
+    "classes": {"classes": [0, 1, 2]},
+    "reinitialize": {"reinitialize": True},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_configuration_is_refused(name, make_loop, flat_data, tmp_path):
+    make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
+    other = make_loop(checkpoint=tmp_path, n_rounds=1).set_params(**CHANGES[name])
+    with pytest.raises(CheckpointError, match=rf"same parameters.*{name}"):
+        other.fit(*flat_data)
+
+
+def test_what_does_not_bear_on_the_result_may_change(make_loop, flat_data, tmp_path, capsys):
+    make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
+    make_loop(checkpoint=tmp_path, n_rounds=1, verbose=1, callbacks=[print], net={"verbose": 1}).fit(*flat_data)
+
+
+def test_other_data_are_refused(make_loop, flat_data, tmp_path):
+    X, y = flat_data
+    loop = make_loop(checkpoint=tmp_path).fit(X, y)
+    changed = X.copy()
+    changed[5, 1] += 1e-6
+    for other in (changed, X[:50], X.astype("float64")):
+        with pytest.raises(CheckpointError, match="same data"):
+            make_loop(checkpoint=tmp_path).fit(other, y[: len(other)])
+    with pytest.raises(CheckpointError, match="same eval_set"):
+        make_loop(checkpoint=tmp_path).fit(X, y, eval_set=(X, y))
+    labels = y.copy()
+    labels[loop.queried_[3]] = (labels[loop.queried_[3]] + 1) % 3
+    with pytest.raises(CheckpointError, match="same labels"):
+        make_loop(checkpoint=tmp_path).fit(X, labels)
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    checkpoint = Checkpoint(tmp_path)
+    for number in range(3):
+        checkpoint.save({"number": number}, {"w": torch.full((2,), number)})
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_warm_start_outside_a_network_is_refused(flat_data, tmp_path):
+    loop = ActiveLearningClassifier(LogisticRegression(warm_start=True), n_rounds=1, checkpoint=tmp_path)
+    with pytest.raises(InvalidParameterError, match="warm_start"):
+        loop.fit(*flat_data)
+
+
+def test_a_save_that_breaks_off_anywhere_leaves_a_whole_state(tmp_path, monkeypatch):
+    """The process ends before the k-th operation on the disk, for every k."""
+    real = {name: getattr(os, name) for name in ("fsync", "replace", "unlink")}
+    finished, k = False, 0
+    while not finished:
+        folder = tmp_path / str(k)
+        Checkpoint(folder).save({"number": 1}, {"w": torch.ones(2)})
+        checkpoint = Checkpoint(folder)
+        checkpoint.load()
+        calls = iter(range(k + 1))
+
+        def dying(name, calls=calls):
+            def operation(*args, **kwargs):
+                if next(calls, None) is None:
+                    raise Killed
+                return real[name](*args, **kwargs)
+
+            return operation
+
+        for name in real:
+            monkeypatch.setattr(os, name, dying(name))
+        try:
+            checkpoint.save({"number": 2}, {"w": torch.zeros(2)})
+            finished = True
+        except Killed:
+            pass
+        monkeypatch.undo()
+        state, network = Checkpoint(folder).load()
+        assert (state["number"], network["w"].tolist()) in [(1, [1.0, 1.0]), (2, [0.0, 0.0])]
+        resumed = Checkpoint(folder)
+        resumed.load()
+        resumed.save({"number": 3})
+        assert Checkpoint(folder).load()[0] == {"number": 3}
+        assert len(list(folder.iterdir())) == 4  # leftovers are gone
+        k += 1
+    assert k > 5
+
+
+def test_killed_twenty_times():
+    """SIGKILL at random moments; see the script."""
+    script = Path(__file__).with_name("kill_and_resume.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "equal after 25 kills" in done.stdout
+
+
+def test_large_data_are_known_by_a_sample(monkeypatch):
+    X = np.zeros((3000, 4))
+    monkeypatch.setattr("skal.loop._fingerprint._HASHED_BYTES", 1000)
+    before = fingerprint_data(X)
+    X[-1] = 1
+    assert before["sampled"]
+    assert fingerprint_data(X) != before
+
+
+def test_descriptions_do_not_depend_on_addresses():
+    for value in (FreshOptimizer(), torch.nn.Linear(1, 1).float(), lambda x: x + 1, Margin().select, print):
+        assert "0x" not in describe(value)
+    assert describe(lambda x: x + 1) != describe(lambda x: x + 2)
+    assert describe(torch.relu) != describe(torch.tanh)
+
+
+def test_frames_and_series(flat_data, tmp_path, same_run):
+    X, y = flat_data
+    steps = make_pipeline(StandardScaler(), LogisticRegression())
+    loop = ActiveLearningClassifier(steps, n_initial=9, query_size=4, n_rounds=2, checkpoint=tmp_path, random_state=0)
+    frame, series = pd.DataFrame(X).rename(columns=str), pd.Series(y).map({0: "a", 1: "b", 2: "c"})
+    first = clone(loop).fit(frame, series, eval_set=(frame, series))
+    same_run(first, clone(loop).fit(frame, series, eval_set=(frame, series)))
+    with pytest.raises(CheckpointError, match="same data"):
+        loop.fit(frame.rename(columns={"0": "zero"}), series, eval_set=(frame, series))

@@ -1,0 +1,159 @@
+"""Labels of any type go in, come out the same, and are numbers in between."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from skal import ActiveLearningClassifier
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.loop._labels import class_names, common_dtype, encode, expand_proba, read_labels
+from skal.loop._start import random_start, stratified_start
+from skal.nets import SquaredLoss
+
+NAMES = np.array(["cow", "ant", "bee"])
+TYPES = {
+    "strings": NAMES,
+    "objects": NAMES.astype(object),
+    "small integers": np.array([0, 1, 2], dtype=np.uint8),
+    "floats": np.array([0.0, 1.0, 2.0]),
+    "negative integers": np.array([-1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("network", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("kind", TYPES)
+def test_any_type(kind, given, network, make_loop, flat_data):
+    X, y = flat_data
+    labels = TYPES[kind][y]
+    classes = TYPES[kind] if given else None
+    loop = make_loop(net={"lr": 0.5}, n_initial=20, classes=classes, n_rounds=1)
+    if not network:
+        loop.set_params(estimator=LogisticRegression())
+    loop.fit(X, labels)
+    assert loop.classes_.tolist() == sorted(TYPES[kind].tolist())
+    predicted = loop.predict(X)
+    assert set(predicted.tolist()) <= set(labels.tolist())
+    assert predicted.dtype.kind == ("U" if labels.dtype.kind == "O" else labels.dtype.kind)
+    proba = loop.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(loop.classes_[proba.argmax(axis=1)], predicted)
+    if kind == "small integers":
+        assert loop.classes_.dtype == np.uint8
+
+
+def test_booleans(flat_data, make_loop):
+    X, y = flat_data
+    loop = make_loop(net={"n_classes": 2}).fit(X, y == 1)
+    assert loop.classes_.tolist() == [False, True]
+    assert loop.predict(X).dtype == bool
+
+
+def test_the_encoding_of_a_network_never_changes(flat_data, make_loop):
+    """A class that turns up later takes the next output, though it sorts before the others."""
+    X, y = flat_data
+    order = np.argsort(y, kind="stable")[::-1]  # bee, then ant, then cow
+    seen = []
+
+    def in_order(learner, X_pool, n_instances):
+        seen.append(learner.y_training.tolist())
+        return np.arange(n_instances)
+
+    make_loop(in_order, initial=np.arange(10), query_size=20, n_rounds=2).fit(X[order], NAMES[y][order])
+    assert seen[0] == [0] * 10
+    assert seen[1] == [0] * 20 + [1] * 10
+
+
+def test_spare_outputs_are_never_predicted(flat_data, make_loop):
+    X, y = flat_data
+    loop = make_loop(net={"n_classes": 7}).fit(X, NAMES[y])
+    assert loop.predict_proba(X).shape == (60, 3)
+    np.testing.assert_allclose(loop.predict_proba(X).sum(axis=1), 1, rtol=1e-6)
+    assert set(loop.predict(X)) <= set(NAMES)
+    numbers = make_loop(net={"n_classes": 7}).fit(X, y)
+    assert numbers.classes_.tolist() == list(range(7))
+
+
+def test_too_few_outputs(flat_data, make_loop):
+    X, y = flat_data
+    with pytest.raises(InvalidParameterError, match="an output for every class"):
+        make_loop(net={"n_classes": 2}, initial="stratified").fit(X, y)
+    with pytest.raises(InvalidParameterError, match="an output for each of the 3 classes"):
+        make_loop(net={"n_classes": 2}, classes=[0, 1, 2]).fit(X, np.minimum(y, 1))
+
+
+def test_a_label_that_is_no_class(flat_data, make_loop):
+    X, y = flat_data
+    with pytest.raises(InvalidParameterError, match=r"'classes'.*\[2\]"):
+        make_loop(classes=[0, 1]).fit(X, y)
+
+
+def test_classes_not_seen_have_probability_zero(flat_data):
+    X, y = flat_data
+    loop = ActiveLearningClassifier(LogisticRegression(), n_initial=20, n_rounds=0, classes=[0, 1, 2, 3]).fit(X, y)
+    assert (loop.predict_proba(X)[:, 3] == 0).all()
+
+
+def test_probabilities_of_a_squared_loss_network_are_a_softmax(flat_data, make_loop):
+    X, y = flat_data
+    loop = make_loop(net={"criterion": SquaredLoss}).fit(X, y)
+    outputs = torch.as_tensor(loop.estimator_.predict_proba(X))  # skorch knows no nonlinearity for this loss
+    np.testing.assert_allclose(loop.predict_proba(X), torch.softmax(outputs, dim=1), rtol=1e-5)
+    assert loop.predict(X).tolist() == outputs.argmax(dim=1).tolist()
+
+
+def test_read_labels():
+    assert read_labels(torch.tensor([1, 2])) == ([1, 2], "<i8")
+    assert read_labels([1, None, 2.0]) == ([1, None, 2.0], "<f8")
+    assert read_labels(np.array([1.0, np.nan])) == ([1.0, None], "<f8")
+    assert read_labels(pd.Series(["a", None, pd.NA], dtype="string")) == (["a", None, None], "<U0")
+    assert read_labels(pd.Series(["a", "b"], dtype="category"))[0] == ["a", "b"]
+    assert read_labels(np.ma.array([1, 2], mask=[True, False]))[0] == [None, 2]
+    assert read_labels([None]) == ([None], None)
+    assert read_labels([]) == ([], None)
+    for bad in (["a", 1], [object()], [True, 2], [(1, 2), (3, 4)]):
+        with pytest.raises(InvalidTypeError, match="all of one kind"):
+            read_labels(bad)
+    with pytest.raises(ValueError, match="continuous"):
+        read_labels([0.5])
+    with pytest.raises(ValueError, match="infinity"):
+        read_labels([1.0, np.inf])
+
+
+def test_common_dtype():
+    assert common_dtype(None, "<i8") == "<i8"
+    assert common_dtype("|u1", "<f8") == "|u1"
+    assert common_dtype("|u1", "<i8") == "<i8"
+    with pytest.raises(InvalidTypeError, match="one kind"):
+        common_dtype("<i8", "<U0")
+
+
+def test_encode_is_the_reverse_of_names():
+    labels = np.array(["b", "c", "a", "b"])
+    for network in (True, False):
+        names = class_names(labels, None, network=network)
+        assert names[encode(labels, names)].tolist() == labels.tolist()
+
+
+def test_expand_proba():
+    proba = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
+    names, classes = np.array(["b", "a"]), np.array(["a", "b"])
+    result = expand_proba(proba, np.arange(3), names, classes)
+    np.testing.assert_allclose(result, [[1 / 3, 2 / 3], [0.5, 0.5]])
+
+
+def test_starts():
+    pool = np.arange(100, 150)
+    drawn = random_start(pool, 20, seed=0)
+    assert len(set(drawn.tolist())) == 20
+    assert np.isin(drawn, pool).all()
+    assert len(random_start(pool, 99, seed=0)) == 50
+    labels = [0] * 70 + [1] * 29 + [2]
+    drawn = stratified_start(labels, 10, seed=1)
+    counts = np.bincount([labels[i] for i in drawn])
+    assert counts.tolist() == [7, 2, 1]
+    assert len(set(drawn.tolist())) == 10
+    assert len(stratified_start(labels, 2, seed=0)) == 2
+    assert stratified_start(labels, 10, seed=1).tolist() == drawn.tolist() != stratified_start(labels, 10, 2).tolist()

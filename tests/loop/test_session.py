@@ -1,0 +1,180 @@
+"""Somebody labels between the rounds: some of them, later, or not at all."""
+
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+
+from skal import ActiveLearningClassifier
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.strategies import ALBL
+
+
+def test_same_as_fit(make_loop, flat_data, same_run):
+    X, y = flat_data
+    loop = make_loop()
+    session = loop.start(X)
+    while not session.done:
+        session.tell(y[session.ask()])
+    assert session.ask().tolist() == []
+    same_run(loop, make_loop().fit(X, y))
+
+
+def test_asking_twice(make_loop, flat_data):
+    X, y = flat_data
+    session = make_loop().start(X)
+    assert session.ask().tolist() == session.ask().tolist()
+    session.tell(y[session.ask()])
+    assert session.ask().tolist() == session.ask().tolist()
+
+
+def test_declined_samples_are_not_asked_again(make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop(n_rounds=None)
+    session = loop.start(X)
+    declined = []
+    for indices in session:
+        labels = [None if i % 5 == 0 else int(y[i]) for i in indices]
+        declined += [i for i in indices.tolist() if i % 5 == 0]
+        session.tell(labels)
+    assert sorted(declined) == list(range(0, 60, 5))
+    assert sorted(loop.queried_) == [i for i in range(60) if i % 5]
+    assert [i for row in loop.history_ for i in row["declined"]] == declined
+
+
+def test_a_part_of_a_batch(make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop()
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    asked = session.ask()
+    session.tell({int(asked[2]): int(y[asked[2]])})
+    assert loop.queried_[9:].tolist() == [asked[2]]
+    assert len(loop.history_[-1]["metrics"]) == 1
+    assert not set(session.ask().tolist()) & {int(asked[2])}
+    asked = session.ask()
+    session.tell(y[asked[:2]], indices=asked[:2], end_round=False)
+    assert session.ask().tolist() == asked[2:].tolist()
+    assert len(loop.history_) == 2
+    session.tell(y[asked[2:]])
+    assert loop.queried_[10:].tolist() == asked.tolist()
+    assert len(loop.history_) == 3
+
+
+def test_labels_keep_the_order_in_which_they_were_asked_for(make_loop, flat_data):
+    """Strategies that learn from a batch, such as ALBL, find it at the end of the labelled set as they returned it."""
+    X, y = flat_data
+    loop = make_loop(ALBL(random_state=0))
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    asked = session.ask()
+    session.tell({int(i): int(y[i]) for i in asked[::-1]})
+    assert loop.queried_[9:].tolist() == asked.tolist()
+
+
+def test_nothing_told_trains_nothing(make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop()
+    session = loop.start(X)
+    with pytest.raises(InvalidParameterError, match=r"Call ask\(\) first"):
+        session.tell([None] * 9)
+    session.ask()
+    session.tell([None] * 9)
+    with pytest.raises(NotFittedError, match="not fitted"):
+        loop.predict(X)
+    asked = session.ask()
+    assert len(asked) == 4  # a further draw at random
+    session.tell(y[asked])
+    epochs = len(loop.estimator_.history)
+    session.ask()
+    session.tell([None] * 4)
+    assert len(loop.estimator_.history) == epochs
+    assert loop.history_[-1]["train_score"] == loop.history_[-2]["train_score"]
+
+
+def test_wrong_answers_change_nothing(make_loop, flat_data):
+    X, y = flat_data
+    session = make_loop(classes=[0, 1, 2]).start(X)
+    asked = session.ask()
+    before = session.state.to_dict()
+    for labels, indices, error, message in [
+        (y[asked][:3], None, InvalidParameterError, "one for each of the 9 samples"),
+        ([0, 1], [int(asked[0]), int(asked[0])], InvalidParameterError, "distinct"),
+        ([0], [next(i for i in range(60) if i not in asked)], InvalidParameterError, "among those asked for"),
+        ([7] * 9, None, InvalidParameterError, "'classes'"),
+        (["a", 1] + [None] * 7, None, InvalidTypeError, "one kind"),
+    ]:
+        with pytest.raises(error, match=message):
+            session.tell(labels, indices)
+        assert session.state.to_dict() == before
+    session.tell(y[asked])
+    with pytest.raises(InvalidParameterError, match="nothing is asked for"):
+        session.tell(y[asked])
+
+
+def test_a_training_that_fails_keeps_the_labels(flat_data):
+    X, y = flat_data
+
+    class Moody(LogisticRegression):
+        fail = True
+
+        def fit(self, X, y):
+            if Moody.fail:
+                raise RuntimeError("not today")
+            return super().fit(X, y)
+
+    loop = ActiveLearningClassifier(Moody(), n_initial=9, query_size=4, n_rounds=1, random_state=0)
+    session = loop.start(X)
+    with pytest.raises(RuntimeError, match="not today"):
+        session.tell(y[session.ask()])
+    assert len(session.state.labelled) == 9
+    Moody.fail = False
+    assert len(session.ask()) == 4
+    assert len(loop.queried_) == 9
+
+
+@pytest.mark.parametrize("when", ["asked", "partly told", "trained"])
+def test_a_session_survives_a_restart(when, make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    loop = make_loop(checkpoint=tmp_path)
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    if when != "trained":
+        asked = session.ask()
+    if when == "partly told":
+        session.tell([int(y[asked[0]]), None], indices=asked[:2], end_round=False)
+        asked = asked[2:]
+    del session, loop
+
+    loop = make_loop(checkpoint=tmp_path)
+    session = loop.start(X)
+    assert loop.predict(X).shape == (60,)
+    assert len(loop.queried_) == 9
+    if when != "trained":
+        assert session.ask().tolist() == asked.tolist()
+    session.run(lambda indices, samples: y[indices])
+    if when == "partly told":
+        assert len(loop.queried_) == 20
+        assert len(loop.history_[1]["declined"]) == 1
+    else:
+        same_run(loop, make_loop().fit(X, y))
+
+
+def test_labels_survive_a_death_during_training(make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+
+    class Dying(type(make_loop().estimator)):
+        def fit_loop(self, *args, **kwargs):
+            raise SystemExit
+
+    settings = make_loop().estimator.get_params(deep=False)
+    loop = make_loop(checkpoint=tmp_path)
+    session = loop.start(X)
+    asked = session.ask()
+    session._trainer._fresh = lambda: Dying(**{k: v for k, v in settings.items() if not k.startswith("_")})
+    with pytest.raises(SystemExit):
+        session.tell(y[asked])
+    resumed = make_loop(checkpoint=tmp_path)
+    session = resumed.start(X)
+    assert session.state.phase == "train"
+    session.run(lambda indices, samples: y[indices])
+    same_run(resumed, make_loop().fit(X, y))
