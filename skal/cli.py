@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     _add_demo(commands)
+    _add_bench(commands)
+    _add_report(commands)
     return parser
 
 
@@ -105,3 +107,94 @@ def _demo(args: argparse.Namespace) -> int:
     print("\nA few seeds do not prove a difference between strategies: look at the spread before you look at the mean.")
     print(f"Learning curves: {learning_curve_plot(curves, args.out / 'learning_curve.png')}")
     return 0
+
+
+# option: (setting of skal.bench.Protocol, help)
+_BENCH_COUNTS = {
+    "--initial": ("n_initial", "labels at the start"),
+    "--batch": ("batch", "labels per query"),
+    "--rounds": ("rounds", "queries"),
+    "--seeds": ("seeds", "repetitions, each with its own pool, first labels and initial weights"),
+    "--epochs": ("max_epochs", "training epochs per round, at most"),
+    "--pool": ("n_pool", "use only so many training images"),
+    "--test": ("n_test", "use only so many test images"),
+}
+
+
+def _add_bench(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="compare strategies over seeds, with significance tests",
+        description="Run strategies on a data set over paired seeds, save results as they come, and write a report. "
+        "The same command again goes on with a run that was stopped.",
+        epilog="What is not given comes from the preset, or from the defaults of skal.bench.Protocol.",
+    )
+    parser.add_argument("--preset", metavar="NAME", help="a paper's protocol; --list names them")
+    parser.add_argument("--list", action="store_true", help="name the presets and stop")
+    parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or the name of an npz file")
+    parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="where data sets are; else $SKAL_DATA_HOME")
+    parser.add_argument("--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18 or wide_resnet")
+    parser.add_argument(
+        "--strategies",
+        metavar="A,B,…",
+        help="function names of skal.strategies, random, albl; with parameters as in 'dynamic_al(gamma=0)'",
+    )
+    for flag, (setting, text) in _BENCH_COUNTS.items():
+        parser.add_argument(flag, type=_positive, dest=setting, metavar="N", help=text)
+    parser.add_argument("--reinitialize", action="store_true", help="start every round from new weights")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; -1 is one per core")
+    parser.add_argument("--out", type=Path, default=Path("skal-bench"), metavar="FOLDER", help="where results go")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from skal.bench import PRESETS, Protocol, preset, run_benchmark
+    from skal.bench._specs import split_specs
+
+    if args.list:
+        for name, protocols in PRESETS.items():
+            print(
+                f"{name}: {', '.join(f'{p.data}, {p.net}, {p.n_initial} + {p.rounds} x {p.batch}' for p in protocols)}"
+            )
+        return 0
+    protocols = (Protocol(),) if args.preset is None else preset(args.preset)
+    settings = {name: value for name, _ in _BENCH_COUNTS.values() if (value := getattr(args, name)) is not None}
+    settings |= {name: value for name in ("data", "net") if (value := getattr(args, name)) is not None}
+    if args.net is not None:
+        settings["net_params"] = {}  # the preset's belong to its own network
+    if args.strategies is not None:
+        settings["strategies"] = tuple(split_specs(args.strategies))
+    if args.reinitialize:
+        settings["warm_start"] = False
+    for protocol in protocols:
+        out = args.out / protocol.name if len(protocols) > 1 else args.out
+        chosen = protocol.with_settings(**settings)
+        result = run_benchmark(protocol=chosen, out=out, n_jobs=args.jobs, progress=True, data_home=args.data_home)
+        _print_report(result, out)
+    return 0
+
+
+def _add_report(commands: Any) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="tables, tests, plots and verdicts of a benchmark",
+        description="Print the results of skal bench; write report.html, report.md, tables and figures beside them.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="skal bench's --out folder, finished or not")
+    parser.set_defaults(run=_report)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from skal.bench import BenchmarkResult
+
+    inside = sorted(path.parent for path in args.folder.glob("*/settings.json"))
+    for folder in inside or [args.folder]:  # a preset of several protocols has a folder for each
+        _print_report(BenchmarkResult.load(folder), folder)
+    return 0
+
+
+def _print_report(result: Any, folder: Path) -> None:
+    from skal.bench import terminal_report, write_report
+
+    page = write_report(result, folder)
+    print(f"{terminal_report(result)}\n\nReport: {page}\n")

@@ -9,6 +9,7 @@ from skal.diagnostics._dynamics import (
 )
 from skal.diagnostics._kernel_report import kernel_report, kernel_report_of
 from skal.diagnostics._mmd import mmd, mmd_of, mmd_squared
+from skal.diagnostics._overlap import query_overlap
 
 __all__ = [
     "alignment",
@@ -22,6 +23,7 @@ __all__ = [
     "mmd",
     "mmd_of",
     "mmd_squared",
+    "query_overlap",
     "training_dynamics",
     "training_dynamics_of",
 ]

@@ -1,0 +1,22 @@
+"""Benchmarks: is a strategy better than Random, or is it noise?"""
+
+from skal.bench._benchmark import BenchmarkError, run_benchmark
+from skal.bench._presets import PRESETS, preset
+from skal.bench._protocol import Protocol
+from skal.bench._report import html_report, markdown_report, terminal_report, write_report
+from skal.bench._result import BenchmarkResult
+from skal.bench._run import Run
+
+__all__ = [
+    "PRESETS",
+    "BenchmarkError",
+    "BenchmarkResult",
+    "Protocol",
+    "Run",
+    "html_report",
+    "markdown_report",
+    "preset",
+    "run_benchmark",
+    "terminal_report",
+    "write_report",
+]

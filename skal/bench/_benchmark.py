@@ -1,0 +1,202 @@
+"""Run all strategies over all seeds, in parallel, and go on where an earlier run was stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from joblib import Parallel, delayed
+from tqdm import tqdm
+
+from skal.base import QueryStrategy
+from skal.bench._data import Data, make_data
+from skal.bench._nets import make_net
+from skal.bench._protocol import Protocol
+from skal.bench._result import BenchmarkResult
+from skal.bench._run import Run
+from skal.bench._runner import Task, run_task
+from skal.bench._specs import describe, make_strategy
+from skal.bench._store import Store
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError, parameter_message
+
+__all__ = ["BenchmarkError", "run_benchmark"]
+
+Strategies = dict[str, tuple[QueryStrategy, Any]]
+
+
+class BenchmarkError(SkalError, RuntimeError):
+    """Some runs of a benchmark failed; the others were saved.
+
+    Examples
+    --------
+    >>> from skal.bench import BenchmarkError
+    >>> issubclass(BenchmarkError, RuntimeError)
+    True
+    """
+
+
+def run_benchmark(
+    strategies: Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    data: Any = None,
+    net: Any = None,
+    protocol: Protocol | None = None,
+    out: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = 1,
+    progress: bool = False,
+    data_home: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> BenchmarkResult:
+    """Compare strategies on a data set, over seeds that give all of them the same start.
+
+    All strategies of a seed have the same pool, first labels and initial weights. Only the strategy's choices differ,
+    and what BALD and LearningLoss add to the network.
+
+    Parameters
+    ----------
+    strategies : sequence of str, mapping, or None, default=None
+        Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
+        and the skorch net that it needs in the place of ``net``. None takes the protocol's.
+    data : str or object, default=None
+        Name of a data set, or an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``.
+    net : str or skorch net, default=None
+        Name of a network, or an unfitted net of your own, which is then trained as it says itself.
+    protocol : Protocol or None, default=None
+        All settings; one of a paper's from :func:`skal.bench.preset`.
+    out : path or None, default=None
+        Folder for the results, written as they come. Call again with the same settings to go on, with more seeds or
+        strategies to add to them.
+    n_jobs : int or None, default=1
+        Runs at a time, as in joblib. The result does not depend on it.
+    progress : bool, default=False
+        Whether to show a progress bar, with the remaining time, on stderr.
+    data_home : path or None, default=None
+        Folder of the data sets' files; see :func:`skal.datasets.load`.
+    **settings
+        Fields of :class:`skal.bench.Protocol` that differ from the protocol's.
+
+    Returns
+    -------
+    BenchmarkResult
+
+    Raises
+    ------
+    BenchmarkError
+        After all other runs have finished, if some failed.
+
+    Examples
+    --------
+    >>> from skal.bench import run_benchmark
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=2, seeds=2, max_epochs=5, n_pool=200)
+    >>> result.table().shape
+    (2, 3)
+    """
+    protocol = protocol or Protocol()
+    protocol = protocol.with_settings(**settings)
+    chosen = _strategies(protocol.strategies if strategies is None else strategies)
+    data = protocol.data if data is None else data
+    net = protocol.net if net is None else net
+    protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data), net=_name(net)).check()
+    arrays = make_data(data, protocol, data_home)
+    own_net = None if isinstance(net, str) else net
+    _try_out(protocol, chosen, own_net, arrays)
+    details = arrays.details() | ({} if own_net is None else {"net_params": _describe_net(own_net)})
+    store = None if out is None else Store(out)
+    if store is not None:
+        store.open(protocol, details)
+    done: list[Run] = []
+    tasks: list[Task] = []
+    for seed in range(protocol.seeds):  # a seed of all strategies first: a benchmark that is stopped has whole pairs
+        for label, (strategy, needed) in chosen.items():
+            found = None if store is None else store.read(label, seed)
+            if found is not None:
+                _refuse_other(found, strategy)
+                done.append(found)
+                continue
+            checkpoint = None if store is None else store.checkpoint(label, seed)
+            net = own_net if needed is None else needed
+            tasks.append(Task(protocol, label, seed, strategy, net, arrays, checkpoint))
+    failed = []
+    bar = tqdm(total=len(done) + len(tasks), initial=len(done), unit="run", file=sys.stderr, disable=not progress)
+    with bar:
+        for task, run, error in _outcomes(tasks, n_jobs):
+            if run is None:
+                failed.append(f"{task.label}, seed {task.seed}: {error}")
+            else:
+                done.append(run)
+                if store is not None:
+                    store.write(run)
+            bar.update()
+    if failed:
+        kept = (
+            "Nothing was kept: pass out." if store is None else f"The other runs are in {store.folder}; run it again."
+        )
+        raise BenchmarkError(f"{len(failed)} of {len(tasks)} runs failed. {kept}\n" + "\n".join(failed))
+    result = BenchmarkResult(protocol, done, details)
+    if store is not None:
+        result.write_tables(store.folder)
+        store.close()
+    return result
+
+
+def _outcomes(tasks: list[Task], n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    outcomes = parallel(delayed(_attempt)(number, task) for number, task in enumerate(tasks))
+    for number, run, error in outcomes:
+        yield tasks[number], run, error
+
+
+def _attempt(number: int, task: Task) -> tuple[int, Run | None, str]:
+    """A failure must not take hours of other runs with it."""
+    try:
+        return number, run_task(task), ""
+    except Exception:  # whatever a user's strategy, network or data may raise
+        return number, None, traceback.format_exc()
+
+
+def _strategies(strategies: Sequence[str] | Mapping[str, Any]) -> Strategies:
+    if isinstance(strategies, Mapping):
+        entries: Mapping[str, Any] = strategies
+    else:
+        Protocol(strategies=tuple(strategies)).check()  # as a dict, names that come twice would go unnoticed
+        entries = {name: name for name in strategies}
+    found: Strategies = {}
+    for label, entry in entries.items():
+        strategy, net = entry if isinstance(entry, tuple) else (entry, None)
+        strategy = make_strategy(strategy) if isinstance(strategy, str) else strategy
+        if not isinstance(strategy, QueryStrategy):
+            expected = "names, or a mapping of names to strategies of skal.base.QueryStrategy"
+            remedy = "Derive the class from QueryStrategy or ScoreStrategy."
+            raise InvalidTypeError(parameter_message("run_benchmark", "strategies", expected, entry, remedy))
+        found[str(label)] = (strategy, net)
+    return found
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else str(getattr(value, "name", type(value).__name__))
+
+
+def _describe_net(net: Any) -> str:
+    """The parameters of a net of the user's, without addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(net.get_params(deep=False).items())))
+
+
+def _refuse_other(run: Run, strategy: QueryStrategy) -> None:
+    if run.record.get("strategy") != describe(strategy):
+        raise InvalidParameterError(
+            f"The strategy {run.strategy!r} must be the one whose runs are in the folder, "
+            f"{run.record.get('strategy')}. Got {describe(strategy)} instead. "
+            "Give it another name, or choose another folder."
+        )
+
+
+def _try_out(protocol: Protocol, strategies: Strategies, own_net: Any, data: Data) -> None:
+    """Everything that can be refused is refused before the first run."""
+    data.start(protocol, 0)
+    for strategy, net in strategies.values():
+        if net is None and own_net is None:
+            make_net(protocol, data.X_train.shape[1:], data.n_classes, strategy)

@@ -1,0 +1,163 @@
+"""The networks of a benchmark: one for all strategies, and the same with an addition for those that need one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
+from torch import nn
+
+from skal import nets
+from skal.base import QueryStrategy
+from skal.bench._protocol import Protocol
+from skal.exceptions import InvalidParameterError, parameter_message
+from skal.loss_prediction import LossPredictionClassifier
+from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
+from skal.strategies import BALD, LearningLoss
+from skal.training import FreshOptimizer, StopAtTrainAccuracy
+
+__all__ = ["OneCycle", "added", "make_net", "net_names"]
+
+_NETS: dict[str, type[nn.Module]] = {
+    "mlp": nets.MLP,
+    "cnn": nets.CNN,
+    "convnet": nets.ConvNet,
+    "vgg11": nets.VGG11,
+    "resnet18": nets.ResNet18,
+    "wide_resnet": nets.WideResNet,
+}
+_WITHOUT_DROPOUT = {"convnet", "resnet18"}
+
+
+def net_names() -> list[str]:
+    """The names that :func:`make_net` knows."""
+    return list(_NETS)
+
+
+def added(strategy: QueryStrategy) -> str:
+    """What a strategy adds to the network of the others: ``dropout``, ``loss prediction`` or nothing."""
+    if isinstance(strategy, BALD):
+        return "dropout"
+    return "loss prediction" if isinstance(strategy, LearningLoss) else ""
+
+
+def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: QueryStrategy) -> Any:
+    """An unfitted skorch net for images of this shape (C, H, W), as the protocol trains it.
+
+    From one torch seed it starts with the same weights for every strategy: dropout has none, and the loss prediction
+    is initialised after the network it sits beside.
+    """
+    if protocol.net not in _NETS:
+        expected, remedy = f"one of {', '.join(_NETS)}", "Pass a skorch net to run one of your own."
+        raise InvalidParameterError(parameter_message("run_benchmark", "net", expected, protocol.net, remedy))
+    addition = added(strategy)
+    module, params = _module(protocol, shape, n_classes, addition == "dropout")
+    settings: dict[str, Any] = {"module": module, "train_split": None, "verbose": 0, "callbacks__print_log": None}
+    settings |= {f"module__{name}": value for name, value in params.items()}
+    if protocol.semi_supervised is not None:
+        return _semi_supervised(protocol, settings, addition)
+    callbacks: list[Any] = [("fresh", FreshOptimizer())]
+    if protocol.stop_accuracy is not None:
+        callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy)))
+    if protocol.schedule == "one_cycle":
+        callbacks.append(("schedule", OneCycle()))
+    settings |= {
+        "criterion": nn.CrossEntropyLoss if protocol.criterion == "cross_entropy" else nets.SquaredLoss,
+        "lr": protocol.lr,
+        "optimizer__weight_decay": protocol.weight_decay,
+        "batch_size": protocol.batch_size,
+        "max_epochs": protocol.max_epochs,
+        "iterator_train__shuffle": True,
+        "iterator_valid__batch_size": 512,
+        "warm_start": protocol.warm_start,
+        "callbacks": callbacks,
+    }
+    if protocol.optimizer == "adam":
+        settings["optimizer"] = torch.optim.Adam
+    else:
+        settings["optimizer"] = torch.optim.SGD
+        settings |= {"optimizer__momentum": protocol.momentum, "optimizer__nesterov": protocol.momentum > 0}
+    if protocol.criterion == "squared":
+        # skorch knows no link for this loss: without one the "probabilities" would be the raw outputs
+        settings["predict_nonlinearity"] = softmax
+    kind = LossPredictionClassifier if addition == "loss prediction" else NeuralNetClassifier
+    return kind(**settings)
+
+
+def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:
+    if addition == "loss prediction":
+        raise InvalidParameterError(
+            "The strategies of a semi-supervised benchmark must do without learning_loss. Got learning_loss: its loss "
+            "prediction has no place in FixMatchClassifier. Leave it out, or run a supervised benchmark."
+        )
+    own = dict(protocol.semi_supervised or {})
+    if own.pop("flip", False):
+        own["augment"] = (WeakImage(flip=True), StrongImage(flip=True))
+    settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 512}
+    return FixMatchClassifier(**(settings | own))
+
+
+def softmax(outputs: torch.Tensor) -> torch.Tensor:
+    """Softmax over classes, at module level so that nets can be pickled."""
+    return outputs.softmax(dim=-1)
+
+
+def _module(
+    protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool
+) -> tuple[type[nn.Module], dict[str, Any]]:
+    name = protocol.net
+    params: dict[str, Any] = {"n_classes": n_classes}
+    if name == "mlp":
+        params["n_features"] = tuple(shape)
+    else:
+        params["in_channels"] = shape[0]
+        if name == "cnn":
+            params["image_size"] = shape[-1]
+    params |= dict(protocol.net_params)
+    if not dropout or params.get("dropout"):
+        return _NETS[name], params
+    if name in _WITHOUT_DROPOUT:
+        return DropoutBeforeLast, params | {"network": _NETS[name], "dropout": protocol.dropout}
+    if name == "vgg11" and "dropout" not in params:
+        return _NETS[name], params  # it has dropout by itself, for every strategy
+    return _NETS[name], params | {"dropout": protocol.dropout}
+
+
+class DropoutBeforeLast(nn.Module):
+    """A network with a last layer ``fc``, and dropout before it; the weights are those the network starts with."""
+
+    def __init__(self, network: type[nn.Module], dropout: float, **params: Any) -> None:
+        super().__init__()
+        self.network: Any = network(**params)
+        last: Any = self.network.fc
+        self.network.fc = nn.Sequential(nn.Dropout(dropout), last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        return self.network(x)
+
+
+class OneCycle(Callback):
+    """The learning rate rises to the net's ``lr`` and falls to almost zero over the epochs of one ``fit``.
+
+    ``torch.optim.lr_scheduler.OneCycleLR`` with the number of steps of this ``fit``, which grows with the labels.
+    """
+
+    def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
+        """Count the steps to come."""
+        self.scheduler_: Any = None
+
+    def on_epoch_begin(self, net: Any, dataset_train: Any = None, **kwargs: Any) -> None:
+        """Start the cycle with the first epoch, when the data is known."""
+        if self.scheduler_ is None:
+            size = net.get_params(deep=False)["batch_size"]
+            steps = -(-len(dataset_train) // size) * net.max_epochs
+            policy = torch.optim.lr_scheduler.OneCycleLR
+            self.scheduler_ = policy(net.optimizer_, max_lr=net.lr, total_steps=max(2, steps), cycle_momentum=False)
+
+    def on_batch_end(self, net: Any, training: bool = False, **kwargs: Any) -> None:
+        """One step of the cycle, except after the last: the next ``fit`` has its own."""
+        if training and self.scheduler_ is not None and self.scheduler_.last_epoch < self.scheduler_.total_steps - 1:
+            self.scheduler_.step()

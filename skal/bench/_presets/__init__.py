@@ -1,0 +1,37 @@
+"""The papers' protocols by name, each with a variant scaled down to two cores under ``NAME_scaled``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from skal.bench._presets import _dynamic_al, _npc, _ntk
+from skal.bench._protocol import Protocol
+from skal.exceptions import InvalidParameterError, parameter_message
+
+__all__ = ["PRESETS", "preset"]
+
+PRESETS: Mapping[str, tuple[Protocol, ...]] = MappingProxyType(_dynamic_al.presets() | _ntk.presets() | _npc.presets())
+
+
+def preset(name: str) -> tuple[Protocol, ...]:
+    """The protocols behind a preset's name: one, or several where the paper compares settings.
+
+    Parameters
+    ----------
+    name : str
+        One of ``skal.bench.PRESETS``.
+
+    Examples
+    --------
+    >>> from skal.bench import preset
+    >>> (protocol,) = preset("dynamic_al_table2")
+    >>> protocol.data, protocol.net, protocol.n_initial, protocol.batch, protocol.rounds, protocol.seeds
+    ('cifar10', 'cnn', 500, 250, 10, 5)
+    >>> [(p.rounds, p.batch) for p in preset("dynamic_al_table1")]
+    [(10, 100), (4, 250), (2, 500), (1, 1000)]
+    """
+    if name not in PRESETS:
+        expected = f"one of {', '.join(PRESETS)}"
+        raise InvalidParameterError(parameter_message("skal.bench", "preset", expected, name, "Choose one of these."))
+    return PRESETS[name]

@@ -1,0 +1,162 @@
+"""Every setting of a benchmark, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.validation import check_choice, check_integer, check_real
+
+__all__ = ["Protocol"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is run: data, network, training, labels and strategies.
+
+    Parameters
+    ----------
+    name : str
+        For the report's title.
+    data : str
+        A data set of :func:`skal.datasets.load`.
+    data_params : dict
+        Options of ``load``, such as ``image_size``.
+    inputs : {"signed", "unit", "standardized"}
+        Pixels in [−1, 1], as they come in [0, 1], or with mean 0 and variance 1 per channel of the training images.
+    n_pool, n_test : int or None
+        Use only so many training images (drawn anew for each seed, labels at the start included) and test images
+        (the same for all); None is all of them.
+    strategies : tuple of str
+        Each a function's name of :mod:`skal.strategies`, ``random`` or ``albl``, with parameters in parentheses where
+        they differ from the defaults: ``dynamic_al(gamma=0)``.
+    reference : str
+        The strategy that the others are compared with; the first one if it is not among them.
+    n_initial, batch, rounds, seeds : int
+        Labels at the start, labels per query, queries, repetitions.
+    start : {"random", "balanced", "zero_shot"}
+        How the first labels are drawn: uniformly; equally many of each class, which reads all labels of the pool; or by
+        the strategy itself, from a network with random weights.
+    net : str
+        ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``.
+    net_params : dict
+        Its parameters beside those that follow from the data.
+    dropout : float
+        Rate for strategies that need dropout (BALD), where ``net_params`` has none.
+    criterion : {"cross_entropy", "squared"}
+    optimizer : {"adam", "sgd"}
+    lr, momentum, weight_decay : float
+        Momentum is Nesterov's, for ``sgd`` alone.
+    schedule : {"constant", "one_cycle"}
+        ``one_cycle`` rises to ``lr`` and falls again over the ``max_epochs`` of every round.
+    batch_size, max_epochs : int
+    stop_accuracy : float or None
+        End a round's training as soon as the accuracy on the labelled set reaches it; None trains ``max_epochs``.
+    warm_start : bool
+        Go on from the weights of the round before, with a fresh optimiser; False starts every round from new weights.
+    semi_supervised : dict or None
+        Parameters of :class:`skal.semi_supervised.FixMatchClassifier`, which then trains on the whole pool, for
+        ``max_epochs``, in the place of a supervised network; ``flip=True`` lets augmentation mirror images. The
+        settings above from ``criterion`` to ``stop_accuracy`` have no meaning then; ``inputs`` must be ``"unit"``.
+    notes : str
+        What a reader should know; for a paper's protocol, what the paper leaves open.
+
+    Examples
+    --------
+    >>> from skal.bench import Protocol
+    >>> Protocol(data="digits", strategies=("random", "margin"), rounds=3).n_labels
+    [20, 40, 60, 80]
+    """
+
+    name: str = "benchmark"
+    data: str = "digits"
+    data_params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: str = "signed"
+    n_pool: int | None = None
+    n_test: int | None = None
+    strategies: tuple[str, ...] = ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc")
+    reference: str = "random"
+    n_initial: int = 20
+    batch: int = 20
+    rounds: int = 5
+    seeds: int = 3
+    start: str = "random"
+    net: str = "cnn"
+    net_params: Mapping[str, Any] = field(default_factory=dict)
+    dropout: float = 0.25
+    criterion: str = "cross_entropy"
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    batch_size: int = 64
+    max_epochs: int = 200
+    stop_accuracy: float | None = 0.99
+    warm_start: bool = True
+    semi_supervised: Mapping[str, Any] | None = None
+    notes: str = ""
+
+    @property
+    def n_labels(self) -> list[int]:
+        """The budgets: labels at the start and after every query."""
+        return [self.n_initial + k * self.batch for k in range(self.rounds + 1)]
+
+    def with_settings(self, **settings: Any) -> Protocol:
+        """A protocol with some settings replaced, by name."""
+        known = {entry.name for entry in fields(self)}
+        if unknown := sorted(set(settings) - known):
+            raise InvalidTypeError(
+                f"The settings of a benchmark must be among {', '.join(sorted(known))}. Got {', '.join(unknown)}. "
+                "See skal.bench.Protocol."
+            )
+        return replace(self, **settings)
+
+    def check(self) -> Protocol:
+        """Refuse values that cannot be run, before anything is."""
+        owner = "Protocol"
+        check_integer(owner, "rounds", self.rounds, 0)
+        for name in ("n_initial", "batch", "seeds", "batch_size", "max_epochs"):
+            check_integer(owner, name, getattr(self, name), 1)
+        for name in ("n_pool", "n_test"):
+            check_integer(owner, name, getattr(self, name), 1, optional=True)
+        choices: dict[str, list[Any]] = {
+            "inputs": ["signed", "unit", "standardized"],
+            "start": ["random", "balanced", "zero_shot"],
+            "criterion": ["cross_entropy", "squared"],
+            "optimizer": ["adam", "sgd"],
+            "schedule": ["constant", "one_cycle"],
+            "warm_start": [True, False],
+        }
+        for name, allowed in choices.items():
+            check_choice(owner, name, getattr(self, name), allowed)
+        check_real(owner, "lr", self.lr, 0)
+        check_real(owner, "momentum", self.momentum, 0, 1)
+        check_real(owner, "weight_decay", self.weight_decay, 0)
+        check_real(owner, "dropout", self.dropout, 0, 1)
+        if self.stop_accuracy is not None:
+            check_real(owner, "stop_accuracy", self.stop_accuracy, 0, 1)
+        if self.semi_supervised is not None and self.inputs != "unit":
+            remedy = "Set inputs='unit'."
+            expected = "'unit' where images are augmented"
+            raise InvalidParameterError(parameter_message(owner, "inputs", expected, self.inputs, remedy))
+        if len(set(self.strategies)) != len(self.strategies) or not self.strategies:
+            remedy = "Name each once; tell copies apart by their names in a mapping."
+            expected = "one or more different strategies"
+            raise InvalidParameterError(
+                parameter_message(owner, "strategies", expected, tuple(self.strategies), remedy)
+            )
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings, as JSON takes them."""
+        settings = asdict(self)
+        settings["strategies"] = list(self.strategies)
+        return settings
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Protocol:
+        """The protocol that :meth:`as_dict` describes."""
+        return cls().with_settings(**(dict(settings) | {"strategies": tuple(settings["strategies"])}))

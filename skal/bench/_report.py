@@ -1,0 +1,184 @@
+"""A result as one HTML page that needs nothing else, as Markdown, and as a table in the terminal."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from tabulate import tabulate
+
+from skal._version import __version__
+from skal.bench import _plots
+from skal.bench._store import write_text
+from skal.bench._tables import Section, headline, sections
+
+if TYPE_CHECKING:
+    from skal.bench._result import BenchmarkResult
+
+__all__ = ["html_report", "markdown_report", "terminal_report", "write_report"]
+
+_CAPTIONS = {
+    "curves": "Mean test accuracy by labels",
+    "difference": "Difference from the reference",
+    "time": "Query time against final accuracy",
+    "overlap": "Overlap of what was queried",
+}
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; }
+body { max-width: 62rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.88rem; }
+th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } th { border-bottom: 2px solid #888; }
+.wide td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
+.wide th:last-child { text-align: left; }
+ul.verdicts { padding-left: 1.2rem; } p.note { color: #444; font-size: 0.9rem; max-width: 46rem; }
+figure { margin: 1rem 0; }
+img { width: 100%; min-width: 30rem; max-width: 44rem; height: auto; display: block; }
+figcaption { color: #444; font-size: 0.9rem; }
+"""
+
+
+def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Path:
+    """Write ``report.html``, ``report.md``, a PNG per figure and a CSV per table; return the page's path.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skal.bench import run_benchmark, write_report
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(result, folder).name
+    'report.html'
+    """
+    folder = Path(folder)
+    figures = _figures(result)
+    write_text(folder / "report.html", _page(result, figures))
+    write_text(folder / "report.md", markdown_report(result))
+    result.write_tables(folder)
+    result.tests().to_csv(folder / "tests.csv")
+    result.pairwise().to_csv(folder / "pairwise.csv", index=False)
+    result.penalties().to_csv(folder / "penalties.csv")
+    result.overlap().to_csv(folder / "overlap.csv")
+    for kind, figure in figures.items():
+        figure.savefig(folder / f"{kind}.png", dpi=120)
+    return folder / "report.html"
+
+
+def html_report(result: BenchmarkResult) -> str:
+    """A page without scripts and without links to other files: figures are inside, as SVG.
+
+    Examples
+    --------
+    >>> from skal.bench import html_report, run_benchmark
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+    >>> html_report(result).count("<img")
+    4
+    """
+    return _page(result, _figures(result))
+
+
+def _figures(result: BenchmarkResult) -> dict[str, Figure]:
+    figures = {kind: result.plot(kind).figure for kind in _plots.KINDS}
+    for figure in figures.values():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out now, and not again for every format
+    return figures
+
+
+def _page(result: BenchmarkResult, figures: dict[str, Figure]) -> str:
+    title = html.escape(_title(result))
+    verdicts = "".join(f"<li>{html.escape(line)}</li>" for line in headline(result))
+    notes = f"<p class='note'>{html.escape(result.protocol.notes)}</p>" if result.protocol.notes else ""
+    images = "".join(_image(figure, _CAPTIONS[kind]) for kind, figure in figures.items())
+    tables = [_html_table(section) for section in sections(result)]
+    return (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{title}</title><link rel='icon' href='data:,'><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{title}</h1>\n{notes}\n<h2>Verdict</h2>\n<ul class='verdicts'>{verdicts}</ul>\n"
+        f"{tables[0]}\n<h2>Figures</h2>\n{images}\n{''.join(tables[1:])}\n"
+        f"<p class='note'>Made with skal {__version__}.</p>\n</body></html>\n"
+    )
+
+
+def _image(figure: Figure, caption: str) -> str:
+    buffer = io.BytesIO()
+    # no date and no random ids: the same result gives the same page
+    with mpl.rc_context({"svg.hashsalt": "skal"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    data = base64.b64encode(buffer.getvalue()).decode()
+    caption = html.escape(caption)
+    return (
+        f"<figure><div class='scroll'><img alt='{caption}' src='data:image/svg+xml;base64,{data}'></div>"
+        f"<figcaption>{caption}</figcaption></figure>\n"
+    )
+
+
+def _html_table(section: Section) -> str:
+    header, *rows = section.rows
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+    note = f"<p class='note'>{html.escape(section.note)}</p>" if section.note else ""
+    kind = " wide" if section.title in {"Settings", "Warnings"} else ""
+    return (
+        f"<h2>{html.escape(section.title)}</h2>\n{note}\n"
+        f"<div class='scroll{kind}'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def markdown_report(result: BenchmarkResult) -> str:
+    """The verdicts and every table, with links to the figures beside it.
+
+    Examples
+    --------
+    >>> from skal.bench import markdown_report, run_benchmark
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=1, max_epochs=2, n_pool=100)
+    >>> print(markdown_report(result).splitlines()[4])
+    - margin: not enough seeds: one run cannot tell a difference from Random from noise.
+    """
+    parts = [f"# {_title(result)}", result.protocol.notes, "## Verdict"]
+    parts.append("\n".join(f"- {line}" for line in headline(result)))
+    tables = [f"## {s.title}\n\n{s.note}\n\n{markdown_table(s)}".replace("\n\n\n", "\n") for s in sections(result)]
+    figures = "\n\n".join(f"![{_CAPTIONS[kind]}]({kind}.png)" for kind in _plots.KINDS)
+    parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(section: Section) -> str:
+    """The table of a section, with bars in cells escaped."""
+    header, *rows = [[cell.replace("|", "\\|") for cell in row] for row in section.rows]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def terminal_report(result: BenchmarkResult) -> str:
+    """Scores, the comparison with the reference, and the verdicts.
+
+    Examples
+    --------
+    >>> from skal.bench import run_benchmark, terminal_report
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=1, max_epochs=2, n_pool=100)
+    >>> print(terminal_report(result).splitlines()[0])
+    digits, mlp, 20 to 40 labels
+    """
+    parts = [_title(result)]
+    for section in sections(result)[:2]:
+        header, *rows = section.rows
+        table = tabulate(rows, header, disable_numparse=True, stralign="right", colalign=("left",))
+        parts.append(f"{section.title}. {section.note}\n\n{table}")
+    parts.append("\n".join(headline(result)))
+    return "\n\n".join(parts)
+
+
+def _title(result: BenchmarkResult) -> str:
+    protocol = result.protocol
+    name = "" if protocol.name == type(protocol).name else f"{protocol.name}: "
+    return f"{name}{protocol.data}, {protocol.net}, {result.n_labels[0]} to {result.n_labels[-1]} labels"

@@ -1,0 +1,238 @@
+"""The outcome of a benchmark: tables, tests, plots and verdicts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skal.bench import _plots
+from skal.bench._protocol import Protocol
+from skal.bench._run import Run
+from skal.bench._statistics import area, friedman, holm, paired_difference, penalty_matrix, wilcoxon
+from skal.bench._store import Store, write_text
+from skal.bench._verdict import Comparison, compare
+from skal.diagnostics import query_overlap
+from skal.exceptions import InvalidParameterError
+from skal.validation import check_choice
+
+__all__ = ["BenchmarkResult"]
+
+
+class BenchmarkResult:
+    """Runs of several strategies over paired seeds, and what can be said about them.
+
+    Comparisons use the seeds for which every strategy has finished.
+
+    Parameters
+    ----------
+    protocol : Protocol
+    runs : list of Run
+    details : dict, default=None
+        What else was recorded, such as the sizes of the data.
+
+    Examples
+    --------
+    >>> from skal.bench import run_benchmark
+    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=5, n_pool=200)
+    >>> result.table().columns.tolist()
+    [20, 40]
+    >>> len(result.to_frame())  # two strategies, two seeds, two budgets
+    8
+    """
+
+    def __init__(self, protocol: Protocol, runs: list[Run], details: dict[str, Any] | None = None) -> None:
+        self.protocol = protocol
+        self.details = dict(details or {})
+        order = {name: i for i, name in enumerate(protocol.strategies)}
+        self.runs = sorted((run for run in runs if run.strategy in order), key=lambda r: (order[r.strategy], r.seed))
+        if not self.runs:
+            raise InvalidParameterError("A result must have at least one finished run. Got none. Run the benchmark on.")
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.seeds)} seeds, {self.n_labels[-1]} labels"
+        return f"BenchmarkResult({self.protocol.name!r}: {', '.join(self.strategies)}; {sizes})"
+
+    @property
+    def strategies(self) -> list[str]:
+        """Those with finished runs, in the protocol's order."""
+        return list(dict.fromkeys(run.strategy for run in self.runs))
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that every strategy has finished."""
+        done = [{run.seed for run in self.runs if run.strategy == name} for name in self.strategies]
+        return sorted(set.intersection(*done))
+
+    @property
+    def n_missing(self) -> int:
+        """Runs of the protocol that have not finished."""
+        return len(self.protocol.strategies) * self.protocol.seeds - len(self.runs)
+
+    @property
+    def n_labels(self) -> np.ndarray:
+        """(budget,) labels."""
+        return np.array(self.runs[0].n_labels)
+
+    @property
+    def reference(self) -> str:
+        """The strategy that the others are compared with."""
+        return self.protocol.reference if self.protocol.reference in self.strategies else self.strategies[0]
+
+    @property
+    def scores(self) -> np.ndarray:
+        """(strategy, seed, budget) test scores of the paired seeds."""
+        if not self.seeds:
+            raise InvalidParameterError(
+                "Strategies are compared over seeds that all of them have finished. Got none. Run the benchmark on."
+            )
+        found = {(run.strategy, run.seed): run.scores for run in self.runs}
+        shape = (len(self.strategies), len(self.seeds), len(self.n_labels))
+        return np.array([[found[name, seed] for seed in self.seeds] for name in self.strategies]).reshape(shape)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per strategy, seed and budget, unpaired seeds included.
+
+        ``seconds_query`` is NaN at the start, unless the strategy chose the first labels, too.
+        """
+        rows = [
+            {
+                "strategy": run.strategy,
+                "seed": run.seed,
+                "round": k,
+                "n_labels": run.n_labels[k],
+                "score": run.scores[k],
+                "train_score": run.train_scores[k],
+                "seconds_fit": run.seconds_fit[k],
+                "seconds_query": seconds[k],
+            }
+            for run, seconds in ((run, _by_round(run)) for run in self.runs)
+            for k in range(len(run.n_labels))
+        ]
+        return pd.DataFrame(rows)
+
+    def table(self) -> pd.DataFrame:
+        """Test score in percent, mean ± standard deviation over seeds: a row per strategy, a column per budget."""
+        mean, std = self.means(), self.stds()
+        cells = [
+            [f"{100 * m:.1f}" if np.isnan(s) else f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(*row, strict=True)]
+            for row in zip(mean.to_numpy(), std.to_numpy(), strict=True)
+        ]
+        return pd.DataFrame(cells, index=mean.index, columns=mean.columns)
+
+    def means(self) -> pd.DataFrame:
+        """Mean score over the paired seeds: strategy × budget."""
+        return self._by_budget(self.scores.mean(axis=1))
+
+    def stds(self) -> pd.DataFrame:
+        """Sample standard deviation over the paired seeds, NaN with one: strategy × budget."""
+        scores = self.scores
+        spread = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else np.full_like(scores[:, 0], np.nan)
+        return self._by_budget(spread)
+
+    def _by_budget(self, values: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame(values, index=pd.Index(self.strategies, name="strategy"), columns=self.n_labels)
+
+    def areas(self) -> pd.DataFrame:
+        """Area under the budget curve, as a mean score: strategy × seed."""
+        index = pd.Index(self.strategies, name="strategy")
+        return pd.DataFrame(area(self.n_labels, self.scores), index=index, columns=self.seeds)
+
+    def comparisons(self) -> list[Comparison]:
+        """Every strategy against the reference, each with its verdict in words."""
+        return compare(self.strategies, self.n_labels, self.scores, self.reference)
+
+    def tests(self) -> pd.DataFrame:
+        """The comparisons as a table: area, difference from the reference with its 95 % interval, p-values, verdict."""
+        rows = [asdict(comparison) | {"verdict": comparison.verdict} for comparison in self.comparisons()]
+        columns = [*Comparison.__dataclass_fields__, "verdict"]
+        return pd.DataFrame(rows, columns=columns).set_index("strategy")
+
+    def friedman(self) -> tuple[float, float]:
+        """Statistic and p-value of Friedman's test on the areas: is there any difference among all strategies?"""
+        return friedman(self.areas().to_numpy())
+
+    def pairwise(self) -> pd.DataFrame:
+        """Post-hoc tests on the areas of all pairs of strategies, with Holm's correction over the pairs."""
+        areas = self.areas()
+        rows = []
+        for a, b in combinations(self.strategies, 2):
+            first, second = areas.loc[a].to_numpy(), areas.loc[b].to_numpy()
+            ranks = wilcoxon(first, second) if len(first) > 1 else np.nan
+            difference = paired_difference(first, second)
+            rows.append({"a": a, "b": b, **difference._asdict(), "p_wilcoxon": ranks})
+        frame = pd.DataFrame(rows, columns=["a", "b", "mean", "low", "high", "p", "p_wilcoxon"])
+        frame["p_holm"] = holm(frame["p"].to_numpy())
+        frame["p_wilcoxon_holm"] = holm(frame["p_wilcoxon"].to_numpy())
+        return frame
+
+    def penalties(self) -> pd.DataFrame:
+        """BADGE's pairwise penalties: the share of budgets at which the row's strategy beats the column's."""
+        after_query = max(1, len(self.n_labels) - 1)
+        penalties = penalty_matrix(self.scores[:, :, -after_query:])
+        return pd.DataFrame(penalties, index=self.strategies, columns=self.strategies)
+
+    def overlap(self) -> pd.DataFrame:
+        """Intersection over union of what the strategies queried, without the labels at the start."""
+        trials: dict[str, list[list[int]]] = {name: [] for name in self.strategies}
+        for run in self.runs:
+            if run.seed in self.seeds:
+                trials[run.strategy].append([index for batch in run.queried for index in batch])
+        return query_overlap(trials)
+
+    def times(self) -> pd.DataFrame:
+        """Mean seconds per round: ``query``, and ``fit`` after it."""
+        frame = self.to_frame()
+        after = frame[frame["round"] >= (frame["round"].max() > 0)]
+        means = after.groupby("strategy", sort=False)[["seconds_query", "seconds_fit"]].mean()
+        return means.loc[self.strategies].rename(columns=lambda name: name.removeprefix("seconds_"))
+
+    def plot(self, kind: str = "curves", ax: Any = None) -> Any:
+        """Draw a figure.
+
+        Parameters
+        ----------
+        kind : {"curves", "difference", "time", "overlap"}, default="curves"
+            Scores by labels; the difference from the reference with its 95 % interval; query time against the final
+            score; the overlap of what was queried.
+        ax : matplotlib Axes or None, default=None
+            None makes a figure of its own, without pyplot: ``result.plot().figure.savefig("curves.png")``.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.KINDS))
+        return _plots.KINDS[kind](self, _plots.new_axes() if ax is None else ax)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``."""
+        store = Store(folder)
+        store.open(self.protocol, self.details)
+        for run in self.runs:
+            store.write(run)
+        self.write_tables(folder)
+
+    def write_tables(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``results.csv``, which is the same for every repetition, and ``timings.csv``, which is not."""
+        store, frame = Store(folder), self.to_frame()
+        seconds = ["seconds_fit", "seconds_query"]
+        write_text(store.folder / "results.csv", frame.drop(columns=seconds).to_csv(index=False))
+        keys = ["strategy", "seed", "round", "n_labels"]
+        write_text(store.folder / "timings.csv", frame[keys + seconds].to_csv(index=False))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> BenchmarkResult:
+        """Read a folder, of a benchmark that has ended or of one that has not."""
+        store = Store(folder)
+        protocol, details = store.settings()
+        found = [store.read(name, seed) for name in protocol.strategies for seed in range(protocol.seeds)]
+        return cls(protocol, [run for run in found if run is not None], details)
+
+
+def _by_round(run: Run) -> list[float]:
+    return [np.nan] * (len(run.n_labels) - len(run.seconds_query)) + run.seconds_query

@@ -1,0 +1,219 @@
+"""The comparisons of the papers as pure functions of arrays.
+
+Shapes: ``scores`` is (strategy, seed, budget), paired along the seeds; ``areas`` is (strategy, seed); ``n_labels`` is
+(budget,), increasing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import integrate, special, stats
+
+__all__ = [
+    "Difference",
+    "area",
+    "friedman",
+    "holm",
+    "labels_saved",
+    "paired_difference",
+    "penalty_matrix",
+    "wilcoxon",
+    "wilcoxon_floor",
+]
+
+
+class Difference(NamedTuple):
+    """A mean of paired differences, its t-interval, and the p-value of the paired t-test."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def area(n_labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Area under the budget curve by the trapezoidal rule, divided by the range of the budget: a mean score.
+
+    Parameters
+    ----------
+    n_labels : (budget,) array
+    scores : (..., budget) array
+
+    Returns
+    -------
+    (...) array
+
+    Examples
+    --------
+    >>> round(float(area(np.array([10, 20, 40]), np.array([0.2, 0.4, 0.6]))), 6)
+    0.433333
+    """
+    n_labels = np.asarray(n_labels, dtype=float)
+    scores = np.asarray(scores, dtype=float)
+    if len(n_labels) == 1:
+        return scores[..., 0]
+    return integrate.trapezoid(scores, n_labels, axis=-1) / (n_labels[-1] - n_labels[0])
+
+
+def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Difference:
+    """Mean of ``a − b`` over seeds with its t-interval, and the two-sided p-value of the paired t-test.
+
+    One seed has neither interval nor p-value: both are NaN. So is the p-value of differences that are all the same and
+    not zero, which a t-test would call certain: accuracies are multiples of one over the size of the test set, and a
+    few of them agree by chance. Differences that are all zero have p = 1.
+
+    Examples
+    --------
+    >>> mean, low, high, p = paired_difference(np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 0.0]))
+    >>> mean, round(low, 3), round(high, 3), round(p, 4)
+    (2.0, -0.484, 4.484, 0.0742)
+    """
+    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
+    n = len(d)
+    mean = float(d.mean())
+    if n < 2:
+        return Difference(mean, np.nan, np.nan, np.nan)
+    error = float(d.std(ddof=1)) / math.sqrt(n)
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return Difference(mean, mean, mean, 1.0 if abs(mean) <= 1e-12 else np.nan)
+    half = float(special.stdtrit(n - 1, 0.5 + confidence / 2)) * error
+    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
+    return Difference(mean, mean - half, mean + half, p)
+
+
+def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test; 1 where there is no difference at all.
+
+    Examples
+    --------
+    >>> wilcoxon(np.arange(1.0, 7.0), np.zeros(6))
+    0.03125
+    """
+    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
+    # sums of floating-point scores: what should be tied differs in the last digits
+    d = np.round(d, 12)
+    d = d[d != 0]  # Wilcoxon's own treatment of zeros, scipy's default
+    if len(d) == 0:
+        return 1.0
+    # few seeds: exact with ties, too, where some releases of scipy take a normal approximation
+    return _exact_signed_rank(d) if len(d) <= 12 else float(stats.wilcoxon(d).pvalue)
+
+
+def _exact_signed_rank(d: np.ndarray) -> float:
+    """All 2ⁿ signs of the (mid)ranks: the permutation distribution of the rank sum."""
+    ranks = stats.rankdata(np.abs(d))
+    signs = (np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1
+    sums = signs @ ranks
+    centre = ranks.sum() / 2
+    observed = abs(ranks[d > 0].sum() - centre)
+    return float((np.abs(sums - centre) >= observed - 1e-9).mean())
+
+
+def wilcoxon_floor(n_seeds: int) -> float:
+    """The smallest p-value that Wilcoxon's two-sided test can give for so many seeds: ``2^(1 − n)``.
+
+    Examples
+    --------
+    >>> wilcoxon_floor(3), wilcoxon_floor(6)
+    (0.25, 0.03125)
+    """
+    return 2.0 ** (1 - n_seeds)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values adjusted by Holm's step-down method; NaN stays NaN and does not count as a test.
+
+    Examples
+    --------
+    >>> holm(np.array([0.01, 0.04, 0.03])).round(2)
+    array([0.03, 0.06, 0.06])
+    """
+    p = np.asarray(p, dtype=float)
+    adjusted = np.full(p.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    factors = len(order) - np.arange(len(order))
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(factors * p[order]))
+    return adjusted
+
+
+def friedman(areas: np.ndarray) -> tuple[float, float]:
+    """Friedman's test over strategies with seeds as blocks: statistic and p-value.
+
+    NaN with fewer than three strategies or two seeds. Without any difference in ranks the statistic is 0.
+
+    Parameters
+    ----------
+    areas : (strategy, seed) array
+    """
+    areas = np.round(np.asarray(areas, dtype=float), 12)
+    if areas.shape[0] < 3 or areas.shape[1] < 2:
+        return np.nan, np.nan
+    if (areas == areas[:1]).all():
+        return 0.0, 1.0
+    result = stats.friedmanchisquare(*areas)
+    return float(result.statistic), float(result.pvalue)
+
+
+def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray:
+    """Pairwise penalties of BADGE's authors: ``P[i, j]`` is the share of budgets at which strategy i beats j.
+
+    At a budget, i beats j if the t-score ``√n μ/σ`` of the paired differences exceeds the two-sided quantile, 2.776 for
+    the 5 seeds of their paper. The column's mean says how often a strategy is beaten: lower is better. Over several
+    experiments matrices are added. Many t-tests without a correction: a summary, not a verdict.
+
+    Parameters
+    ----------
+    scores : (strategy, seed, budget) array
+        Higher is better. Leave the budget before the first query out.
+
+    Returns
+    -------
+    (strategy, strategy) array
+        NaN with fewer than two seeds.
+    """
+    scores = np.asarray(scores, dtype=float)
+    n_strategies, n_seeds, _ = scores.shape
+    if n_seeds < 2:
+        return np.full((n_strategies, n_strategies), np.nan)
+    threshold = special.stdtrit(n_seeds - 1, 1 - significance / 2)
+    difference = scores[:, None] - scores[None]  # (i, j, seed, budget)
+    mean, spread = difference.mean(axis=2), difference.std(axis=2, ddof=1)
+    # without a spread there is no t-score: see paired_difference
+    beats = (spread > 1e-12) & (np.sqrt(n_seeds) * mean > threshold * spread)
+    return beats.mean(axis=2)
+
+
+def labels_saved(n_labels: np.ndarray, curve: np.ndarray, target: float) -> float:
+    """Labels that a curve needs less than the whole budget to come up to a target and stay there.
+
+    Linear between budgets. It is the last crossing that counts: the first one of a noisy curve comes early by
+    luck, and Random would save labels against itself.
+
+    Parameters
+    ----------
+    n_labels, curve : (budget,) arrays
+    target : float
+
+    Returns
+    -------
+    float
+        NaN if the curve ends below the target.
+
+    Examples
+    --------
+    >>> labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.7, 0.9]), 0.8)
+    10.0
+    """
+    n_labels, curve = np.asarray(n_labels, dtype=float), np.asarray(curve, dtype=float)
+    below = np.flatnonzero(curve < target - 1e-12)
+    if len(below) == 0:
+        return float(n_labels[-1] - n_labels[0])
+    last = below[-1]
+    if last == len(curve) - 1:
+        return np.nan
+    share = (target - curve[last]) / (curve[last + 1] - curve[last])
+    return float(n_labels[-1] - (n_labels[last] + share * (n_labels[last + 1] - n_labels[last])))

@@ -1,0 +1,135 @@
+"""A benchmark's folder: settings, and one pair of files per finished run, each written in one step.
+
+::
+
+    settings.json     the protocol
+    runs/*.json       what came out: scores, indices, settings and versions; the same whenever it is run again
+    timings/*.json    how long it took, and what was warned about, which is not
+    results.csv       all scores in one table, once all runs have finished
+    timings.csv       all seconds
+    checkpoints/      of runs that have not finished
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from skal.bench._protocol import Protocol
+from skal.bench._run import Run
+from skal.exceptions import InvalidParameterError, SkalError
+
+__all__ = ["Store", "StoreError", "write_text"]
+
+# these may grow in a folder: runs that are there stay valid
+_GROWING = {"strategies", "seeds", "name", "notes", "reference"}
+_OUTCOME = ("strategy", "seed", "n_labels", "scores", "train_scores", "initial", "queried", "record")
+# not the same when a run is made again; one that was interrupted has no warnings from before
+_ASIDE = ("seconds_fit", "seconds_query", "warnings")
+
+
+class StoreError(SkalError, ValueError):
+    """A folder does not hold a benchmark, or a damaged one."""
+
+
+class Store:
+    """The folder of one benchmark."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def open(self, protocol: Protocol, details: dict[str, Any]) -> None:
+        """Write the settings, or refuse a folder with runs under others."""
+        settings = {"protocol": protocol.as_dict(), "details": details}
+        path = self.folder / "settings.json"
+        if path.exists():
+            before = self._json(path)
+            self._refuse_other(before, json.loads(json.dumps(settings)))
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        (self.folder / "timings").mkdir(exist_ok=True)
+        write_text(path, _dump(settings))
+
+    def _refuse_other(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        old, new = before["protocol"] | before["details"], now["protocol"] | now["details"]
+        changed = [
+            f"{name}: {old.get(name)!r} → {new.get(name)!r}"
+            for name in sorted(set(old) | set(new))
+            if name not in _GROWING and old.get(name) != new.get(name)
+        ]
+        if changed:
+            raise InvalidParameterError(
+                f"The folder {self.folder} must hold runs of this benchmark, or none. Got one with other settings "
+                f"({'; '.join(changed)}). Choose another folder, or remove this one."
+            )
+
+    def settings(self) -> tuple[Protocol, dict[str, Any]]:
+        """The protocol, and what else was recorded."""
+        path = self.folder / "settings.json"
+        if not path.exists():
+            raise StoreError(
+                f"{self.folder} holds no benchmark: settings.json is missing. Pass skal bench's --out folder."
+            )
+        settings = self._json(path)
+        return Protocol.from_dict(settings["protocol"]), settings["details"]
+
+    def write(self, run: Run) -> None:
+        """Save a finished run; its outcome last, since that is what says that it is finished."""
+        stem = _stem(run.strategy, run.seed)
+        write_text(self.folder / "timings" / f"{stem}.json", _dump({name: getattr(run, name) for name in _ASIDE}))
+        write_text(self.folder / "runs" / f"{stem}.json", _dump({name: getattr(run, name) for name in _OUTCOME}))
+        shutil.rmtree(self.checkpoint(run.strategy, run.seed), ignore_errors=True)
+
+    def read(self, strategy: str, seed: int) -> Run | None:
+        """A finished run, or None."""
+        stem = _stem(strategy, seed)
+        path = self.folder / "runs" / f"{stem}.json"
+        if not path.exists():
+            return None
+        outcome = self._json(path)
+        try:
+            return Run(**outcome, **self._json(self.folder / "timings" / f"{stem}.json"))
+        except (TypeError, FileNotFoundError) as error:
+            raise StoreError(f"{path} is not a run of a benchmark ({error}). Delete it, and run again.") from error
+
+    def checkpoint(self, strategy: str, seed: int) -> Path:
+        """Where a run may keep what it needs to go on."""
+        return self.folder / "checkpoints" / _stem(strategy, seed)
+
+    def close(self) -> None:
+        """Remove what only unfinished runs need."""
+        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+
+    def _json(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise StoreError(f"{path} is damaged ({error}). Delete it, and run again: the rest is kept.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: whoever reads it, whenever, finds all of it or what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # a name of its own for each process: two of them may write the same file
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _stem(strategy: str, seed: int) -> str:
+    """A file name that any system takes, different for different strategies."""
+    plain = re.sub(r"[^\w.-]+", "_", strategy)[:60].strip("_.")
+    if plain != strategy:
+        plain = f"{plain}-{crc32(strategy.encode()):08x}"
+    return f"{plain}.seed{seed}"

@@ -1,0 +1,139 @@
+"""Is it better than the reference, or noise? One end point per strategy, one test, one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from skal.bench._statistics import area, holm, labels_saved, paired_difference, wilcoxon, wilcoxon_floor
+
+__all__ = ["ALPHA", "Comparison", "compare", "p_phrase", "p_text", "wilcoxon_note"]
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is known about one strategy against the reference; differences and areas in units of the score."""
+
+    strategy: str
+    area: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    p_wilcoxon: float
+    p_wilcoxon_holm: float
+    labels_saved: float
+    ahead: int  # budgets after the first query at which the mean is above the reference's
+    behind: int
+    n_budgets: int
+    n_seeds: int
+    reference: str
+
+    @property
+    def outcome(self) -> str:
+        """``better``, ``worse``, ``not distinguishable`` or ``not testable``."""
+        if np.isnan(self.p_holm):
+            return "not testable"
+        if self.p_holm > ALPHA:
+            return "not distinguishable"
+        return "better" if self.difference > 0 else "worse"
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        name = "Random" if self.reference == "random" else self.reference
+        if self.n_seeds < 2:
+            return f"not enough seeds: one run cannot tell a difference from {name} from noise"
+        if self.outcome == "not testable":
+            return f"not testable: the difference from {name} is the same for every seed, so that its noise is unknown"
+        if self.outcome == "not distinguishable":
+            few = f" with only {self.n_seeds} seeds" if self.n_seeds < 5 else ""
+            possible = f"a difference of {_points(self.low)} to {_points(self.high)} points remains possible{few}"
+            return f"not distinguishable from {name}, {p_phrase(self.p_holm)}: {possible}"
+        where = _where(self.ahead if self.outcome == "better" else self.behind, self.n_budgets)
+        interval = f"95 % interval of the difference {_points(self.low)} to {_points(self.high)} points"
+        return f"{self.outcome} than {name} {where}, {p_phrase(self.p_holm)} ({interval})"
+
+
+def compare(names: list[str], n_labels: np.ndarray, scores: np.ndarray, reference: str) -> list[Comparison]:
+    """Compare every strategy with the reference over paired seeds.
+
+    The end point is the area under the budget curve, one number per run, so that looking at many budgets does not
+    multiply the chances of a false alarm; the p-values of the strategies are corrected by Holm's method. The number of
+    budgets at which the mean is ahead only describes a difference that this test has found.
+
+    Parameters
+    ----------
+    names : list of str
+        Of the strategies.
+    n_labels : (budget,) array
+    scores : (strategy, seed, budget) array
+    reference : str
+        One of the names.
+    """
+    position = names.index(reference)
+    others = [i for i in range(len(names)) if i != position]
+    areas = area(n_labels, scores)
+    differences = [paired_difference(areas[i], areas[position]) for i in others]
+    ranks = [wilcoxon(areas[i], areas[position]) if areas.shape[1] > 1 else np.nan for i in others]
+    adjusted = holm(np.array([difference.p for difference in differences]))
+    adjusted_ranks = holm(np.array(ranks))
+    means = scores.mean(axis=1)  # (strategy, budget)
+    results = []
+    for k, i in enumerate(others):
+        # before the first query all are alike, unless the strategies chose that, too
+        gaps = np.round((means[i] - means[position])[-max(1, len(n_labels) - 1) :], 12)
+        results.append(
+            Comparison(
+                strategy=names[i],
+                area=float(areas[i].mean()),
+                difference=differences[k].mean,
+                low=differences[k].low,
+                high=differences[k].high,
+                p=differences[k].p,
+                p_holm=float(adjusted[k]),
+                p_wilcoxon=ranks[k],
+                p_wilcoxon_holm=float(adjusted_ranks[k]),
+                labels_saved=labels_saved(n_labels, means[i], means[position, -1]),
+                ahead=int((gaps > 0).sum()),
+                behind=int((gaps < 0).sum()),
+                n_budgets=len(gaps),
+                n_seeds=areas.shape[1],
+                reference=reference,
+            )
+        )
+    return results
+
+
+def wilcoxon_note(n_seeds: int, n_tests: int) -> str:
+    """Say so if Wilcoxon's test cannot find anything with so few seeds, whatever the scores; else nothing."""
+    if n_tests == 0 or wilcoxon_floor(n_seeds) * n_tests <= ALPHA:
+        return ""
+    enough = next(n for n in range(1, 64) if wilcoxon_floor(n) * n_tests <= ALPHA)
+    return (
+        f"Wilcoxon's test has not enough seeds: with {n_seeds} its smallest possible p-value is "
+        f"{wilcoxon_floor(n_seeds):.3g} before Holm's correction for {n_tests} "
+        f"{'test' if n_tests == 1 else 'tests'}; {enough} seeds would be needed."
+    )
+
+
+def p_text(p: float) -> str:
+    """A p-value for reading."""
+    return "–" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def p_phrase(p: float) -> str:
+    """The same, with the relation."""
+    return f"p {p_text(p)}" if p < 0.001 else f"p = {p_text(p)}"
+
+
+def _where(count: int, n_budgets: int) -> str:
+    return "at every budget" if count == n_budgets else f"overall, at {count} of {n_budgets} budgets"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.2f}".replace("-", "−")

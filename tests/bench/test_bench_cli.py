@@ -1,0 +1,58 @@
+"""``skal bench`` and ``skal report``, called as functions."""
+
+import pytest
+
+from skal import cli
+from skal.bench import PRESETS, Protocol
+
+TINY = ["--data", "digits", "--net", "mlp", "--initial", "10", "--batch", "5", "--rounds", "1", "--seeds", "2"]
+TINY += ["--epochs", "2", "--pool", "60", "--test", "40"]
+
+
+def test_bench_then_report(tmp_path, capsys):
+    out = tmp_path / "out"
+    strategies = "random,margin,dynamic_al(gamma=0)"
+    assert cli.main(["bench", *TINY, "--strategies", strategies, "--jobs", "1", "--out", str(out)]) == 0
+    first = capsys.readouterr()
+    assert "dynamic_al(gamma=0): not " in first.out
+    assert "6/6" in first.err
+    assert f"Report: {out / 'report.html'}" in first.out
+    (out / "report.html").unlink()
+    assert cli.main(["report", str(out)]) == 0
+    assert capsys.readouterr().out == first.out
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_a_preset_of_several_protocols_has_a_folder_for_each(tmp_path, capsys, monkeypatch):
+    pair = (Protocol(name="a", net_params={"depth": 9}), Protocol(name="b", warm_start=False))
+    monkeypatch.setattr("skal.bench._presets.PRESETS", {"pair": pair})
+    monkeypatch.setattr("skal.bench.write_report", lambda result, folder: folder)  # slow, and tried above
+    arguments = ["bench", "--preset", "pair", *TINY, "--strategies", "random,entropy", "--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    assert (tmp_path / "a" / "results.csv").exists()
+    assert (tmp_path / "b" / "results.csv").exists()
+    capsys.readouterr()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("Report: ") == 2
+
+
+def test_list(capsys):
+    assert cli.main(["bench", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split(":")[0] for line in out.splitlines()] == list(PRESETS)
+    assert "dynamic_al_table2: cifar10, cnn, 500 + 10 x 250" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--preset", "nothing"], "must be one of dynamic_al_table1"),
+        (["bench", "--strategies", "luck"], "Got 'luck'"),
+        (["bench", "--data", "no_such_data", "--data-home", "."], "no_such_data"),
+        (["report", "nowhere"], "settings.json is missing"),
+    ],
+)
+def test_mistakes_are_errors_without_a_traceback(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,286 @@
+"""Whole benchmarks, small ones: paired, repeatable, and the same however often they are interrupted."""
+
+import json
+import os
+import signal
+import time
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from skorch import NeuralNetClassifier
+
+from skal.base import QueryStrategy
+from skal.bench import BenchmarkError, BenchmarkResult, Protocol, run_benchmark
+from skal.bench._nets import make_net
+from skal.bench._specs import make_strategy
+from skal.datasets import load
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.nets import MLP
+from skal.network import preserved_rng
+from skal.strategies import Entropy, RandomSampling
+
+TINY = {
+    "net": "mlp",
+    "net_params": {"hidden": (16,)},
+    "n_initial": 10,
+    "batch": 5,
+    "rounds": 2,
+    "seeds": 2,
+    "n_pool": 80,
+    "n_test": 60,
+    "max_epochs": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def paired():
+    """Strategies of every kind: those with a network of their own, too."""
+    names = ["random", "entropy", "badge", "bald", "learning_loss", "albl"]
+    return run_benchmark(names, **TINY)
+
+
+def test_strategies_of_a_seed_have_the_same_start(paired):
+    for seed in range(2):
+        runs = {run.strategy: run for run in paired.runs if run.seed == seed}
+        assert len({tuple(run.initial) for run in runs.values()}) == 1
+        # the same weights, trained in the same way on the same labels; dropout and the ranking loss train differently
+        assert len({runs[name].scores[0] for name in ("random", "entropy", "badge", "albl")}) == 1
+    assert len({tuple(run.initial) for run in paired.runs}) == 2
+
+
+def test_queries_are_positions_in_the_training_set_and_never_repeat(paired):
+    for run in paired.runs:
+        asked = run.initial + [index for batch in run.queried for index in batch]
+        assert len(set(asked)) == len(asked) == 20
+        assert max(asked) < 1435
+        assert [len(batch) for batch in run.queried] == [5, 5]
+        assert run.n_labels == [10, 15, 20]
+
+
+def test_the_pool_is_part_of_the_pairing(paired):
+    """A pool of 80 out of 1,435: two strategies of a seed can only have so much in common if they share it."""
+    for seed in range(2):
+        asked = {i for run in paired.runs if run.seed == seed for batch in run.queried for i in batch}
+        assert len(asked) <= 70
+
+
+@pytest.mark.parametrize("net", ["mlp", "cnn", "convnet", "resnet18", "wide_resnet"])
+@pytest.mark.parametrize("strategy", ["bald", "learning_loss"])
+def test_another_network_starts_with_the_same_weights(net, strategy):
+    params = {"resnet18": {"width": 4}, "wide_resnet": {"depth": 10, "width": 1}, "convnet": {"width": 4}}
+    protocol = Protocol(net=net, net_params=params.get(net, {}), max_epochs=1)
+    X, y = np.random.default_rng(0).normal(size=(4, 1, 8, 8)).astype("float32"), np.arange(4)
+    weights = []
+    for name in ("random", strategy):
+        with preserved_rng():
+            torch.manual_seed(3)
+            estimator = make_net(protocol, (1, 8, 8), 10, make_strategy(name)).set_params(lr=0.0).fit(X, y)
+        weights.append([p.detach() for p in estimator.module_.parameters()])
+    plain, other = weights
+    assert len(other) >= len(plain)
+    for a, b in zip(plain, other[: len(plain)], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    if strategy == "bald":
+        assert any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in estimator.module_.modules())
+
+
+def test_copies_of_a_strategy_are_different_draws():
+    names = {f"copy {k}": "random" for k in range(3)}
+    result = run_benchmark({"random": "random"} | names, **TINY | {"seeds": 1})
+    assert len({tuple(run.queried[0]) for run in result.runs}) == 4
+    # from round to round as well
+    positions = [np.searchsorted(sorted(run.queried[0]), run.queried[1]) for run in result.runs]
+    assert len({tuple(p) for p in positions}) > 1
+
+
+def test_results_do_not_depend_on_jobs_and_leave_global_generators_alone(paired):
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    threads = torch.get_num_threads()
+    again = run_benchmark(["random", "badge"], n_jobs=2, **TINY)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == numpy_before).all()
+    assert torch.get_num_threads() == threads
+    expected = {(run.strategy, run.seed): (run.scores, run.queried) for run in paired.runs}
+    for run in again.runs:
+        assert (run.scores, run.queried) == expected[run.strategy, run.seed]
+
+
+def test_folder_has_the_whole_record(tmp_path):
+    result = run_benchmark(["random", "margin"], out=tmp_path, **TINY | {"seeds": 1})
+    run = json.loads((tmp_path / "runs" / "margin.seed0.json").read_text())
+    assert run["record"]["strategy"] == "Margin()"
+    assert {"skal", "torch", "scikit-learn", "numpy", "python"} <= set(run["record"]["versions"])
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["protocol"]["max_epochs"] == 5
+    assert settings["details"]["train_shape"] == [1435, 1, 8, 8]
+    assert not (tmp_path / "checkpoints").exists()
+    assert BenchmarkResult.load(tmp_path).runs == result.runs
+
+
+def test_a_folder_grows_by_seeds_and_strategies_and_refuses_other_settings(tmp_path):
+    first = run_benchmark(["random"], out=tmp_path, **TINY | {"seeds": 1})
+    second = run_benchmark(["random", "margin"], out=tmp_path, **TINY)
+    assert second.runs[0] == first.runs[0]  # timings too: it was not run again
+    assert len(second.runs) == 4
+    with pytest.raises(InvalidParameterError, match="max_epochs: 5 → 6"):
+        run_benchmark(["random"], out=tmp_path, **TINY | {"max_epochs": 6})
+    with pytest.raises(InvalidParameterError, match="Give it another name"):
+        run_benchmark({"random": Entropy()}, out=tmp_path, **TINY)
+
+
+class Slow(RandomSampling):
+    """Leaves time to be killed in."""
+
+    def _select(self, context, n_instances):
+        time.sleep(0.03)
+        return super()._select(context, n_instances)
+
+
+def _contents(folder):
+    files = [*(folder / "runs").iterdir(), folder / "results.csv", folder / "settings.json"]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+def test_killed_at_random_and_restarted_gives_the_same_files(tmp_path):
+    strategies = {"random": Slow(), "badge": "badge"}
+    run_benchmark(strategies, out=tmp_path / "whole", **TINY)
+    rng, kills = np.random.default_rng(0), 0
+    for attempt in range(100):
+        child = os.fork()
+        if child == 0:
+            try:
+                run_benchmark(strategies, out=tmp_path / "killed", **TINY)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        time.sleep(rng.uniform(0.02, 0.1 + 0.05 * attempt))  # longer and longer, for machines of any speed
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        kills += 1
+    else:
+        pytest.fail("it never came to an end")
+    assert kills > 0
+    assert _contents(tmp_path / "killed") == _contents(tmp_path / "whole")
+
+
+class Loud(RandomSampling):
+    """Warns at every query."""
+
+    def _select(self, context, n_instances):
+        warnings.warn("mind the gap", UserWarning, stacklevel=2)
+        return super()._select(context, n_instances)
+
+
+def test_warnings_are_kept_and_not_raised_or_printed():
+    result = run_benchmark({"random": "random", "loud": Loud()}, **TINY | {"seeds": 1})
+    assert [run.warnings for run in result.runs] == [[], ["UserWarning: mind the gap"]]
+
+
+class Broken(QueryStrategy):
+    """Fails in the second round."""
+
+    needs_network = False
+
+    def __init__(self, fuse: int = 1) -> None:
+        self.fuse = fuse
+
+    def _select(self, context, n_instances):
+        if context.n_labelled > 10:
+            raise RuntimeError("out of luck")
+        return np.arange(n_instances), np.zeros(n_instances)
+
+
+def test_a_failing_strategy_does_not_take_the_others_with_it(tmp_path):
+    with pytest.raises(BenchmarkError, match="2 of 4 runs failed") as caught:
+        run_benchmark({"random": "random", "broken": Broken()}, out=tmp_path, **TINY)
+    assert "out of luck" in str(caught.value)
+    assert "broken, seed 1" in str(caught.value)
+    loaded = BenchmarkResult.load(tmp_path)
+    assert loaded.strategies == ["random"]
+    assert loaded.n_missing == 2
+
+
+def test_own_strategy_net_and_data():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 4)).astype("float32"), rng.choice(["a", "b", "c"], size=90)
+    data = SimpleNamespace(X_train=X[:60], y_train=y[:60], X_test=X[60:], y_test=y[60:], name="mine")
+    net = NeuralNetClassifier(
+        MLP,
+        module__n_features=4,
+        module__n_classes=3,
+        module__hidden=(8,),
+        criterion=torch.nn.CrossEntropyLoss,
+        max_epochs=2,
+        train_split=None,
+        verbose=0,
+    )
+    dropout = clone(net).set_params(module__dropout=0.3)
+    strategies = {"random": "random", "mine": Entropy(), "bald": ("bald", dropout)}
+    result = run_benchmark(strategies, data=data, net=net, inputs="unit", n_initial=6, batch=3, rounds=1, seeds=2)
+    assert result.strategies == ["random", "mine", "bald"]
+    assert result.protocol.data == "mine"
+    assert result.protocol.net == "NeuralNetClassifier"
+
+
+def test_reinitialisation_trains_from_scratch():
+    """A learning rate of zero shows which weights a round starts from."""
+    warm = run_benchmark(["random"], lr=0.0, **TINY | {"seeds": 1})
+    cold = run_benchmark(["random"], lr=0.0, warm_start=False, **TINY | {"seeds": 1})
+    assert len(set(warm.runs[0].scores)) == 1
+    assert len(set(cold.runs[0].scores)) > 1
+    assert warm.runs[0].scores[0] == cold.runs[0].scores[0]
+
+
+def test_balanced_start_has_every_class_once():
+    result = run_benchmark(["random"], start="balanced", **TINY | {"rounds": 1})
+    y = load("digits").y_train
+    for run in result.runs:
+        assert sorted(y[run.initial]) == list(range(10))
+
+
+def test_zero_shot_lets_the_strategy_choose_the_first_labels():
+    result = run_benchmark(["random", "coreset"], start="zero_shot", **TINY | {"rounds": 0})
+    assert [run.n_labels for run in result.runs] == [[10]] * 4
+    assert len({tuple(run.initial) for run in result.runs}) == 4
+    assert (result.times()["query"] > 0).all()
+
+
+def test_squared_loss_and_one_cycle():
+    settings = {"criterion": "squared", "schedule": "one_cycle", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9}
+    result = run_benchmark(
+        ["random", "entropy"], stop_accuracy=None, **settings, **TINY | {"seeds": 1, "max_epochs": 20}
+    )
+    assert max(result.runs[0].scores) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 50}, r"at most 80, the size of the pool"),
+        ({"batch": 0}, "'batch' parameter of Protocol must be an integer >= 1"),
+        ({"net": "transformer"}, "one of mlp, cnn"),
+        ({"inputs": "raw"}, "'inputs' parameter"),
+        ({"strategies": ["random", "luck"]}, "must be among .*albl.*badge.*Got 'luck'"),
+        ({"strategies": ["random", "random"]}, "different strategies"),
+        ({"strategies": ["margin(gamma=2)"]}, "parameters of margin must be among"),
+        ({"data": SimpleNamespace(X_train=1)}, "X_train, y_train, X_test and y_test"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_runs(change, message, monkeypatch):
+    monkeypatch.setattr("skal.bench._benchmark.run_task", lambda task: pytest.fail("a run was started"))
+    with pytest.raises(InvalidParameterError, match=message):
+        run_benchmark(**TINY | {"strategies": ["random"]} | change)
+
+
+def test_unknown_settings_and_objects_that_are_no_strategies():
+    with pytest.raises(InvalidTypeError, match="Got epochs"):
+        run_benchmark(["random"], epochs=3)
+    with pytest.raises(InvalidTypeError, match="QueryStrategy"):
+        run_benchmark({"mine": len}, **TINY)
