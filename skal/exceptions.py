@@ -6,22 +6,31 @@ Every one is a :class:`SkalError` and at the same time the built-in or scikit-le
 
 from __future__ import annotations
 
+from sklearn.exceptions import ConvergenceWarning as _SklearnConvergenceWarning
 from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
 
 __all__ = [
+    "AdjustedInputWarning",
+    "BudgetWarning",
+    "CheckpointError",
+    "ConvergenceWarning",
     "EmptyPoolError",
     "InvalidParameterError",
     "InvalidQueryError",
     "InvalidTypeError",
     "NoLabelledDataError",
     "NoNetworkError",
+    "NoUnlabelledDataWarning",
     "NonFiniteError",
     "NotFittedError",
     "OutputError",
     "RankDeficiencyWarning",
+    "ShardError",
     "SkalError",
     "SkalWarning",
+    "TwoLevelWarning",
     "UnsupportedLayerError",
+    "WorkerError",
 ]
 
 
@@ -72,16 +81,52 @@ class InvalidQueryError(SkalError, ValueError):
     """A query strategy answered with indices that cannot be used."""
 
 
+class CheckpointError(SkalError, ValueError):
+    """A checkpoint is damaged, or belongs to other data or another configuration."""
+
+
 class UnsupportedLayerError(SkalError, TypeError):
     """The network has a part that the chosen gradient backend cannot handle."""
+
+
+class ShardError(SkalError, RuntimeError):
+    """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message."""
+
+
+class WorkerError(SkalError, RuntimeError):
+    """The workers that share the passes over a pool cannot do their work."""
 
 
 class SkalWarning(UserWarning):
     """Base of the warnings that skal gives by name."""
 
 
+class CrossEntropyWarning(SkalWarning):
+    """A method for squared loss meets a network that was trained with another, and does what comes nearest to it."""
+
+
 class RankDeficiencyWarning(SkalWarning):
     """A kernel has too low a rank for the question: all answers would be zero up to rounding."""
+
+
+class AdjustedInputWarning(SkalWarning):
+    """What was given could not be used as it is, and was changed."""
+
+
+class ConvergenceWarning(SkalWarning, _SklearnConvergenceWarning):
+    """An iteration ended before it reached its tolerance."""
+
+
+class NoUnlabelledDataWarning(SkalWarning):
+    """A semi-supervised classifier was given labelled samples only."""
+
+
+class BudgetWarning(SkalWarning):
+    """More labels were asked for than there are samples."""
+
+
+class TwoLevelWarning(SkalWarning):
+    """A pool's embeddings do not fit into memory: the choice is made in two levels, and may differ a little."""
 
 
 def parameter_message(owner: str, name: str, expected: str, got: object, remedy: str) -> str:

@@ -1,0 +1,193 @@
+"""Pairs of a weak and a strong augmentation, for images and for tables.
+
+Each is a callable from a batch to a batch of the same shape, on the batch's device. Their random draws come from
+torch's global generator, as those of dropout do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.semi_supervised._randaugment import cutout, randaugment
+from skal.validation import check_integer, check_real
+
+__all__ = ["StrongImage", "StrongJitter", "WeakImage", "WeakJitter", "make_pair"]
+
+
+class WeakImage(BaseEstimator):
+    """Shift, and mirror if asked to.
+
+    Parameters
+    ----------
+    flip : bool, default=False
+        Whether to mirror half of the images, left to right. Right for photographs, wrong for digits and letters.
+    shift : float, default=0.125
+        Largest shift in both directions, as a share of the sides; what comes in is reflected.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.semi_supervised import WeakImage
+    >>> WeakImage(flip=True)(torch.rand(5, 3, 32, 32)).shape
+    torch.Size([5, 3, 32, 32])
+    """
+
+    def __init__(self, *, flip: bool = False, shift: float = 0.125) -> None:
+        self.flip = flip
+        self.shift = shift
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, C, H, W) images, augmented."""
+        owner = type(self).__name__
+        _check_batch(owner, x, 4, "images of shape (n, channels, height, width)")
+        check_real(owner, "shift", self.shift, 0, 0.5)
+        n, channels, height, width = x.shape
+        rows, columns = _shifted(n, height, self.shift, x.device), _shifted(n, width, self.shift, x.device)
+        if self.flip:
+            mirrored = torch.randint(0, 2, (n, 1), device=x.device).bool()
+            columns = torch.where(mirrored, width - 1 - columns, columns)
+        number, channel = torch.arange(n, device=x.device), torch.arange(channels, device=x.device)
+        return x[number[:, None, None, None], channel[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _shifted(n: int, side: int, share: float, device: torch.device) -> Tensor:
+    """(n, side) positions to read from, each row shifted by a random number of pixels and reflected at the ends."""
+    largest = min(round(share * side), side - 1)
+    positions = torch.arange(side, device=device) + torch.randint(-largest, largest + 1, (n, 1), device=device)
+    positions = positions.abs()
+    return torch.where(positions >= side, 2 * (side - 1) - positions, positions)
+
+
+class StrongImage(WeakImage):
+    """Shift (and mirror), then random operations of RandAugment, then cutout.
+
+    The operations: autocontrast, brightness, color, contrast, equalize, identity, posterize, rotate, sharpness, shear
+    and translate in both directions, solarize. Images are taken to lie in [0, 1].
+
+    Parameters
+    ----------
+    flip : bool, default=False
+    shift : float, default=0.125
+        As in :class:`WeakImage`.
+    n_ops : int, default=2
+        Operations per image; each is left out half of the time.
+    cutout : float, default=0.5
+        Side of the square that is covered, as a share of the image's.
+    fill : float, default=0.5
+        What it is covered with.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.semi_supervised import StrongImage
+    >>> StrongImage(n_ops=3)(torch.rand(5, 1, 28, 28)).shape
+    torch.Size([5, 1, 28, 28])
+    """
+
+    def __init__(
+        self, *, flip: bool = False, shift: float = 0.125, n_ops: int = 2, cutout: float = 0.5, fill: float = 0.5
+    ) -> None:
+        super().__init__(flip=flip, shift=shift)
+        self.n_ops = n_ops
+        self.cutout = cutout
+        self.fill = fill
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, C, H, W) images, augmented."""
+        check_integer(type(self).__name__, "n_ops", self.n_ops, 0)
+        check_real(type(self).__name__, "cutout", self.cutout, 0, 1)
+        check_real(type(self).__name__, "fill", self.fill)
+        x = randaugment(super().__call__(x), self.n_ops)
+        return cutout(x, self.cutout, self.fill) if self.cutout > 0 else x
+
+
+class WeakJitter(BaseEstimator):
+    """Gaussian noise on the columns of a table.
+
+    A plain stand-in for what images have flips and shifts for: it says that a sample's neighbours are of its class,
+    and no more. Columns that are codes of categories should not be jittered; write a callable of your own for them.
+
+    Parameters
+    ----------
+    noise : float, default=0.1
+        Standard deviation, as a multiple of each column's in the batch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.semi_supervised import WeakJitter
+    >>> WeakJitter()(torch.rand(5, 7)).shape
+    torch.Size([5, 7])
+    """
+
+    def __init__(self, *, noise: float = 0.1) -> None:
+        self.noise = noise
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, d) rows, augmented."""
+        _check_batch(type(self).__name__, x, 2, "rows of shape (n, features)")
+        check_real(type(self).__name__, "noise", self.noise, 0)
+        return x + self.noise * x.std(dim=0, correction=0) * torch.randn_like(x)
+
+
+class StrongJitter(WeakJitter):
+    """Gaussian noise, then some entries exchanged for those of other rows of the batch.
+
+    Parameters
+    ----------
+    noise : float, default=0.3
+        As in :class:`WeakJitter`.
+    swap : float, default=0.2
+        Share of the entries that are replaced by the same column's of a random row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.semi_supervised import StrongJitter
+    >>> StrongJitter(swap=0.5)(torch.rand(5, 7)).shape
+    torch.Size([5, 7])
+    """
+
+    def __init__(self, *, noise: float = 0.3, swap: float = 0.2) -> None:
+        super().__init__(noise=noise)
+        self.swap = swap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, d) rows, augmented."""
+        check_real(type(self).__name__, "swap", self.swap, 0, 1)
+        other = torch.randint(len(x), x.shape, device=x.device)
+        chosen = torch.rand(x.shape, device=x.device) < self.swap
+        return torch.where(chosen, x.gather(0, other), super().__call__(x))
+
+
+def _check_batch(owner: str, x: Any, ndim: int, expected: str) -> None:
+    if not isinstance(x, Tensor) or x.ndim != ndim or not x.is_floating_point():
+        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidTypeError(
+            f"The input of {owner} must be floating-point {expected}. Got {got} instead. "
+            "Set augment of FixMatchClassifier to 'image', 'tabular', or a pair of callables (weak, strong)."
+        )
+
+
+def make_pair(owner: str, augment: Any) -> tuple[Any, Any]:
+    """The weak and the strong augmentation that an ``augment`` parameter stands for."""
+    if isinstance(augment, str) and augment == "image":
+        return WeakImage(), StrongImage()
+    if isinstance(augment, str) and augment == "tabular":
+        return WeakJitter(), StrongJitter()
+    if isinstance(augment, (tuple, list)) and len(augment) == 2 and all(map(callable, augment)):
+        return augment[0], augment[1]
+    raise InvalidParameterError(
+        parameter_message(
+            owner,
+            "augment",
+            "'image', 'tabular' or a pair of callables (weak, strong)",
+            augment,
+            "For photographs pass (WeakImage(flip=True), StrongImage(flip=True)).",
+        )
+    )

@@ -1,0 +1,216 @@
+"""DARP: pseudo-labels moved, as little as possible, until the classes have the sizes that they should have."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal.data import all_finite
+from skal.exceptions import (
+    AdjustedInputWarning,
+    ConvergenceWarning,
+    InvalidParameterError,
+    InvalidTypeError,
+    NonFiniteError,
+    parameter_message,
+    shorten,
+)
+from skal.semi_supervised._refinement import column_residual, fit_refinement
+
+__all__ = ["DARPReport", "darp", "solve_darp"]
+
+
+@dataclass(frozen=True)
+class DARPReport:
+    """How a refinement went, and what had to be changed to make the problem well posed.
+
+    Attributes
+    ----------
+    converged : bool
+        Whether both residuals are within the tolerance.
+    n_iterations : int
+        Newton steps.
+    row_residual, column_residual : float
+        Largest relative deviation of a row's sum from 1, and of a column's sum from its target.
+    target : (K,) array
+        The target that was used: it sums to N.
+    target_normalised : bool
+        Whether the given target had to be scaled for that.
+    n_clipped : int
+        Given probabilities below ``clip`` (zeros among them), which were raised to it.
+    n_truncated : int
+        Entries outside the ``alpha * M_k`` largest of their class, which were lowered to ``clip``.
+    n_restored : int
+        Rows that would have lost all their entries that way, and kept them.
+    """
+
+    converged: bool
+    n_iterations: int
+    row_residual: float
+    column_residual: float
+    target: np.ndarray
+    target_normalised: bool
+    n_clipped: int
+    n_truncated: int
+    n_restored: int
+
+
+def darp(
+    proba: Any,
+    target: Any = None,
+    *,
+    alpha: float | None = 2.0,
+    clip: float = 1e-6,
+    min_entropy: float = 1e-3,
+    tol: float = 1e-7,
+    max_iter: int = 200,
+) -> Any:
+    """Refine pseudo-labels so that the sizes of the classes match a target (Kim et al. 2020).
+
+    Says by warnings what it had to change; :func:`solve_darp` gives the same labels with a report instead.
+
+    Parameters
+    ----------
+    proba : (N, K) array or tensor
+        Class probabilities: not negative; rows are scaled to sum to 1.
+    target : (K,) array-like or None, default=None
+        How many samples each class should have, or shares that sum to 1. What does not sum to N is scaled, with a
+        warning unless it sums to 1. None is N/K each.
+    alpha : float >= 1 or None, default=2.0
+        Keep the ``alpha * M_k`` largest entries of every class, ties included, and lower all others to ``clip``. Rows
+        that would keep nothing keep everything. None keeps all.
+    clip : float, default=1e-6
+        Probabilities are raised to at least this much, so that no label is impossible to move, and the target
+        can always be met.
+    min_entropy : float, default=1e-3
+        Lower bound of ``H(q_n)``, in nats, in the weights.
+    tol : float, default=1e-7
+        Largest relative deviation of the columns' sums from the target.
+    max_iter : int, default=200
+        Newton steps.
+
+    Returns
+    -------
+    refined : (N, K) array or tensor of float64
+        Rows sum to 1 and columns to the target. A tensor stays on its device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.semi_supervised import darp
+    >>> proba = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
+    >>> refined = darp(proba)  # all four look like the first class, and two should be of the second
+    >>> refined.argmax(axis=1), refined.sum(axis=0).round(6)
+    (array([0, 0, 1, 1]), array([2., 2.]))
+    """
+    labels, report = solve_darp(
+        proba, target, alpha=alpha, clip=clip, min_entropy=min_entropy, tol=tol, max_iter=max_iter
+    )
+    if report.target_normalised:
+        warnings.warn(
+            f"The target of darp must sum to the number of samples, {len(labels)}, or to 1. Got {shorten(target)}, "
+            "which was scaled. Pass counts or shares to be sure of what is meant.",
+            AdjustedInputWarning,
+            stacklevel=2,
+        )
+    if report.n_clipped:
+        warnings.warn(
+            f"The probabilities given to darp must be at least clip={clip:g}. Got {report.n_clipped} smaller ones, "
+            "which were raised to it. Lower clip to stay closer to such labels.",
+            AdjustedInputWarning,
+            stacklevel=2,
+        )
+    if not report.converged:
+        warnings.warn(
+            f"darp did not reach tol={tol:g} in {report.n_iterations} steps: a class is off its target by "
+            f"{report.column_residual:.1e}, relatively. Raise max_iter, clip or min_entropy.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return labels
+
+
+def solve_darp(
+    proba: Any,
+    target: Any = None,
+    *,
+    alpha: float | None = 2.0,
+    clip: float = 1e-6,
+    min_entropy: float = 1e-3,
+    tol: float = 1e-7,
+    max_iter: int = 200,
+) -> tuple[Any, DARPReport]:
+    """Refined labels, as :func:`darp` gives them, and how it went; no warnings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.semi_supervised import solve_darp
+    >>> labels, report = solve_darp(np.array([[1.0, 0.0], [0.9, 0.1], [0.6, 0.4]]), target=[1, 2])
+    >>> report.converged, report.n_clipped, report.column_residual < 1e-6
+    (True, 1, True)
+    """
+    table = _checked_table(proba)
+    masses, normalised = _checked_target(target, table)
+    refinement, counts = fit_refinement(
+        table, masses, alpha=alpha, clip=clip, min_entropy=min_entropy, tol=tol, max_iter=max_iter
+    )
+    labels = refinement(table)
+    residual = column_residual(labels, masses)
+    report = DARPReport(
+        converged=residual <= tol,
+        row_residual=float((labels.sum(dim=1) - 1).abs().max()),
+        column_residual=residual,
+        target=masses.cpu().numpy(),
+        target_normalised=normalised,
+        **counts,
+    )
+    return (labels if isinstance(proba, Tensor) else labels.cpu().numpy()), report
+
+
+def _checked_table(proba: Any) -> Tensor:
+    """(N, K) float64 on the data's device, rows scaled to sum to 1."""
+    expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
+    if isinstance(proba, Tensor):
+        table = proba.detach()
+    else:
+        array = np.asarray(proba)
+        if array.dtype.kind not in "fiub":
+            message = parameter_message("darp", "proba", expected, proba, "Pass what predict_proba gives.")
+            raise InvalidTypeError(message)
+        table = torch.as_tensor(np.array(array, dtype=np.float64))
+    if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
+        got = tuple(table.shape)
+        raise InvalidParameterError(parameter_message("darp", "proba", expected, got, "Pass what predict_proba gives."))
+    table = table.double()
+    if not all_finite(table):
+        raise NonFiniteError("The 'proba' of darp must be finite. Got NaN or infinity. Check the network's outputs.")
+    total = table.sum(dim=1, keepdim=True)
+    if bool((table < 0).any()) or bool((total <= 0).any()):
+        raise InvalidParameterError(
+            "The 'proba' of darp must be probabilities: no entry below 0, no row of zeros. "
+            f"Got a smallest entry of {float(table.min()):g} and a smallest row sum of {float(total.min()):g}. "
+            "Pass what predict_proba gives, not logits."
+        )
+    return table / total
+
+
+def _checked_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
+    """(K,) masses that sum to N, and whether that took a scaling which the caller did not ask for."""
+    n_samples, n_classes = table.shape
+    if target is None:
+        return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False
+    masses = torch.as_tensor(target, dtype=table.dtype, device=table.device)
+    if masses.shape != (n_classes,) or not all_finite(masses) or bool((masses < 0).any()) or float(masses.sum()) <= 0:
+        expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
+        raise InvalidParameterError(
+            parameter_message("darp", "target", expected, target, "Pass counts or shares, or None for equal sizes.")
+        )
+    total = float(masses.sum())
+    as_meant = any(abs(total - meant) <= 1e-6 * meant for meant in (n_samples, 1.0))
+    return masses * (n_samples / total), not as_meant

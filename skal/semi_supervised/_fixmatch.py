@@ -1,0 +1,380 @@
+"""FixMatch (Sohn et al. 2020) as a skorch classifier, with DARP (Kim et al. 2020) as an option."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from skorch.callbacks import PrintLog
+from skorch.dataset import Dataset as SkorchDataset
+from skorch.dataset import unpack_data
+from skorch.utils import to_tensor
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from skal.data import check_finite
+from skal.exceptions import NoLabelledDataError, NoUnlabelledDataWarning
+from skal.network import Network, preserved_rng
+from skal.samples import Samples
+from skal.semi_supervised._augment import make_pair
+from skal.semi_supervised._averaging import AveragingClassifier, spared_from_decay
+from skal.semi_supervised._checks import check_classes, check_some_labels, checked_labels, checked_truth
+from skal.semi_supervised._monitor import Monitor
+from skal.semi_supervised._pseudo_labels import PseudoLabels, check_target, pseudo_label_loss
+from skal.semi_supervised._stream import Paired, Permutations, Rows, as_it_is, is_sliceable, rows_of
+from skal.validation import check_integer, check_random_state, check_real, make_generator
+
+__all__ = ["FixMatchClassifier"]
+
+
+class FixMatchClassifier(AveragingClassifier):
+    """A skorch classifier that learns from unlabelled samples too: ``fit(X, y)`` with ``y == -1`` for them.
+
+    Every iteration takes a batch of labelled samples, weakly augmented, and ``mu`` times as many from all samples.
+    Where the network is sure of a weakly augmented sample, its answer is the label of the strongly augmented one. An
+    exponential moving average of the parameters makes the predictions; after ``fit`` it is what ``module_`` holds.
+
+    Parameters
+    ----------
+    module, *args, **kwargs
+        As in ``skorch.NeuralNetClassifier``. Defaults that differ: criterion ``CrossEntropyLoss`` (the module returns
+        logits), ``batch_size`` 64 (of labelled samples), no ``train_split``, and SGD with Nesterov's momentum 0.9,
+        ``lr`` 0.03 and weight decay 5e-4, which spares biases and normalisation layers (whatever the optimiser).
+    augment : "image" or "tabular" or (weak, strong), default="image"
+        The two augmentations: callables from a batch on the network's device to a batch. ``"image"`` shifts (it does
+        not mirror) and distorts images in [0, 1], see :class:`WeakImage` and :class:`StrongImage`; ``"tabular"`` adds
+        noise to rows of numbers, see :class:`WeakJitter` and :class:`StrongJitter`.
+    threshold : float, default=0.95
+        Probability from which the network counts as sure.
+    mu : int, default=7
+        Size of the unlabelled batches, in labelled ones. Labelled samples take part in them.
+    lambda_u : float, default=1.0
+        Weight of the unlabelled loss.
+    ema_decay : float, default=0.999
+        Of the moving average; smaller in the first steps. 0 is no averaging.
+    cosine : bool, default=True
+        Whether the learning rate falls as ``cos(7πt / 16T)`` over the T iterations of a fit. False leaves it to you,
+        and to callbacks such as skorch's ``LRScheduler``.
+    iterations_per_epoch : int or None, default=None
+        None is one pass over all samples in the unlabelled batches. ``max_epochs`` times this is T.
+    darp : None or "uniform" or "labels" or (C,) array, default=None
+        Refine the pseudo-labels so that classes have these shares: equal, as among the labels (one added to each
+        class), or given. See :func:`darp`.
+    darp_every : int, default=10
+        Iterations between refinements.
+    darp_warmup : float, default=0.4
+        Share of the training before the first one.
+    darp_alpha : float or None, default=2.0
+        See :func:`darp`.
+    random_state : int, RandomState, Generator or None, default=None
+        Seeds everything that ``fit`` draws (initial weights, batches, augmentation, dropout) and leaves the global
+        generators alone. None uses torch's global generator, as skorch does.
+
+    Attributes
+    ----------
+    module_ : nn.Module
+        With the averaged parameters after ``fit``. ``partial_fit`` goes on from those that were trained.
+    history : skorch History
+        Per epoch also ``labelled_loss``, ``unlabelled_loss``, ``mask_rate`` (share of samples that were sure enough),
+        ``pseudo_distribution`` (their classes' shares), ``pseudo_accuracy`` (if ``fit`` was given ``y_true``) and
+        ``darp_residual`` (if ``darp`` is on: how far a class was off its share at most, relatively).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.semi_supervised import FixMatchClassifier
+    >>> digits = load("digits")
+    >>> y = np.full(len(digits.y_train), -1)
+    >>> y[:50] = digits.y_train[:50]
+    >>> net = FixMatchClassifier(MLP, module__n_features=64, max_epochs=2, verbose=0, random_state=0)
+    >>> net.fit(digits.X_train, y).predict(digits.X_test[:3]).shape
+    (3,)
+    """
+
+    uses_unlabelled = True
+
+    _truth: Any = None
+    _is_seeded = False
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        criterion: Any = nn.CrossEntropyLoss,
+        optimizer: Any = torch.optim.SGD,
+        lr: float = 0.03,
+        batch_size: int = 64,
+        train_split: Any = None,
+        augment: Any = "image",
+        threshold: float = 0.95,
+        mu: int = 7,
+        lambda_u: float = 1.0,
+        ema_decay: float = 0.999,
+        cosine: bool = True,
+        iterations_per_epoch: int | None = None,
+        darp: Any = None,
+        darp_every: int = 10,
+        darp_warmup: float = 0.4,
+        darp_alpha: float | None = 2.0,
+        random_state: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self.augment = augment
+        self.threshold = threshold
+        self.mu = mu
+        self.lambda_u = lambda_u
+        self.ema_decay = ema_decay
+        self.cosine = cosine
+        self.iterations_per_epoch = iterations_per_epoch
+        self.darp = darp
+        self.darp_every = darp_every
+        self.darp_warmup = darp_warmup
+        self.darp_alpha = darp_alpha
+        self.random_state = random_state
+        named = {"criterion": criterion, "optimizer": optimizer, "lr": lr, "batch_size": batch_size}
+        super().__init__(module, *args, train_split=train_split, **named, **kwargs)
+
+    def fit(self, X: Any, y: Any = None, y_true: Any = None, **fit_params: Any) -> FixMatchClassifier:
+        """Initialise (unless ``warm_start``) and train.
+
+        Parameters
+        ----------
+        X : array, tensor, dict of them, or Dataset
+        y : (n,) integers, −1 for unlabelled; None if a Dataset of pairs brings them
+        y_true : (n,) integers or None, default=None
+            All labels, for ``pseudo_accuracy`` in the history and for nothing else; −1 where unknown.
+        **fit_params
+            As in skorch.
+        """
+        with self._seeded(), self._told(y_true):
+            return super().fit(X, y, **fit_params)
+
+    def partial_fit(
+        self, X: Any, y: Any = None, classes: Any = None, y_true: Any = None, **fit_params: Any
+    ) -> FixMatchClassifier:
+        """Train on, after initialising if that has not been done; see :meth:`fit`."""
+        with self._seeded(), self._told(y_true):
+            return super().partial_fit(X, y, classes, **fit_params)
+
+    @contextmanager
+    def _told(self, y_true: Any) -> Iterator[None]:
+        before, self._truth = self._truth, self._truth if y_true is None else y_true  # fit calls partial_fit
+        try:
+            yield
+        finally:
+            self._truth = before
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        check_random_state(type(self).__name__, self.random_state)
+        if self.random_state is None or self._is_seeded:
+            yield
+            return
+        seed = int(make_generator(type(self).__name__, self.random_state).integers(2**63))
+        self._is_seeded = True
+        try:
+            with preserved_rng():
+                torch.manual_seed(seed)
+                np.random.seed(seed % 2**32)  # module and callbacks may draw from it
+                yield
+        finally:
+            self._is_seeded = False
+
+    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> FixMatchClassifier:
+        """Train for so many epochs; see :meth:`fit`."""
+        try:
+            self._set_up(X, y, self.max_epochs if epochs is None else epochs)
+            return super().fit_loop(X, y, epochs, **fit_params)
+        finally:
+            self._clear()
+
+    def _set_up(self, X: Any, y: Any, epochs: int) -> None:
+        """Check everything, and put together what the iterations need."""
+        self._check_params()
+        owner = type(self).__name__
+        if not isinstance(X, Dataset):
+            check_finite(X, "X")
+        labels = checked_labels(owner, X, y)
+        check_some_labels(owner, labels)
+        n_classes = Network(self).n_classes(Samples(X, name="X"))
+        check_classes(owner, labels, n_classes)
+        self.classes_inferred_ = np.arange(n_classes)
+        self._whole, self._labels = X, labels
+        self._pair = make_pair(owner, self.augment)
+        self._unlabelled = self._batch = None
+        per_pass = math.ceil(len(labels) / (self.mu * self._labelled_batch_size()))
+        if (labels >= 0).all():
+            per_pass = math.ceil(len(labels) / self._labelled_batch_size())
+            warnings.warn(
+                f"The y of {owner} has no unlabelled samples (−1): this is plain supervised training. "
+                "Pass all of the pool in X, with −1 in y for what is not labelled.",
+                NoUnlabelledDataWarning,
+                stacklevel=2,
+            )
+        self._n_iterations, self._per_epoch = 0, self.iterations_per_epoch or per_pass
+        self._total = self._per_epoch * epochs
+        self._pseudo_labels = PseudoLabels(
+            len(labels),
+            n_classes,
+            check_target(owner, self.darp, labels, n_classes),
+            warmup=round(self.darp_warmup * self._total),
+            every=self.darp_every,
+            alpha=self.darp_alpha,
+            device=self.device,
+        )
+        self._monitor = Monitor(n_classes, checked_truth(owner, self._truth, X), self.device)
+        self._lrs = [group["lr"] for group in self.optimizer_.param_groups]
+
+    def _clear(self) -> None:
+        """Give the optimiser its learning rates back, and let go of the data."""
+        state = self.__dict__
+        for group, lr in zip(self.optimizer_.param_groups, state.pop("_lrs", []), strict=False):
+            group["lr"] = lr
+        for name in ("_whole", "_labels", "_pair", "_unlabelled", "_batch", "_pseudo_labels", "_monitor"):
+            state.pop(name, None)
+
+    def check_data(self, X: Any, y: Any = None) -> None:
+        """Nothing: :meth:`fit_loop` has checked more by then than skorch does here."""
+
+    def _check_params(self) -> None:
+        owner = type(self).__name__
+        check_real(owner, "threshold", self.threshold, 0, 1)
+        check_integer(owner, "mu", self.mu, 1)
+        check_real(owner, "lambda_u", self.lambda_u, 0)
+        check_real(owner, "ema_decay", self.ema_decay, 0, 1)
+        check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, optional=True)
+        check_integer(owner, "darp_every", self.darp_every, 1)
+        check_real(owner, "darp_warmup", self.darp_warmup, 0, 1)
+        if self.darp_alpha is not None:
+            check_real(owner, "darp_alpha", self.darp_alpha, 1, remedy="Pass None to keep all entries.")
+
+    def _labelled_batch_size(self) -> int:
+        size = self.get_params_for("iterator_train").get("batch_size", self.batch_size)
+        return int((self._labels >= 0).sum()) if size == -1 else int(size)
+
+    def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
+        """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
+        labels = torch.as_tensor(self._labels)
+        labelled: Dataset = Subset(Paired(self.get_dataset(X), labels), np.flatnonzero(self._labels >= 0).tolist())
+        if not self.train_split:
+            return labelled, None
+        return self.train_split(labelled, self._labels[self._labels >= 0], **fit_params)
+
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
+        """Batches; for training as many as an epoch has iterations."""
+        if not training:
+            return super().get_iterator(dataset, training=False)
+        size = self._labelled_batch_size()
+        if (self._labels < 0).any():
+            numbers = torch.arange(len(self._labels))
+            everything = Paired(self.get_dataset(self._whole), numbers)
+            self._unlabelled = iter(self._loader(everything, numbers, self.mu * size, None))
+        return self._loader(dataset, torch.as_tensor(self._labels), size, self._per_epoch)
+
+    def _loader(self, dataset: Any, values: Tensor, size: int, n_batches: int | None) -> Any:
+        settings = self.get_params_for("iterator_train")
+        for name in ("batch_size", "shuffle", "sampler", "drop_last"):
+            settings.pop(name, None)
+        rows = rows_of(dataset)
+        plain = self.dataset is SkorchDataset and "collate_fn" not in settings and is_sliceable(self._whole)
+        if plain and rows is not None:
+            dataset, settings["collate_fn"] = Rows(self._whole, values, rows), as_it_is
+        sampler = Permutations(len(dataset), None if n_batches is None else n_batches * size)
+        return self.iterator_train(dataset, batch_size=size, sampler=sampler, **settings)
+
+    def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """One step of the schedule and of the optimiser, and of the average."""
+        if self.cosine:
+            factor = math.cos(7 * math.pi * self._n_iterations / (16 * self._total))
+            for group, lr in zip(self.optimizer_.param_groups, self._lrs, strict=True):
+                group["lr"] = lr * factor
+        self._batch = None if self._unlabelled is None else next(self._unlabelled)
+        step = super().train_step(batch, **fit_params)
+        self._n_iterations += 1
+        return step
+
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """The loss of a labelled batch and of the unlabelled one drawn with it, and its gradient."""
+        self._set_training(True)
+        network = Network(self)
+        weak, strong = self._pair
+        Xi, yi = unpack_data(batch)
+        view = weak(to_tensor(Xi, device=self.device))
+        n_labelled = len(yi)
+        if self._batch is None:
+            output = _first_output(self.infer(view, **fit_params))
+            loss = labelled_loss = self.get_loss(output, yi, X=Xi, training=True)
+            self._monitor.add(labelled_loss)
+        else:
+            Xu, rows = self._batch
+            if isinstance(self._whole, Dataset):
+                check_finite(Xu, "X", rows.numpy())
+            Xu = to_tensor(Xu, device=self.device)
+            rows = rows.to(self.device)
+            with torch.no_grad():
+                proba = network.to_proba(_first_output(self.infer(weak(Xu), **fit_params)))
+                proba = self._pseudo_labels(rows, proba, self._n_iterations)
+            output = _first_output(self.infer(_joined(view, strong(Xu)), **fit_params))
+            labelled_loss = self.get_loss(output[:n_labelled], yi, X=Xi, training=True)
+            logits = network.to_logits(output[n_labelled:])
+            unlabelled_loss, kept, labels = pseudo_label_loss(logits, proba, self.threshold)
+            loss = labelled_loss + self.lambda_u * unlabelled_loss
+            self._monitor.add(labelled_loss, unlabelled_loss, kept, labels, rows)
+        loss.backward()
+        return {"loss": loss, "y_pred": output[:n_labelled]}
+
+    @property
+    def _default_callbacks(self) -> list[tuple[str, Any]]:
+        callbacks = [(name, callback) for name, callback in super()._default_callbacks if name != "print_log"]
+        return [*callbacks, ("print_log", PrintLog(keys_ignored="pseudo_distribution"))]
+
+    def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
+        """Write what the epoch's pseudo-labels were like into the history."""
+        super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
+        for name, value in self._monitor.summary().items():
+            self.history.record(name, value)
+        if self._pseudo_labels.target is not None:
+            self.history.record("darp_residual", self._pseudo_labels.residual)
+
+    def get_params_for_optimizer(self, prefix: str, named_parameters: Any) -> tuple[Any, dict[str, Any]]:
+        """As in skorch, with FixMatch's defaults, and no weight decay on biases and normalisation layers."""
+        named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        args, kwargs = super().get_params_for_optimizer(prefix, iter(named))
+        if prefix != "optimizer":
+            return args, kwargs
+        if self.optimizer is torch.optim.SGD:
+            kwargs = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4} | kwargs
+            kwargs["nesterov"] = kwargs["nesterov"] and kwargs["momentum"] > 0
+        groups = spared_from_decay(args[0])
+        return (groups,), kwargs
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy on the labelled samples; those with −1, as a fold of a search has them, do not count."""
+        labels = checked_labels(type(self).__name__, X, y)
+        rows = np.flatnonzero(labels >= 0)
+        if not len(rows):
+            raise NoLabelledDataError(
+                f"The y given to the score of {type(self).__name__} must hold labels. Got −1, for unlabelled, only. "
+                "Use folds that all hold labelled samples, for example StratifiedKFold."
+            )
+        right = self.predict(X)[rows] == labels[rows]
+        return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[rows]))
+
+
+def _first_output(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, Mapping):
+        return {key: _joined(first[key], second[key]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return type(first)(map(_joined, first, second))
+    return torch.cat([first, second])
