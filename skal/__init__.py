@@ -3,8 +3,21 @@
 from skal._version import __version__
 from skal.compat.modal import patch_modal as _patch_modal
 from skal.learners import ActiveLearner
-from skal.strategies import NPC, DynamicAL, dynamic_al, npc
+from skal.linearized import LinearizedLearner
+from skal.loop import ActiveLearningClassifier
+from skal.strategies import NPC, DynamicAL, NTKLookahead, dynamic_al, npc, ntk_lookahead
 
-__all__ = ["NPC", "ActiveLearner", "DynamicAL", "__version__", "dynamic_al", "npc"]
+__all__ = [
+    "NPC",
+    "ActiveLearner",
+    "ActiveLearningClassifier",
+    "DynamicAL",
+    "LinearizedLearner",
+    "NTKLookahead",
+    "__version__",
+    "dynamic_al",
+    "npc",
+    "ntk_lookahead",
+]
 
 _patch_modal()

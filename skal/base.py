@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from sklearn.base import BaseEstimator
 
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
+from skal.cost import Passes, QueryCost, forecast_seconds
+from skal.data import take_rows
 from skal.exceptions import InvalidParameterError, NonFiniteError, parameter_message
 from skal.network import preserved_rng
-from skal.validation import check_integer, check_memory, check_random_state, make_generator
+from skal.parallel import Sharding
+from skal.validation import check_integer, check_memory, check_n_jobs, check_random_state, make_generator
 
 __all__ = ["QueryStrategy", "ScoreStrategy", "query_function", "top"]
 
@@ -71,6 +75,40 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             indices, metrics = self._select(context, int(n_instances))
         return np.asarray(indices, dtype=np.int64), np.asarray(metrics)
 
+    def cost(self, learner: Any, X_pool: Any, n_instances: int = 1) -> QueryCost:
+        """Forecast of what ``select`` with the same arguments will take.
+
+        Passes and memory are counted; seconds come from two small queries on the first samples of the pool, a few
+        hundred to a few thousand of them. Features that are kept from an earlier query are not counted on.
+        """
+        context = self._context(learner, X_pool)
+        self._check_n_instances(n_instances, context.n_pool)
+        n = min(context.n_pool, self.get_params(deep=False).get("subset") or context.n_pool)
+        n_instances, jobs = int(n_instances), context.sharding.jobs()
+        with preserved_rng():
+            passes, memory = self._passes(context, n, n_instances), self._memory(context, n, n_instances)
+        size = min(n, max(512, 2 * n_instances, 2 * context.batch_size, self._probe_size(n)))
+        part = take_rows(X_pool, slice(0, n))
+        work = partial(self._work, n_instances=n_instances)
+        seconds = forecast_seconds(self, learner, part, n_instances, (size, 2 * size), work)
+        return QueryCost(passes, memory, seconds / jobs)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        """Samples that go through the network when n of the pool take part."""
+        return Passes(forward=n if context.has_network and self.reads_outputs else 0)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        """Bytes at the peak when n samples take part: here outputs and probabilities, in two precisions."""
+        return n * (context.n_classes * 24 + 16) if self.reads_outputs else 16 * n
+
+    def _probe_size(self, n: int) -> int:
+        """A pool size from which on the time grows with :meth:`_work`, when n samples take part."""
+        return 0
+
+    def _work(self, n: int, n_instances: int) -> float:
+        """How the time grows with the size of the pool."""
+        return float(n)
+
     @abstractmethod
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         """Distinct indices into the pool, best first, and one metric for each."""
@@ -86,11 +124,18 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             check_memory(owner, "max_memory", params["max_memory"])
         if "random_state" in params:
             check_random_state(owner, params["random_state"])
+        if "n_jobs" in params:
+            check_n_jobs(owner, params["n_jobs"])
+        if "verbose" in params:
+            check_integer(owner, "verbose", params["verbose"], 0, remedy="Use 1 for a progress bar, 0 for none.")
 
     def _context(self, learner: Any, X_pool: Any) -> QueryContext:
         self._check_params()
-        batch_size = self.get_params(deep=False).get("batch_size", 256)
-        context = QueryContext(learner, X_pool, batch_size=batch_size, owner=type(self).__name__)
+        params, owner = self.get_params(deep=False), type(self).__name__
+        # a strategy without the parameter may hold what cannot leave this process
+        sharding = Sharding(params.get("n_jobs", 1), params.get("verbose", 0), owner)
+        batch_size = params.get("batch_size", 256)
+        context = QueryContext(learner, X_pool, batch_size=batch_size, owner=owner, sharding=sharding)
         if self.needs_network:
             context.require_network()
         if self.needs_labels:

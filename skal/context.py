@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch.utils.data import Dataset
 
-from skal.data import check_finite, dataset_target, n_rows
+from skal.data import check_finite, dataset_target, is_lazy, n_rows
 from skal.exceptions import (
     EmptyPoolError,
     InvalidTypeError,
@@ -26,11 +26,12 @@ from skal.exceptions import (
     OutputError,
     shorten,
 )
-from skal.last_layer import LastLayer, embeddings, find_last_layer
+from skal.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal.network import Network
+from skal.parallel import Sharding
 from skal.samples import Samples
 
-__all__ = ["QueryContext", "unwrap_estimator"]
+__all__ = ["QueryContext", "check_distributions", "unwrap_estimator"]
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
@@ -98,6 +99,8 @@ class QueryContext:
         Samples per network pass.
     owner : str
         The strategy's name, for messages.
+    sharding : Sharding, optional
+        Who shares the passes over the pool; by default this process makes them alone.
 
     Attributes
     ----------
@@ -107,7 +110,15 @@ class QueryContext:
         Those steps.
     """
 
-    def __init__(self, learner: Any, X_pool: Any, *, batch_size: int = 256, owner: str = "QueryStrategy") -> None:
+    def __init__(
+        self,
+        learner: Any,
+        X_pool: Any,
+        *,
+        batch_size: int = 256,
+        owner: str = "QueryStrategy",
+        sharding: Sharding | None = None,
+    ) -> None:
         if not hasattr(learner, "estimator"):
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
@@ -117,6 +128,7 @@ class QueryContext:
         self.estimator = learner.estimator
         self.batch_size = batch_size
         self.owner = owner
+        self.sharding = sharding or Sharding()
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(
                 f"The X_pool given to {owner} must hold at least one sample. Got an empty pool instead. "
@@ -133,7 +145,7 @@ class QueryContext:
         transform = _chain(self.transformers) if self.has_network else None
         samples = Samples(X, name=name, transform=transform, allow_nan=self._raw_nan and not self.has_network)
         # what may not fit in memory is checked chunk by chunk, when it is read
-        if not self._raw_nan and not isinstance(X, (Dataset, np.memmap)):
+        if not self._raw_nan and not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X):
             check_finite(samples.X, name)
         return samples
 
@@ -145,7 +157,7 @@ class QueryContext:
         """Raise :class:`~skal.exceptions.NoLabelledDataError` unless there are labelled samples, each with a label."""
         _ = self.y_labelled
 
-    def restrict(self, rows: np.ndarray) -> QueryContext:
+    def restrict(self, rows: np.ndarray | range) -> QueryContext:
         """The same query on a part of the pool."""
         part = object.__new__(QueryContext)
         part.__dict__.update(self.__dict__)
@@ -176,7 +188,7 @@ class QueryContext:
     @cached_property
     def network(self) -> Network:
         """The net's module, with its inputs and outputs understood."""
-        return Network(self.net)
+        return Network(self.net, self.sharding)
 
     @property
     def device(self) -> torch.device:
@@ -192,6 +204,16 @@ class QueryContext:
     def last_layer(self) -> LastLayer:
         """The last parameterised layer, found by hooks."""
         return find_last_layer(self.network, self.pool)
+
+    @cached_property
+    def logit_network(self) -> Network:
+        """The network with the logits behind a softmax, if its module ends in one.
+
+        A softmax and NLLLoss leave only log-probabilities, which have another Jacobian than the logits behind them.
+        """
+        if isinstance(self.network.criterion, torch.nn.NLLLoss) and self.last_layer.gives_logits:
+            return LastOutput(self.net, self.last_layer, self.sharding)
+        return self.network
 
     def embeddings(self, samples: Samples | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs of the last layer (n, d) and logits (n, C), on the network's device."""
@@ -255,9 +277,13 @@ class QueryContext:
                     f"Got {type(self.estimator).__name__} instead. Calibrate it with CalibratedClassifierCV."
                 )
             # scikit-learn's classifiers bring no batch size of their own: bound the memory, spare the overhead
-            chunks = pool.chunks(max(self.batch_size, 4096))
-            proba = np.concatenate([np.asarray(self.estimator.predict_proba(chunk), dtype=float) for chunk in chunks])
-        _check_distributions(proba)
+            estimator, size = self.estimator, max(self.batch_size, 4096)
+
+            def shard(part: Samples) -> np.ndarray:
+                return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
+
+            proba = np.concatenate(list(self.sharding.map(shard, pool, size)))
+        check_distributions(proba)
         return proba
 
 
@@ -284,7 +310,8 @@ def _allows_nan(estimator: Any) -> bool:
         return False
 
 
-def _check_distributions(proba: np.ndarray) -> None:
+def check_distributions(proba: np.ndarray) -> None:
+    """Refuse probabilities that are not finite, or not one distribution per row."""
     if not np.isfinite(proba).all():
         raise NonFiniteError(
             "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "

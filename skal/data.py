@@ -1,7 +1,8 @@
 """Rows of whatever container the user keeps them in.
 
-numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, dicts of these (the inputs
-of a multi-input net, as skorch takes them) and ``torch.utils.data.Dataset``.
+numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, arrays that are read where
+they are asked for (zarr, HDF5, Dask), dicts of these (the inputs of a multi-input net, as skorch takes them) and
+``torch.utils.data.Dataset``.
 """
 
 from __future__ import annotations
@@ -16,13 +17,29 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from skal.exceptions import InvalidTypeError, NonFiniteError
 
-__all__ = ["all_finite", "check_finite", "concat_rows", "dataset_input", "dataset_target", "n_rows", "take_rows"]
+__all__ = [
+    "all_finite",
+    "check_finite",
+    "concat_rows",
+    "dataset_input",
+    "dataset_target",
+    "is_lazy",
+    "n_rows",
+    "take_rows",
+]
 
 _CHECK_BYTES = 2**26  # how much of an array is looked at at once
 
 
 def _is_frame(X: Any) -> bool:
     return hasattr(X, "iloc")
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is an array that is read when it is indexed: of zarr, HDF5, Dask and the like."""
+    if isinstance(X, (np.ndarray, torch.Tensor, Dataset)) or _is_frame(X) or sp.issparse(X):
+        return False
+    return isinstance(getattr(X, "dtype", None), np.dtype) and hasattr(X, "shape") and hasattr(X, "__getitem__")
 
 
 def n_rows(X: Any, name: str = "X") -> int:
@@ -55,7 +72,7 @@ def n_rows(X: Any, name: str = "X") -> int:
 
 
 def take_rows(X: Any, rows: Any) -> Any:
-    """The given rows (a slice or an integer array), in the container's own type.
+    """The given rows (a slice or an integer array), in the container's own type; numpy for what is read from elsewhere.
 
     Examples
     --------
@@ -73,11 +90,26 @@ def take_rows(X: Any, rows: Any) -> Any:
         return X[rows] if isinstance(rows, slice) else X[torch.as_tensor(np.asarray(rows), device=X.device)]
     if sp.issparse(X):
         return X.tocsr()[rows]
+    if is_lazy(X):
+        return _read(X, rows)
     if hasattr(X, "shape"):
         return X[rows]
     if isinstance(rows, slice):
         return X[rows]
     return [X[i] for i in np.asarray(rows).tolist()]
+
+
+def _read(X: Any, rows: Any) -> np.ndarray:
+    """Rows of an array that is not in memory, as a numpy array."""
+    back = None
+    if not isinstance(rows, slice):
+        # HDF5 takes increasing rows alone, each once; the others read such rows fastest
+        rows, back = np.unique(np.asarray(rows), return_inverse=True)
+    part = X.oindex[rows] if back is not None and hasattr(X, "oindex") else X[rows]
+    if hasattr(part, "compute"):  # here and now: a worker that waits for other workers may wait for ever
+        part = part.compute(scheduler="synchronous")
+    part = np.asarray(part)
+    return part if back is None else part[back]
 
 
 def concat_rows(first: Any, second: Any) -> Any:

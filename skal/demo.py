@@ -31,6 +31,8 @@ __all__ = ["demo_strategies", "learning_curve_plot", "learning_curve_table", "ru
 BASELINES = ("RandomSampling", "Entropy")
 # each joins the demo as soon as skal.strategies exports it
 HEADLINE = ("DynamicAL", "NTKLookahead", "NPC")
+# what it would do, and warn of, by itself: the demo's network is trained with cross-entropy
+_PARAMS: dict[str, dict[str, Any]] = {"NTKLookahead": {"reference": "linearized"}}
 
 
 def demo_strategies() -> list[str]:
@@ -178,9 +180,11 @@ def _mean_and_std(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _make(name: str, seed: int) -> QueryStrategy:
     strategy = getattr(strategies, name)
-    # a generator, not an integer: the draws then differ from round to round
-    takes_seed = "random_state" in inspect.signature(strategy).parameters
-    return strategy(random_state=np.random.default_rng(seed)) if takes_seed else strategy()
+    params = dict(_PARAMS.get(name, {}))
+    if "random_state" in inspect.signature(strategy).parameters:
+        # a generator, not an integer: the draws then differ from round to round
+        params["random_state"] = np.random.default_rng(seed)
+    return strategy(**params)
 
 
 def _start(X: np.ndarray, y: np.ndarray, seed: int, max_epochs: int) -> ActiveLearner:

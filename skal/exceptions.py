@@ -14,6 +14,7 @@ __all__ = [
     "BudgetWarning",
     "CheckpointError",
     "ConvergenceWarning",
+    "CrossEntropyWarning",
     "EmptyPoolError",
     "InvalidParameterError",
     "InvalidQueryError",

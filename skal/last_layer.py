@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skal.exceptions import UnsupportedLayerError
 from skal.network import Network, evaluating
+from skal.parallel import Sharding, filled
+from skal.reuse import reused
 from skal.samples import Samples
 
-__all__ = ["LastLayer", "embeddings", "find_last_layer"]
+__all__ = ["LastLayer", "LastOutput", "embeddings", "find_last_layer"]
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,61 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
 
 def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor]:
     """The last layer's inputs (n, d) and the network's logits (n, C), on the network's device, in one pass."""
+
+    def shard(part: Samples) -> tuple[Tensor, Tensor]:
+        return filled(_embedding_batches(network, part, batch_size, last.name), len(part))
+
+    def compute() -> tuple[Tensor, Tensor]:
+        return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
+
+    features, outputs = reused(network, samples, ("embeddings", batch_size, last.name), compute)
+    with torch.no_grad():
+        return features, network.to_logits(outputs)
+
+
+def _embedding_batches(
+    network: Network, samples: Samples, batch_size: int, name: str
+) -> Iterator[tuple[Tensor, Tensor]]:
     seen: list[Tensor] = []
 
     def record(layer: nn.Module, args: tuple) -> None:
         seen.append(args[0].detach().flatten(1).clone())
 
-    features, logits = [], []
     with evaluating(network.module), torch.no_grad():
-        handle = last.layer.register_forward_pre_hook(record)
+        handle = network.module.get_submodule(name).register_forward_pre_hook(record)
         try:
             for batch in network.batches(samples, batch_size):
                 seen.clear()
                 output = network.output(batch)
                 network.check_output(output)
-                features.append(seen[-1])
-                logits.append(network.to_logits(output))
+                yield seen[-1], output
         finally:
             handle.remove()
-    return torch.cat(features), torch.cat(logits)
+
+
+class LastOutput(Network):
+    """A network whose logits are what its last layer gives, before the softmax that the module ends in."""
+
+    def __init__(self, net: Any, last: LastLayer, sharding: Sharding | None = None) -> None:
+        super().__init__(net, sharding)
+        self.last = last
+
+    def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
+        """(n, C) outputs of the last layer, as part of the graph."""
+        seen: list[Tensor] = []
+        layer = self.module.get_submodule(self.last.name)  # by name: a backend may work on a copy of the module
+        handle = layer.register_forward_hook(lambda layer, args, output: seen.append(output))
+        try:
+            self.output(batch, parameters)
+        finally:
+            handle.remove()
+        return seen[-1]
+
+    def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, C) outputs of the last layer for all samples, without gradient."""
+
+        def shard(part: Samples) -> Tensor:
+            with evaluating(self.module), torch.no_grad():
+                return filled((self.logits(batch) for batch in self.batches(part, batch_size)), len(part))
+
+        return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))

@@ -15,12 +15,27 @@ from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from skal.data import check_finite, dataset_input
+from skal.data import check_finite, dataset_input, is_lazy
 from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError, shorten
 from skal.nets import SquaredLoss
+from skal.parallel import Sharding, filled
+from skal.reuse import reused
 from skal.samples import Samples
 
 __all__ = ["Network", "evaluating", "preserved_rng"]
+
+# parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
+_FOR_TRAINING = (
+    "module",
+    "module_",
+    "criterion_",
+    "optimizer_",
+    "history_",
+    "callbacks",
+    "callbacks_",
+    "train_split",
+    "accelerator",  # of skorch.hf
+)
 
 
 @contextmanager
@@ -75,6 +90,8 @@ class Network:
     ----------
     net : skorch NeuralNet (initialised or fitted) or nn.Module
         A skorch net's criterion says what its outputs are. A bare module is taken to return logits.
+    sharding : Sharding, optional
+        Who shares the passes over many samples; by default this process makes them alone.
 
     Examples
     --------
@@ -83,7 +100,8 @@ class Network:
     torch.Size([2, 3])
     """
 
-    def __init__(self, net: NeuralNet | nn.Module) -> None:
+    def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
+        self.sharding = sharding or Sharding()
         if isinstance(net, nn.Module):
             self.net, self.module = None, net
         elif isinstance(net, NeuralNet):
@@ -98,6 +116,25 @@ class Network:
                 "The network must be a skorch net or a torch nn.Module. "
                 f"Got {type(net).__name__} instead. Wrap the module in skorch.NeuralNetClassifier."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: the module once, and of the net what reads its inputs and outputs, not how it is trained."""
+        state = self.__dict__ | {"sharding": Sharding()}
+        if self.net is not None:
+            shell = object.__new__(type(self.net))
+            shell.__dict__.update(vars(self.net))
+            for name in _FOR_TRAINING:
+                if name in shell.__dict__:
+                    shell.__dict__[name] = None
+            state["net"] = shell, vars(self.net).get("criterion_")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["net"] is not None:
+            shell, criterion = state["net"]
+            shell.__dict__.update(module_=state["module"], criterion_=criterion)
+            state = state | {"net": shell}
+        self.__dict__.update(state)
 
     @property
     def criterion(self) -> nn.Module | None:
@@ -126,7 +163,7 @@ class Network:
         Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
         through a DataLoader with the net's own settings.
         """
-        if self._slices(samples):
+        if self.reads_arrays(samples):
             yield from map(self._to_device, samples.chunks(batch_size))
             return
         is_dataset = isinstance(samples.X, Dataset)
@@ -139,10 +176,11 @@ class Network:
                     check_finite(batch, samples.name, samples.row_numbers(start, start + batch_size))
                 yield self._to_device(batch)
 
-    def _slices(self, samples: Samples) -> bool:
+    def reads_arrays(self, samples: Samples) -> bool:
+        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes."""
         X = samples.X
         parts = X.values() if isinstance(X, Mapping) else [X]
-        plain = all(isinstance(part, (np.ndarray, Tensor)) for part in parts) or samples.transform is not None
+        plain = all(isinstance(x, (np.ndarray, Tensor)) or is_lazy(x) for x in parts) or samples.transform is not None
         if self.net is None:
             return not isinstance(X, Dataset)
         own_loading = self.net.dataset is not SkorchDataset or self.net.iterator_valid is not DataLoader
@@ -200,15 +238,18 @@ class Network:
             return torch.cat([torch.zeros_like(z), z], dim=1)
         return output
 
+    @property
+    def needs_softmax(self) -> bool:
+        """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are."""
+        return isinstance(self.criterion, SquaredLoss) and getattr(self.net, "predict_nonlinearity", None) == "auto"
+
     def to_proba(self, output: Tensor) -> Tensor:
         """(n, C) class probabilities of the module's output, as the net's ``predict_proba`` gives them.
 
         skorch knows no nonlinearity for :class:`skal.nets.SquaredLoss`: such nets get a softmax, unless the user
         set ``predict_nonlinearity``.
         """
-        if self.net is None or (
-            isinstance(self.criterion, SquaredLoss) and getattr(self.net, "predict_nonlinearity", None) == "auto"
-        ):
+        if self.net is None or self.needs_softmax:
             return torch.softmax(output, dim=-1)
         if isinstance(self.criterion, nn.BCEWithLogitsLoss):
             output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
@@ -247,15 +288,32 @@ class Network:
                 "or use criterion=torch.nn.NLLLoss."
             )
 
-    def forward(self, samples: Samples, batch_size: int, read: Callable[[Tensor], Tensor]) -> Tensor:
-        """``read(output)`` over all batches, without gradient, concatenated on the network's device."""
-        results = []
+    def outputs(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, C) outputs of all samples, checked, without gradient, on the network's device."""
+
+        def shard(part: Samples) -> Tensor:
+            return filled(self._output_batches(part, batch_size), len(part))
+
+        def compute() -> Tensor:
+            return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
+
+        return reused(self, samples, ("outputs", batch_size), compute)
+
+    def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
         with evaluating(self.module), torch.no_grad():
             for batch in self.batches(samples, batch_size):
                 output = self.output(batch)
                 self.check_output(output)
-                results.append(read(output))
-        return torch.cat(results)
+                yield output
+
+    def forward(self, samples: Samples, batch_size: int, read: Callable[[Tensor], Tensor]) -> Tensor:
+        """``read(outputs)`` of all samples, without gradient, on the network's device."""
+        with torch.no_grad():
+            return read(self.outputs(samples, batch_size))
+
+    def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, C) logits of all samples, without gradient."""
+        return self.forward(samples, batch_size, self.to_logits)
 
     def n_classes(self, samples: Samples) -> int:
         """How many classes the network has an output for, from one sample's output."""

@@ -15,9 +15,9 @@ __all__ = [
     "check_choice",
     "check_integer",
     "check_memory",
+    "check_n_jobs",
     "check_random_state",
     "check_real",
-    "check_room",
     "make_generator",
 ]
 
@@ -83,6 +83,18 @@ def check_memory(owner: str, name: str, value: Any) -> int | None:
     return n_bytes
 
 
+def check_n_jobs(owner: str, n_jobs: Any) -> None:
+    """Refuse what joblib does not take for a number of jobs."""
+    expected = "None, an integer >= 1, or a negative one (-1 is all processors)"
+    message = parameter_message(owner, "n_jobs", expected, n_jobs, "Use 1 to stay in this process.")
+    if n_jobs is None:
+        return
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral):
+        raise InvalidTypeError(message)
+    if n_jobs == 0:
+        raise InvalidParameterError(message)
+
+
 def check_random_state(owner: str, random_state: Any) -> None:
     """Refuse what :func:`make_generator` cannot take."""
     if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
@@ -93,15 +105,6 @@ def check_random_state(owner: str, random_state: Any) -> None:
         raise InvalidTypeError(message)
     if random_state < 0:
         raise InvalidParameterError(message)
-
-
-def check_room(owner: str, max_memory: Any, needed: int, n_samples: int, width: int) -> None:
-    """Refuse a memory bound that the embeddings of a pool do not fit into."""
-    memory = check_memory(owner, "max_memory", max_memory)
-    if memory is not None and needed > memory:
-        expected = f"at least {needed / 1e6:.0f}MB for {n_samples} samples of width {width}"
-        remedy = "Raise it, or choose among fewer samples with subset."
-        raise InvalidParameterError(parameter_message(owner, "max_memory", expected, max_memory, remedy))
 
 
 def make_generator(owner: str, random_state: Any) -> np.random.Generator:

@@ -18,7 +18,7 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_every_error_is_a_skal_error_and_a_familiar_one(error):
     assert issubclass(error, SkalError)
-    assert issubclass(error, (ValueError, TypeError))
+    assert issubclass(error, (ValueError, TypeError, RuntimeError))
     assert error.__doc__
 
 

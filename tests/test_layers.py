@@ -10,10 +10,11 @@ SKAL = Path(__file__).parents[1] / "skal"
 LAYERS = [
     {"cli", "demo"},
     {"bench"},
-    {"loop", "strategies", "semi_supervised", "checks"},
-    {"learners", "diagnostics", "training", "loss_prediction"},
+    {"loop", "linearized", "strategies", "semi_supervised", "checks"},
+    {"learners", "diagnostics", "training", "loss_prediction", "retraining"},
     {"tangent"},
-    {"base", "context", "network", "last_layer", "dropout", "samples", "data", "validation", "compat"},
+    {"base", "context", "cost", "two_level", "network", "last_layer", "dropout", "compat"},
+    {"parallel", "reuse", "shipping", "samples", "data", "validation"},
     {"nets", "datasets", "exceptions", "_version"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
@@ -34,8 +35,12 @@ def check_n_jobs(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The same answer from any number of jobs."""
     if "n_jobs" not in strategy.get_params(deep=False):
         return
-    expected = Outcome.of(fresh(strategy, n_jobs=1), learner, X_pool)
-    expect_close(expected, Outcome.of(fresh(strategy, n_jobs=2), learner, X_pool), "n_jobs=2")
+    # small batches, so that there is something to share; in threads, which need no starting
+    small = {"batch_size": 4} if "batch_size" in strategy.get_params(deep=False) else {}
+    expected = Outcome.of(fresh(strategy, n_jobs=1, **small), learner, X_pool)
+    with parallel_config(backend="threading"):
+        shared = Outcome.of(fresh(strategy, n_jobs=2, **small), learner, X_pool)
+    expect_close(expected, shared, "n_jobs=2")
 
 
 def check_pool_order(strategy: Any, learner: Any, X_pool: Any) -> None:

@@ -20,6 +20,7 @@ _BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "subset": (0, -1, 1.5),
     "random_state": (-1, 0.5, "seed"),
     "max_memory": ("lots", 0, -1),
+    "n_jobs": (0, 1.5, "many"),
 }
 
 

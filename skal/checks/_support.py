@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from skal.exceptions import SkalError
 from skal.network import preserved_rng
+from skal.reuse import feature_reuse
 
 __all__ = ["CheckFailure", "Outcome", "expect", "expect_close", "expect_error", "expect_valid", "fresh", "make_learner"]
 
@@ -176,10 +177,11 @@ class Outcome:
 
     @classmethod
     def of(cls, strategy: Any, learner: Any, X_pool: Any, n_instances: int = 5) -> Outcome:
-        """Ask the strategy."""
-        if hasattr(strategy, "scores"):
-            return cls(strategy.scores(learner, X_pool), np.empty(0), np.empty(0))
-        return cls(None, *strategy.select(learner, X_pool, n_instances))
+        """Ask the strategy, and let it compute everything anew."""
+        with feature_reuse(None):
+            if hasattr(strategy, "scores"):
+                return cls(strategy.scores(learner, X_pool), np.empty(0), np.empty(0))
+            return cls(None, *strategy.select(learner, X_pool, n_instances))
 
     def reordered(self, order: np.ndarray) -> Outcome:
         """What the answer must be for the pool ``X_pool[order]``."""

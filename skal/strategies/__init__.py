@@ -7,6 +7,7 @@ from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._dynamic import DynamicAL, dynamic_al
 from skal.strategies._egl import EGL, egl
 from skal.strategies._learning_loss import LearningLoss, learning_loss
+from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
 from skal.strategies._npc import NPC, npc
 from skal.strategies._random import RandomSampling, random_sampling
 from skal.strategies._uncertainty import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
@@ -23,6 +24,7 @@ __all__ = [
     "LearningLoss",
     "LeastConfidence",
     "Margin",
+    "NTKLookahead",
     "RandomSampling",
     "badge",
     "bald",
@@ -34,6 +36,7 @@ __all__ = [
     "least_confidence",
     "margin",
     "npc",
+    "ntk_lookahead",
     "random_sampling",
 ]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from skal.base import QueryStrategy
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
@@ -41,9 +42,14 @@ class ALBL(QueryStrategy):
         Sum of the importance weights of the samples predicted right, divided by the sum of all weights, or by the
         paper's pool size × horizon. The latter is so small without a uniform arm that the weights hardly move.
     batch_size : int, default=256
-        Samples per network pass, for the reward and the default arms.
+        Samples per network pass, for the reward and the default arms; so are ``n_jobs`` and ``verbose``.
     random_state : None, int, Generator or RandomState, default=None
         For the draws among the arms; an integer gives other draws in every round.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Attributes
     ----------
@@ -90,6 +96,8 @@ class ALBL(QueryStrategy):
         reward: str = "normalized",
         batch_size: int = 256,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.arms = arms
         self.uniform = uniform
@@ -98,6 +106,8 @@ class ALBL(QueryStrategy):
         self.reward = reward
         self.batch_size = batch_size
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
@@ -121,7 +131,8 @@ class ALBL(QueryStrategy):
 
     def _arms(self) -> list[QueryStrategy]:
         if self.arms is None:
-            return [arm(batch_size=self.batch_size) for arm in self.default_arms]  # type: ignore[call-arg]
+            shared = {"batch_size": self.batch_size, "n_jobs": self.n_jobs, "verbose": self.verbose}
+            return [arm(**shared) for arm in self.default_arms]
         return list(self.arms)
 
     def _check_params(self) -> None:
@@ -135,6 +146,14 @@ class ALBL(QueryStrategy):
         check_integer(owner, "horizon", self.horizon, 1)
         check_real(owner, "delta", self.delta, 1e-12, 1)
         check_choice(owner, "reward", self.reward, ["normalized", "paper"])
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        queried = len(self.__dict__.get("queried_", ())) + n_instances * bool(self.__dict__.get("pending_"))
+        own = Passes(labelled_forward=queried if context.has_network else 0)
+        return sum((arm._passes(context, n, n_instances) for arm in self._arms()), own)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        return max(arm._memory(context, n, n_instances) for arm in self._arms())
 
     def get_state(self) -> dict[str, Any]:
         """What the strategy has learnt, as a dict that ``json.dumps`` takes; empty before the first query."""

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.exceptions import UnsupportedLayerError
-from skal.validation import check_room, make_generator
+from skal.two_level import n_shortlisted, select_in_levels
+from skal.validation import check_memory, make_generator
 
 __all__ = ["BADGE", "badge"]
 
@@ -37,10 +39,22 @@ class BADGE(QueryStrategy):
     batch_size : int, default=256
         Samples per network pass.
     max_memory : int, str or None, default=None
-        Bound on the memory for the embeddings, such as ``"2GB"``. A pool that needs more is refused; None refuses
-        nothing.
+        Bound on the memory for the embeddings, such as ``"2GB"``. For a pool that needs more the choice is made in two
+        levels: every part of the pool that fits names a shortlist, four times the batch if there is room, and the
+        batch is drawn among those, each of which counts as often as samples of its part are nearest to it. None is no
+        bound.
     random_state : None, int, Generator or RandomState, default=None
         For the draws, and the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
+    Warns
+    -----
+    TwoLevelWarning
+        If ``max_memory`` makes a choice in two levels necessary.
 
     Notes
     -----
@@ -74,37 +88,65 @@ class BADGE(QueryStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        owner = type(self).__name__
         rows = self._subset_rows(context.n_pool)
         part = context if rows is None else context.restrict(rows)
-        features, logits = self._embeddings(part)
-        dtype = torch.float32 if features.device.type == "mps" else torch.float64
-        q, phi = residuals(logits.to(dtype)), features.to(dtype)
-        del features, logits  # a third of the memory
-        generator = make_generator(type(self).__name__, self.random_state)
-        indices, squares = kmeans_plus_plus(q, phi, n_instances, generator)
+        self._check_last_layer(part)
+        generator = make_generator(owner, self.random_state)
+
+        def choose(
+            some: np.ndarray | range, n: int, masses: np.ndarray | None
+        ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+            features, logits = part.restrict(some).embeddings()
+            dtype = torch.float32 if features.device.type == "mps" else torch.float64
+            q, phi = residuals(logits.to(dtype)), features.to(dtype)
+            del features, logits  # a third of the memory
+            if masses is None:
+                return *kmeans_plus_plus(q, phi, n, generator), None
+            mass = torch.as_tensor(masses).to(phi)
+            picked, squares = kmeans_plus_plus(q, phi, n, generator, mass)
+            return picked, squares, represented(q, phi, picked, mass)
+
+        room = self._room(part)
+        indices, squares = select_in_levels(part.n_pool, n_instances, room, choose, owner, self.max_memory)
         return (indices if rows is None else rows[indices]), squares
 
-    def _embeddings(self, context: QueryContext) -> tuple[Tensor, Tensor]:
+    def _bytes(self, context: QueryContext) -> int:
+        """Of one sample: the embeddings as the network gives them, and in float64."""
+        return (context.last_layer.width + context.n_classes) * 12 + 32
+
+    def _room(self, context: QueryContext) -> int | None:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        return None if memory is None else memory // self._bytes(context)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        return min(n, self._room(context) or n) * self._bytes(context)
+
+    def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__
-        # the embeddings as the network gives them, and in float64
-        needed = context.n_pool * (last.width + context.n_classes) * 12
-        check_room(owner, self.max_memory, needed, context.n_pool, last.width)
-        features, logits = context.embeddings()
         weight = getattr(last.layer, "weight", None)
         if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
+            # an output that cannot be used at all is the first thing to say
+            context.network.outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
             raise UnsupportedLayerError(
                 f"For {owner} the network's output must be that of a linear last layer, whose gradient it writes as "
                 f"(softmax − onehot) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "
                 "is changed before it is returned. Let forward return what the last Linear gives, or use CoreSet."
             )
-        return features, logits
 
 
 def residuals(logits: Tensor) -> Tensor:
@@ -117,7 +159,7 @@ def residuals(logits: Tensor) -> Tensor:
 
 
 def kmeans_plus_plus(
-    q: Tensor, phi: Tensor, n_instances: int, generator: np.random.Generator
+    q: Tensor, phi: Tensor, n_instances: int, generator: np.random.Generator, mass: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """D² sampling of the rows of ``q ⊗ φ``, which are never written out.
 
@@ -131,6 +173,8 @@ def kmeans_plus_plus(
     phi : (N, d) tensor
     n_instances : int
     generator : numpy Generator
+    mass : (N,) tensor, optional
+        How often each row counts; None is once.
 
     Returns
     -------
@@ -146,6 +190,7 @@ def kmeans_plus_plus(
     """
     norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
     bound = torch.full_like(norms, torch.inf)
+    mass = torch.ones_like(norms) if mass is None else mass
     free = torch.ones_like(norms)
     best = int(norms.argmax())
     picked, squares = [best], [norms[best].clone()]
@@ -154,15 +199,26 @@ def kmeans_plus_plus(
         bound[best] = free[best] = 0
         if known == 0 or len(picked) - known >= _REFRESH:
             known = _refresh(bound, q, phi, norms, picked, known)
-        proposal = _propose(bound, free, q, phi, norms, picked[known:], generator)
+        proposal = _propose(bound, free, mass, q, phi, norms, picked[known:], generator)
         if proposal is None:
             known = _refresh(bound, q, phi, norms, picked, known)
-            proposal = _propose(bound, free, q, phi, norms, [], generator)
+            proposal = _propose(bound, free, mass, q, phi, norms, [], generator)
         assert proposal is not None  # bounds that are up to date are always accepted
         best, square = proposal
         picked.append(best)
         squares.append(square)
     return np.array(picked), torch.stack(squares).double().cpu().numpy()
+
+
+def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor) -> np.ndarray:
+    """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
+    norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
+    others, total = picked.tolist(), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
+    for start in range(0, len(q), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        nearest = _squares(q, phi, norms, rows, others).argmin(dim=1)
+        total.index_add_(0, nearest, mass[rows])
+    return total.double().cpu().numpy()
 
 
 def _squares(q: Tensor, phi: Tensor, norms: Tensor, rows: Any, others: list[int]) -> Tensor:
@@ -185,6 +241,7 @@ def _refresh(bound: Tensor, q: Tensor, phi: Tensor, norms: Tensor, picked: list[
 def _propose(
     bound: Tensor,
     free: Tensor,
+    mass: Tensor,
     q: Tensor,
     phi: Tensor,
     norms: Tensor,
@@ -194,7 +251,7 @@ def _propose(
     """Some proposals at once: the first that is accepted, with its squared distance, or None."""
     draws, chances = torch.as_tensor(generator.random((2, _PROPOSALS)), dtype=bound.dtype).to(bound.device)
     total = bound.sum()
-    weights = torch.where(total > 0, bound, free)  # everything coincides: uniform among the rest
+    weights = mass * torch.where(total > 0, bound, free)  # everything coincides: uniform among the rest
     index = _draw(weights, draws)
     squares = bound[index]
     if unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,10 @@ from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.dropout import dropout_outputs
+from skal.parallel import filled
+from skal.samples import Samples
 from skal.validation import check_choice, check_integer, check_memory, make_generator
 
 __all__ = ["BALD", "bald"]
@@ -46,6 +49,11 @@ class BALD(ScoreStrategy):
         samples with the highest scores take part as have room.
     random_state : None, int, Generator or RandomState, default=None
         For the masks, the drawn labels, and the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Examples
     --------
@@ -75,6 +83,8 @@ class BALD(ScoreStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.n_passes = n_passes
         self.batch = batch
@@ -83,6 +93,8 @@ class BALD(ScoreStrategy):
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -103,20 +115,33 @@ class BALD(ScoreStrategy):
 
     def _information(self, context: QueryContext, seeds: list[int]) -> np.ndarray:
         """(N,) mutual informations; of the predictions only running sums are kept."""
-        scores = []
-        for passes in self._predictions(context, seeds):
-            mean, noise = torch.zeros(()), torch.zeros(())
-            for proba in passes:
-                mean = mean + proba / self.n_passes
-                noise = noise + entropy(proba) / self.n_passes
-            scores.append(entropy(mean) - noise)
-        return torch.cat(scores).clamp_min(0).cpu().numpy()
+        predictions, n_passes = self._predictions(context, seeds), self.n_passes
 
-    def _predictions(self, context: QueryContext, seeds: list[int]) -> Iterator[Iterator[Tensor]]:
-        """For each chunk of the pool, the (n, C) probabilities of every pass."""
-        owner, network = type(self).__name__, context.network
-        for outputs in dropout_outputs(network, context.pool, self.batch_size, seeds, owner):
-            yield (network.to_proba(output).double() for output in outputs)
+        def shard(part: Samples) -> Tensor:
+            scores = []
+            for passes in predictions(part):
+                mean, noise = torch.zeros(()), torch.zeros(())
+                for proba in passes:
+                    mean = mean + proba / n_passes
+                    noise = noise + entropy(proba) / n_passes
+                scores.append(entropy(mean) - noise)
+            return torch.cat(scores)
+
+        return self._shared(context, shard).clamp_min(0).cpu().numpy()
+
+    def _predictions(self, context: QueryContext, seeds: list[int]) -> Callable[[Samples], Iterator[Iterator[Tensor]]]:
+        """A function of samples: for each chunk of them, the (n, C) probabilities of every pass."""
+        owner, network, batch_size = type(self).__name__, context.network, self.batch_size
+
+        def predictions(samples: Samples) -> Iterator[Iterator[Tensor]]:
+            for outputs in dropout_outputs(network, samples, batch_size, seeds, owner):
+                yield (network.to_proba(output).double() for output in outputs)
+
+        return predictions
+
+    def _shared(self, context: QueryContext, shard: Callable[[Samples], Tensor]) -> Tensor:
+        network = context.network
+        return filled(network.sharding.map(shard, context.pool, self.batch_size, network.device), context.n_pool)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top":
@@ -126,16 +151,34 @@ class BALD(ScoreStrategy):
         indices, gains = self._joint(part, n_instances)
         return (indices if rows is None else rows[indices]), gains
 
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        again = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
+        return Passes(forward=self.n_passes * (n if again in (0, n) else n + again))
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        kept = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
+        # two copies while their order changes; blocks of mixed predictions
+        return 24 * n + 16 * kept * self.n_passes * context.n_classes + (4 * _BLOCK_BYTES if kept else 0)
+
+    def _room(self, context: QueryContext, n_instances: int) -> int:
+        """Samples whose predictions ``joint`` may keep."""
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or _DEFAULT_MEMORY
+        return max(n_instances, memory // (8 * self.n_passes * context.n_classes))
+
     def _joint(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = self._generator()
         seeds = self._seeds(generator)
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or _DEFAULT_MEMORY
-        room = max(n_instances, memory // (8 * self.n_passes * context.n_classes))
+        room = self._room(context, n_instances)
         candidates = np.arange(context.n_pool)
         if room < context.n_pool:
             candidates = np.sort(top(self._information(context, seeds), room))
             context = context.restrict(candidates)
-        proba = torch.cat([torch.stack(list(passes)) for passes in self._predictions(context, seeds)], dim=1)
+        predictions = self._predictions(context, seeds)
+
+        def shard(part: Samples) -> Tensor:
+            return torch.cat([torch.stack(list(passes), dim=1) for passes in predictions(part)])
+
+        proba = self._shared(context, shard).transpose(0, 1).contiguous()  # (T, N, C)
         indices, gains = joint_information(proba, n_instances, self.n_samples, generator)
         return candidates[indices], gains
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.validation import check_room
+from skal.cost import Passes
+from skal.two_level import n_shortlisted, select_in_levels
+from skal.validation import check_memory
 
 __all__ = ["CoreSet", "coreset"]
 
@@ -37,10 +39,21 @@ class CoreSet(QueryStrategy):
     batch_size : int, default=256
         Samples per network pass.
     max_memory : int, str or None, default=None
-        Bound on the memory for the embeddings, such as ``"2GB"``. A pool that needs more is refused; None refuses
-        nothing.
+        Bound on the memory for the embeddings, such as ``"2GB"``. For a pool that needs more the choice is made in two
+        levels: every part of the pool that fits names a shortlist, four times the batch if there is room, and the
+        batch is chosen among those. None is no bound.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
+    Warns
+    -----
+    TwoLevelWarning
+        If ``max_memory`` makes a choice in two levels necessary.
 
     Notes
     -----
@@ -72,21 +85,30 @@ class CoreSet(QueryStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        owner = type(self).__name__
         rows = self._subset_rows(context.n_pool)
         part = context if rows is None else context.restrict(rows)
-        self._check_room(part)
-        pool = part.embeddings()[0]
-        mean = pool.mean(dim=0).to(_exact(pool))
-        pool = pool.to(mean.dtype).sub_(mean)  # distances do not change, and rounding shrinks
-        labelled = (x - mean for x in self._labelled_blocks(part)) if part.n_labelled else iter(())
-        indices, distances = furthest_first(pool, labelled, n_instances)
+
+        def choose(some: np.ndarray | range, n: int, masses: Any) -> tuple[np.ndarray, np.ndarray, None]:
+            pool = part.restrict(some).embeddings()[0]
+            mean = pool.mean(dim=0).to(_exact(pool))
+            pool = pool.to(mean.dtype).sub_(mean)  # distances do not change, and rounding shrinks
+            labelled = (x - mean for x in self._labelled_blocks(part)) if part.n_labelled else iter(())
+            return *furthest_first(pool, labelled, n), None  # how many points lie at a place does not matter here
+
+        room = self._room(part)
+        indices, distances = select_in_levels(part.n_pool, n_instances, room, choose, owner, self.max_memory)
         return (indices if rows is None else rows[indices]), distances
 
     def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
@@ -97,11 +119,21 @@ class CoreSet(QueryStrategy):
             block = context.embeddings(context.labelled.take(rows))[0]
             yield block.to(_exact(block))
 
-    def _check_room(self, context: QueryContext) -> None:
-        # the embeddings as the network gives them, and in float64
-        width = context.last_layer.width
-        needed = context.n_pool * (width * 12 + context.n_classes * 8) + 2 * _BLOCK_BYTES
-        check_room(type(self).__name__, self.max_memory, needed, context.n_pool, width)
+    def _bytes(self, context: QueryContext) -> int:
+        """Of one sample: the embeddings as the network gives them, and in float64; outputs; distances."""
+        return context.last_layer.width * 12 + context.n_classes * 8 + 24
+
+    def _room(self, context: QueryContext) -> int | None:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        return None if memory is None else max(0, memory - 2 * _BLOCK_BYTES) // self._bytes(context)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        shortlisted = n_shortlisted(n, n_instances, self._room(context))
+        return Passes(forward=n + shortlisted, labelled_forward=context.n_labelled)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        blocks = 2 * min(_BLOCK_BYTES, 8 * n * max(1, context.n_labelled))
+        return min(n, self._room(context) or n) * self._bytes(context) + blocks
 
 
 def _exact(tensor: Tensor) -> torch.dtype:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._sketch import loss_features
@@ -47,6 +48,11 @@ class DynamicAL(ScoreStrategy):
         highest scores take part as have room for their sketches.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset, and the sketch.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Examples
     --------
@@ -75,6 +81,8 @@ class DynamicAL(ScoreStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.gamma = gamma
         self.batch = batch
@@ -84,6 +92,8 @@ class DynamicAL(ScoreStrategy):
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]
@@ -107,6 +117,32 @@ class DynamicAL(ScoreStrategy):
             max_memory=self.max_memory,
             owner=type(self).__name__,
         )
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        n_labelled = context.n_labelled if self.needs_labels else 0
+        passes = Passes(n, n, n_labelled, n_labelled)
+        if self.batch == "top" or np.isinf(self.gamma):
+            return passes
+        room = self._room(self._engine(context))
+        if self.n_features is None and room < n:
+            each = n + 1
+            return passes + Passes((n_instances - 1) * each, (n_instances - 1) * each)
+        again = min(n, max(room, n_instances))
+        return passes + Passes(again, again)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        engine = self._engine(context)
+        kept = 0
+        if self.batch == "greedy" and not np.isinf(self.gamma):
+            kept = min(n, self._room(engine)) * self._length(engine) * engine.element_size
+        return 40 * n + engine.chunk_bytes() + kept
+
+    def _length(self, engine: TangentEngine) -> int:
+        return sum(engine.sizes.values()) if self.n_features is None else self.n_features
+
+    def _room(self, engine: TangentEngine) -> int:
+        """Samples whose gradients ``greedy`` may keep."""
+        return engine.memory // (self._length(engine) * engine.network.dtype.itemsize)
 
     def _labelled_gradient(self, context: QueryContext) -> dict[str, Tensor] | None:
         """``g_S``, or None where γ = 0 makes it irrelevant."""
@@ -132,9 +168,7 @@ class DynamicAL(ScoreStrategy):
         direction = self._labelled_gradient(context)
         norms, dots = loss_scores(engine, context.pool, None, direction)
         scores = dynamic_scores(norms, dots, self.gamma)
-        n_parameters = sum(engine.sizes.values())
-        length = n_parameters if self.n_features is None else self.n_features
-        room = engine.memory // (length * engine.network.dtype.itemsize)
+        room = self._room(engine)
         if self.n_features is None and room < context.n_pool:
             return _greedy_by_passes(engine, context, scores, n_instances)
         candidates = np.sort(top(scores.cpu().numpy(), min(context.n_pool, max(room, n_instances))))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._engine import Gradients, TangentEngine
@@ -40,6 +41,11 @@ class EGL(ScoreStrategy):
         For ``all``: bound on the working memory, such as ``"2GB"``; None is 1 GB.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Examples
     --------
@@ -66,6 +72,8 @@ class EGL(ScoreStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.layers = layers
         self.backend = backend
@@ -73,6 +81,8 @@ class EGL(ScoreStrategy):
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -82,8 +92,19 @@ class EGL(ScoreStrategy):
     def _score(self, context: QueryContext) -> np.ndarray:
         return (self._all(context) if self.layers == "all" else self._last(context)).cpu().numpy()
 
-    def _all(self, context: QueryContext) -> Tensor:
-        engine = TangentEngine(
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        if self.layers == "last":
+            return Passes(forward=n)
+        return Passes(forward=2 * n, backward=context.n_classes * n)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        outputs = n * context.n_classes * 32
+        if self.layers == "last":
+            return outputs + n * context.last_layer.width * 12
+        return outputs + self._engine(context).chunk_bytes()
+
+    def _engine(self, context: QueryContext) -> TangentEngine:
+        return TangentEngine(
             context.network,
             context.pool,
             backend=self.backend,
@@ -91,6 +112,9 @@ class EGL(ScoreStrategy):
             max_memory=self.max_memory,
             owner=type(self).__name__,
         )
+
+    def _all(self, context: QueryContext) -> Tensor:
+        engine = self._engine(context)
 
         def lengths(gradients: Iterator[Gradients], n: int) -> Tensor:
             """(n, C) norms of the gradients for every label."""
@@ -103,7 +127,7 @@ class EGL(ScoreStrategy):
             return torch.stack(columns, dim=1)
 
         cotangents = [_label(c) for c in range(engine.n_classes)]
-        norms = torch.cat(list(engine.run(context.pool, cotangents, lengths)))
+        norms = engine.map(lambda part: torch.cat(list(engine.run(part, cotangents, lengths))), context.pool)
         logits = context.network.forward(context.pool, self.batch_size, context.network.to_logits)
         return (torch.softmax(logits.double(), dim=1) * norms).sum(dim=1)
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule
-from skal.network import evaluating
+from skal.network import Network, evaluating
+from skal.parallel import filled
+from skal.samples import Samples
 
 __all__ = ["LearningLoss", "learning_loss"]
 
@@ -30,6 +33,11 @@ class LearningLoss(ScoreStrategy):
         Samples per network pass.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Examples
     --------
@@ -48,25 +56,44 @@ class LearningLoss(ScoreStrategy):
     (5, 1, 8, 8)
     """
 
-    def __init__(self, *, subset: int | None = None, batch_size: int = 256, random_state: Any = None) -> None:
+    def __init__(
+        self,
+        *,
+        subset: int | None = None,
+        batch_size: int = 256,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        network = context.network
-        parts = [part for part in network.module.modules() if isinstance(part, LossPredictingModule)]
-        if not parts:
+        network, batch_size = context.network, self.batch_size
+        if _predictor(network) is None:
             raise UnsupportedLayerError(
                 f"The network given to {type(self).__name__} must predict its own loss. Got a "
                 f"{type(context.net).__name__} that does not. Use skal.loss_prediction.LossPredictionClassifier."
             )
-        predicted = []
-        for batch in network.batches(context.pool, self.batch_size):
-            with evaluating(network.module), torch.no_grad(), parts[0].watched() as features:
-                network.check_output(network.output(batch))
-                predicted.append(parts[0].predicted(features).double())
-        return torch.cat(predicted).cpu().numpy()
+
+        def shard(part: Samples) -> Tensor:
+            predictor, predicted = _predictor(network), []
+            assert predictor is not None  # looked for above
+            for batch in network.batches(part, batch_size):
+                with evaluating(network.module), torch.no_grad(), predictor.watched() as features:
+                    network.check_output(network.output(batch))
+                    predicted.append(predictor.predicted(features).double())
+            return torch.cat(predicted)
+
+        parts = network.sharding.map(shard, context.pool, batch_size, network.device)
+        return filled(parts, context.n_pool).cpu().numpy()
+
+
+def _predictor(network: Network) -> LossPredictingModule | None:
+    return next((part for part in network.module.modules() if isinstance(part, LossPredictingModule)), None)
 
 
 learning_loss = query_function(LearningLoss, "learning_loss", __name__)

@@ -6,13 +6,12 @@ import warnings
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
+from skal.cost import Passes
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning, parameter_message
-from skal.last_layer import LastLayer
-from skal.network import Network
 from skal.tangent._candidates import RIDGE, CandidateKernel, distinct_rows
 from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
 from skal.tangent._spectral import draw_batches, greedy_logdet, greedy_search
@@ -58,6 +57,11 @@ class NPC(QueryStrategy):
         group by group.
     random_state : None, int, Generator or RandomState, default=None
         For the candidates, and the sketch.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 
     Warns
     -----
@@ -97,6 +101,8 @@ class NPC(QueryStrategy):
         batch_size: int = 256,
         max_memory: int | str | None = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.kernel = kernel
         self.search = search
@@ -106,6 +112,8 @@ class NPC(QueryStrategy):
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
@@ -138,17 +146,8 @@ class NPC(QueryStrategy):
             )
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        network = _before_softmax(context)
+        network, engine = context.logit_network, self._engine(context)
         memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
-        engine = TangentEngine(
-            network,
-            context.pool,
-            backend=self.backend,
-            layers="last" if self.kernel == "last_layer" else "all",
-            batch_size=self.batch_size,
-            max_memory=max(1, memory // 2),
-            owner=type(self).__name__,
-        )
         seen: set[bytes] = set()
         labelled = context.labelled if context.n_labelled else None
         if labelled is not None:
@@ -169,6 +168,40 @@ class NPC(QueryStrategy):
         n_candidates = self.n_candidates or min(context.n_pool, 1000)
         batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
         return self._random(kernel, max_rank, batches, generator)
+
+    def _engine(self, context: QueryContext) -> TangentEngine:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        return TangentEngine(
+            context.logit_network,
+            context.pool,
+            backend=self.backend,
+            layers="last" if self.kernel == "last_layer" else "all",
+            batch_size=self.batch_size,
+            max_memory=max(1, memory // 2),
+            owner=type(self).__name__,
+        )
+
+    def _points(self, n: int, n_instances: int) -> int:
+        """How many samples of n the candidates hold, on average: each of m random batches misses one by 1 − b/n."""
+        if self.search == "greedy":
+            return min(n, self.n_candidates or max(1000, 5 * n_instances))
+        n_candidates = self.n_candidates or min(n, 1000)
+        return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        """Each set's gradients once to be kept and once to be compared, and the labelled ones' with the points'."""
+        u, labelled = self._points(n, n_instances), context.n_labelled
+        times = context.n_classes if self.kernel in ("trace", "last_layer") else 1
+        pool, own = (3 if labelled else 2) * u, 3 * labelled
+        return Passes(pool, times * pool, own, times * own)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        u = self._points(n, n_instances) + context.n_labelled
+        return 96 * n + min(memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
+
+    def _work(self, n: int, n_instances: int) -> float:
+        return float(self._points(n, n_instances)) ** 2
 
     def _max_rank(self, engine: TangentEngine, context: QueryContext) -> int:
         """The dimension of the space in which the gradients lie."""
@@ -228,32 +261,6 @@ class NPC(QueryStrategy):
             RankDeficiencyWarning,
             stacklevel=2,
         )
-
-
-class _LastOutput(Network):
-    """A network whose logits are what its last layer gives, before the softmax that the module ends in."""
-
-    def __init__(self, net: Any, last: LastLayer) -> None:
-        super().__init__(net)
-        self.last = last
-
-    def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """(n, C) outputs of the last layer, as part of the graph."""
-        seen: list[Tensor] = []
-        layer = self.module.get_submodule(self.last.name)  # by name: a backend may work on a copy of the module
-        handle = layer.register_forward_hook(lambda layer, args, output: seen.append(output))
-        try:
-            self.output(batch, parameters)
-        finally:
-            handle.remove()
-        return seen[-1]
-
-
-def _before_softmax(context: QueryContext) -> Network:
-    """A softmax and NLLLoss leave only log-probabilities, which have another Jacobian than the logits behind them."""
-    if isinstance(context.network.criterion, nn.NLLLoss) and context.last_layer.gives_logits:
-        return _LastOutput(context.net, context.last_layer)
-    return context.network
 
 
 npc = query_function(NPC, "npc", __name__)

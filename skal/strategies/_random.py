@@ -20,6 +20,8 @@ class RandomSampling(ScoreStrategy):
     ----------
     random_state : None, int, Generator or RandomState, default=None
         An integer makes every query repeatable; a generator is advanced from query to query.
+    n_jobs, verbose
+        As in the other strategies, so that all can be set up alike; this one makes no pass over the pool.
 
     Examples
     --------
@@ -38,8 +40,10 @@ class RandomSampling(ScoreStrategy):
     reads_outputs = False
     draws_from_pool = True
 
-    def __init__(self, *, random_state: Any = None) -> None:
+    def __init__(self, *, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0) -> None:
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return make_generator(type(self).__name__, self.random_state).random(context.n_pool)

@@ -23,6 +23,11 @@ _PARAMETERS = """
         Samples per network pass.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
 """
 
 
@@ -45,10 +50,20 @@ def entropy_scores(proba: np.ndarray) -> np.ndarray:
 class _Uncertainty(ScoreStrategy):
     needs_network = False
 
-    def __init__(self, *, subset: int | None = None, batch_size: int = 256, random_state: Any = None) -> None:
+    def __init__(
+        self,
+        *,
+        subset: int | None = None,
+        batch_size: int = 256,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
 
 class LeastConfidence(_Uncertainty):

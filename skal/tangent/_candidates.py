@@ -12,9 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from skal.network import Network
 from skal.samples import Samples
-from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import Gradients, TangentEngine
-from skal.tangent._kernels import kernel_matrix
+from skal.tangent._engine import TangentEngine
+from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
 from skal.tangent._spectral import (
     EPS,
@@ -26,7 +25,7 @@ from skal.tangent._spectral import (
     smallest_eigenvalue,
 )
 
-__all__ = ["CandidateKernel", "distinct_rows"]
+__all__ = ["CandidateKernel", "distinct_rows", "fingerprints"]
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
@@ -129,25 +128,12 @@ class CandidateKernel:
         step = max(1, self.max_points**2 // max(1, self.n))
         for start in range(0, len(points), step):
             samples = self.pool.take(points[start : start + step])
-            diagonal = self._diagonal(samples)
+            diagonal = kernel_diagonal(self.engine, samples, self.kind).cpu().numpy()
             K_LU = np.empty((0, len(samples))) if self.labelled is None else self._matrix(self.labelled, samples)
             # the diagonal carries the rounding of the network's own precision
             slack = 1 + 100 * torch.finfo(self.engine.network.dtype).eps
             above[start : start + step] = points_above(self.K_LL, K_LU, diagonal * slack, bar)
         return batches[above[np.searchsorted(points, batches)].all(axis=1)]
-
-    def _diagonal(self, samples: Samples) -> np.ndarray:
-        """(u,) squared norms of the gradients: one pass, no pairs."""
-
-        def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
-            total = torch.zeros(n, dtype=torch.float64, device=self.engine.device)
-            for by_name in gradients:
-                for gradient in by_name.values():
-                    total += gradient.scores()[0]
-            return total
-
-        cotangents = kernel_cotangents(self.kind, self.engine.n_classes)
-        return torch.cat(list(self.engine.run(samples, cotangents, reduce))).cpu().numpy()
 
     def joined(self, batch: np.ndarray) -> np.ndarray:
         """The exact kernel on labelled set and batch."""
@@ -185,7 +171,7 @@ class CandidateKernel:
         return best
 
 
-def _fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
+def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
     """A digest of what the network is given for each sample: equal for exact copies."""
     for batch in network.batches(samples, batch_size):
         arrays = [leaf.detach().cpu().contiguous().numpy() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
@@ -198,8 +184,13 @@ def _fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterat
 
 def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set[bytes]) -> np.ndarray:
     """Rows of the samples that are no copies of an earlier one or of what has been seen; they are added to that."""
+
+    def shard(part: Samples) -> np.ndarray:
+        return np.frombuffer(b"".join(fingerprints(network, part, batch_size)), dtype="V16")
+
     rows = []
-    for row, fingerprint in enumerate(_fingerprints(network, samples, batch_size)):
+    shards = network.sharding.map(shard, samples, batch_size)
+    for row, fingerprint in enumerate(digest.tobytes() for digests in shards for digest in digests):
         if fingerprint not in seen:
             seen.add(fingerprint)
             rows.append(row)

@@ -13,11 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
 from skal.last_layer import find_last_layer
 from skal.network import Network, evaluating
+from skal.parallel import filled
 from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import PerSampleGradient
+from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._memory import activation_bytes, is_out_of_memory
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
+from skal.tangent._structured import StructuredBackend
 from skal.validation import check_choice, check_integer, check_memory
 
 __all__ = ["TangentEngine"]
@@ -97,13 +100,25 @@ class TangentEngine:
     def _follow(self, plan: Plan) -> None:
         wanted = frozenset(self.names)
         self.plan = [(name, covered & wanted) for name, covered in plan.parts if covered & wanted]
-        self.backends = make_backends(self.network, self.plan, plan.idle & wanted)
+        self._idle = plan.idle & wanted
+        self.backends = make_backends(self.network, self.plan, self._idle)
         # the gradients at the layers' outputs take as much again as the activations, and so does what passes through a
         # backward pass and the rules at a time; other backends write gradients out
         self.sample_bytes = 3 * self._activations + 3 * self.element_size * sum(
             self.sizes[name] for backend, covered in self.plan if backend != "structured" for name in covered
         )
         self.batch_size = max(1, min(self.batch_size, self.memory // max(1, self.sample_bytes)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: backends know parameters by their identity, and are made anew there."""
+        state = {name: value for name, value in self.__dict__.items() if name not in ("backends", "_batch")}
+        return state | {"_rules": users_rules(self.network.module)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for layer_type, rule in state.pop("_rules").items():
+            register_rule(layer_type)(rule)
+        self.__dict__.update(state)
+        self.backends = make_backends(self.network, self.plan, self._idle)
 
     @contextmanager
     def _active(self) -> Iterator[None]:
@@ -115,10 +130,19 @@ class TangentEngine:
                 with torch.autocast(self.device.type, self.autocast):
                     yield
 
+    def chunk_bytes(self) -> int:
+        """Bytes that a chunk of samples takes, as far as can be told beforehand."""
+        return min(self.memory, self.batch_size * self.sample_bytes)
+
     @property
     def device(self) -> torch.device:
         """The network's device."""
         return self.network.device
+
+    def map(self, function: Callable[[Samples], Any], samples: Samples, batch_size: int | None = None) -> Any:
+        """``function(part)`` of all parts of the samples as one, shared among the network's workers."""
+        parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
+        return filled(parts, len(samples))
 
     def run(
         self,
@@ -150,6 +174,7 @@ class TangentEngine:
     def _reduced(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Callable) -> list[Any]:
         n = tree_leaves(batch)[0].shape[0]
         try:
+            self._batch = batch
             result = reduce(self._gradients(batch, target, cotangents), n)
         except UnsupportedLayerError:
             if not self._may_fall_back:
@@ -179,6 +204,14 @@ class TangentEngine:
             for part in parts:
                 merged.update(part)
             yield merged
+
+    def logits(self) -> Tensor:
+        """(n, C) logits of the chunk at hand: for a reduction, once it has been given gradients."""
+        for backend in self.backends:
+            if isinstance(backend, StructuredBackend):
+                return backend.logits  # they come with the gradients
+        with torch.no_grad():
+            return self.network.logits(self._batch)
 
     def _check_result(self, result: Any, batch: Any) -> None:
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]

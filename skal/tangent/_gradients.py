@@ -107,8 +107,11 @@ def loss_scores(
                 dots += layer_dots
         return norms, dots
 
-    chunks = list(engine.run(samples, [_LOSSES[loss]], reduce, target=target))
-    return torch.cat([norms for norms, _ in chunks]), torch.cat([dots for _, dots in chunks])
+    def shard(part: Samples) -> tuple[Tensor, Tensor]:
+        chunks = list(engine.run(part, [_LOSSES[loss]], reduce, target=target))
+        return torch.cat([norms for norms, _ in chunks]), torch.cat([dots for _, dots in chunks])
+
+    return shard(samples) if target is not None else engine.map(shard, samples)
 
 
 def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batch_size: int = 256) -> dict[str, Tensor]:

@@ -85,6 +85,34 @@ def tangent_kernel(
 def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
     """:func:`tangent_kernel` on an engine that is there already: a float64 tensor on its device."""
     check_choice("tangent_kernel", "kind", kind, KINDS)
+    if engine.network.sharding.jobs() == 1 or kind == "entk":
+        return _kernel_matrix(engine, X, Z, kind)
+    step = _chunk_size(engine, len(kernel_cotangents(kind, engine.n_classes)))
+    if Z is None:
+        return _shared_symmetric(engine, X, kind, step)
+    if len(X) > len(Z):
+        return engine.map(lambda part: _kernel_matrix(engine, part, Z, kind), X, step)
+    return engine.map(lambda part: _kernel_matrix(engine, X, part, kind).T, Z, step).T
+
+
+def _shared_symmetric(engine: TangentEngine, X: Samples, kind: str, step: int) -> Tensor:
+    """Strips of rows, each from the diagonal on: the longest first, so that the workers end together."""
+    n = len(X)
+
+    def strip(part: Samples) -> Tensor:
+        rows = part.read(0, len(part))
+        first, last = int(rows[0]), int(rows[-1])
+        K = torch.zeros(len(part), n, dtype=torch.float64, device=engine.device)
+        K[:, first:] = _kernel_matrix(engine, X.take(range(first, last + 1)), X.take(range(first, n)), kind)
+        return K
+
+    if n <= step:
+        return _kernel_matrix(engine, X, None, kind)
+    K = engine.map(strip, Samples(np.arange(n)), step).triu()
+    return K + K.triu(1).T
+
+
+def _kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
     symmetric = Z is None
     Z = X if Z is None else Z
     per_sample = engine.n_classes if kind == "entk" else 1
@@ -92,7 +120,7 @@ def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: st
     top = 0
     for block, n_block in _blocks(engine, X, kind):
         left = top if symmetric else 0  # what is below the diagonal has been computed as its mirror image
-        for n_chunk, chunk in _chunks(engine, Z.take(np.arange(left, len(Z))), kind):
+        for n_chunk, chunk in _chunks(engine, Z.take(range(left, len(Z))), kind):
             row = top
             for n, kept in block:
                 rows = slice(row * per_sample, (row + n) * per_sample)
@@ -109,6 +137,20 @@ def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: st
             engine.network.forward(samples, engine.batch_size, lambda output: output[:, :1])  # raises, if outputs are
         raise non_finite_gradients()
     return (K + K.T).div_(2) if symmetric else K
+
+
+def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tensor:
+    """(n,) squared norms of the gradients, in float64: one pass, no pairs. Not for ``entk``."""
+
+    def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
+        total = torch.zeros(n, dtype=torch.float64, device=engine.device)
+        for by_name in gradients:
+            for gradient in by_name.values():
+                total += gradient.scores()[0]
+        return total
+
+    cotangents = kernel_cotangents(kind, engine.n_classes)
+    return engine.map(lambda part: torch.cat(list(engine.run(part, cotangents, reduce))), samples)
 
 
 def _inner_products(first: list[Gradients], second: list[Gradients], kind: str, zeros: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from skal.tangent._factors import Bands, Dense, Outer, PerSampleGradient, Rows
 
-__all__ = ["find_rule", "has_own_rule", "register_rule"]
+__all__ = ["find_rule", "has_own_rule", "register_rule", "users_rules"]
 
 Rule = Callable[[Any, Tensor, Tensor], "dict[str, Tensor | PerSampleGradient]"]
 _RULES: dict[type[nn.Module], Rule] = {}
@@ -59,6 +59,12 @@ def register_rule(*layer_types: type[nn.Module]) -> Callable[[Rule], Rule]:
 def find_rule(layer: nn.Module) -> Rule | None:
     """The rule of the layer's class or of its nearest ancestor."""
     return next((_RULES[cls] for cls in type(layer).__mro__ if cls in _RULES), None)
+
+
+def users_rules(module: nn.Module) -> dict[type[nn.Module], Rule]:
+    """The rules for the module's layers that did not come with skal: another process does not know them."""
+    classes = {cls for layer in module.modules() for cls in type(layer).__mro__}
+    return {cls: rule for cls, rule in _RULES.items() if cls in classes and _OURS.get(cls) is not rule}
 
 
 def has_own_rule(layer: nn.Module) -> bool:

@@ -10,7 +10,6 @@ inputs and output gradients before they are multiplied, which costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal.parallel import filled
 from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent, cross_entropy, kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
@@ -104,9 +104,13 @@ def feature_matrix(
             return torch.stack(parts, dim=1).flatten(0, 1)
         return torch.cat(parts, dim=1) if n_features is None else torch.stack(parts).sum(0)
 
-    size = None if n_features is not None else _exact_batch_size(engine, len(cotangents))
-    chunks = engine.run(samples, cotangents, reduce, batch_size=size)
-    return _collect(chunks, len(samples) * (engine.n_classes if kind == "entk" else 1))
+    size = engine.batch_size if n_features is not None else _exact_batch_size(engine, len(cotangents))
+    per_sample = engine.n_classes if kind == "entk" else 1
+
+    def shard(part: Samples) -> Tensor:
+        return filled(engine.run(part, cotangents, reduce, batch_size=size), len(part) * per_sample)
+
+    return filled(engine.network.sharding.map(shard, samples, size, engine.device), len(samples) * per_sample)
 
 
 def loss_features(
@@ -118,20 +122,13 @@ def loss_features(
 ) -> Tensor:
     """Loss gradients with the network's own predictions for labels, written out (n, P) or sketched (n, k)."""
     sketch = None if n_features is None else Sketch(engine, n_features, random_state)
-    size = None if n_features is not None else _exact_batch_size(engine, 1)
-    chunks = engine.run(samples, [loss], lambda g, n: _as_vectors(engine, next(g), n, sketch), batch_size=size)
-    return _collect(chunks, len(samples))
+    size = engine.batch_size if n_features is not None else _exact_batch_size(engine, 1)
 
+    def shard(part: Samples) -> Tensor:
+        chunks = engine.run(part, [loss], lambda g, n: _as_vectors(engine, next(g), n, sketch), batch_size=size)
+        return filled(chunks, len(part))
 
-def _collect(chunks: Iterator[Tensor], n_rows: int) -> Tensor:
-    """The chunks as one tensor, filled as they come: concatenating a list of them would need twice the memory."""
-    first = next(chunks)
-    result = first.new_empty(n_rows, first.shape[1])
-    position = 0
-    for chunk in chain([first], chunks):
-        result[position : position + len(chunk)] = chunk
-        position += len(chunk)
-    return result
+    return engine.map(shard, samples, size)
 
 
 def _exact_batch_size(engine: TangentEngine, n_cotangents: int) -> int:

@@ -53,6 +53,11 @@ class StructuredBackend:
         The parameters to differentiate, by their names in ``network.trainable()``.
     idle : set of str
         Parameters that should have no influence on the outputs; it is an error if they have.
+
+    Attributes
+    ----------
+    logits : (n, C) tensor
+        Of the batch whose gradients were asked for last.
     """
 
     def __init__(self, network: Network, names: set[str], idle: set[str] | None = None) -> None:
@@ -71,6 +76,7 @@ class StructuredBackend:
     ) -> Iterator[dict[str, PerSampleGradient]]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
         logits, calls = self._forward(batch)
+        self.logits = logits.detach()
         for number, cotangent in enumerate(cotangents):
             v = cotangent(logits.detach(), target)
             keep = number < len(cotangents) - 1

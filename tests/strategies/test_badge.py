@@ -202,7 +202,7 @@ def test_a_network_that_changes_its_last_layers_output_is_refused():
         BADGE()(learner_of(Scaled(5, 3)), np.zeros((4, 5), np.float32), 2)
 
 
-def test_the_pool_must_fit_into_max_memory(flat_learner, flat_data):
+def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
     assert len(badge(flat_learner, flat_data[0], 3, max_memory="1MB")) == 3
-    with pytest.raises(InvalidParameterError, match=r"max_memory.*at least .*MB.*subset"):
-        badge(flat_learner, flat_data[0], 3, max_memory="1KB")
+    with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
+        badge(flat_learner, flat_data[0], 20, max_memory="1KB")

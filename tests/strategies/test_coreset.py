@@ -177,10 +177,10 @@ def test_many_labelled_samples_come_in_blocks(flat_learner, flat_data):
     assert CoreSet(batch_size=1000).select(learner, X[15:], 10)[0].tolist() == few.tolist()
 
 
-def test_the_pool_must_fit_into_max_memory(flat_learner, flat_data):
+def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
     X = flat_data[0]
     assert len(CoreSet(max_memory="1GB")(flat_learner, X, 3)) == 3
-    with pytest.raises(InvalidParameterError, match=r"max_memory.*at least .*MB.*subset"):
+    with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
         CoreSet(max_memory="1MB")(flat_learner, X, 3)
 
 

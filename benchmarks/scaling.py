@@ -1,0 +1,302 @@
+"""Larger pools: two workers, a million images on disk, forecasts of a query's cost, and constants for planning.
+
+``python -m benchmarks.scaling speedup|cost|million|constants [--quick] [--rows N] [--full N]``; all if none is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks._measure import markdown
+from skal.loss_prediction import LossPredictionClassifier
+from skal.nets import CNN, ResNet18, SquaredLoss
+from skal.reuse import feature_reuse
+from skal.strategies import (
+    ALBL,
+    BADGE,
+    BALD,
+    EGL,
+    NPC,
+    CoreSet,
+    DynamicAL,
+    Entropy,
+    LearningLoss,
+    LeastConfidence,
+    Margin,
+    NTKLookahead,
+    RandomSampling,
+)
+
+N_LABELLED = 100
+BATCH = 100
+MILLION = 1_000_000
+LIMIT = 2 * 10**9
+
+
+def _scaled(images: np.ndarray) -> np.ndarray:
+    return images.astype(np.float32) / 255
+
+
+def _images(n: int, folder: Path | None = None, seed: int = 0) -> np.ndarray:
+    """Random uint8 images with a faint pattern for each of ten classes; a memory map if there is a folder."""
+    rng = np.random.default_rng(seed)
+    shape = (n, 3, 32, 32)
+    X = np.empty(shape, np.uint8) if folder is None else np.memmap(folder / f"{n}.bin", np.uint8, "w+", shape=shape)
+    patterns = rng.integers(0, 64, size=(10, 3, 32, 32), dtype=np.uint8)
+    for start in range(0, n, 10_000):
+        stop = min(start + 10_000, n)
+        X[start:stop] = rng.integers(0, 192, size=(stop - start, 3, 32, 32), dtype=np.uint8)
+        X[start:stop] += patterns[np.arange(start, stop) % 10]
+    if folder is None:
+        return X
+    X.flush()
+    return np.memmap(folder / f"{n}.bin", np.uint8, "r", shape=shape)
+
+
+def _learner(criterion: type[nn.Module] = nn.CrossEntropyLoss, module: nn.Module | None = None) -> SimpleNamespace:
+    """The tutorial's CNN behind a step that scales the images, as initialised, and 100 labelled samples."""
+    torch.manual_seed(0)
+    cls = LossPredictionClassifier if module is None else NeuralNetClassifier
+    net = cls(module or CNN(dropout=0.1), criterion=criterion, train_split=None, verbose=0, max_epochs=1)
+    X, y = _images(N_LABELLED, seed=1), np.arange(N_LABELLED) % 10
+    pipeline = Pipeline([("scale", FunctionTransformer(_scaled)), ("net", net)]).fit(X, y)
+    return SimpleNamespace(estimator=pipeline, X_training=X, y_training=y)
+
+
+def _learner_for(strategy: Any) -> SimpleNamespace:
+    return _learner(SquaredLoss if isinstance(strategy, NTKLookahead) else nn.CrossEntropyLoss)
+
+
+class _Memory:
+    """Peak of this process's own memory: pages of a mapped file belong to the system, which takes them back at will."""
+
+    def __enter__(self) -> _Memory:
+        self.baseline = self.peak = _anonymous()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self.peak = max(self.peak, _anonymous())
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def grown(self) -> int:
+        return self.peak - self.baseline
+
+
+def _anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("The benchmark reads /proc/self/status, which this system does not have.")
+
+
+def _seconds(task: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def speedup_table(args: argparse.Namespace) -> tuple[str, bool]:
+    """One process and two, one torch thread in each, taking turns; the best of three after a warm-up."""
+    torch.set_num_threads(1)
+    rows: list[list[object]] = []
+    good = True
+    n = args.rows or (512 if args.quick else 4096)
+    module = ResNet18(width=16)
+    learner, X = _learner(module=module), _images(n)
+    for strategy in (Entropy(), DynamicAL()):
+        best = {1: float("inf"), 2: float("inf")}
+        with feature_reuse(None):
+            for turn in range(2 if args.quick else 4):
+                for n_jobs in best:
+                    taken = _seconds(lambda s=strategy, j=n_jobs: s.set_params(n_jobs=j).select(learner, X, BATCH))
+                    if turn:  # the first one starts the workers
+                        best[n_jobs] = min(best[n_jobs], taken)
+        ratio = best[1] / best[2]
+        good &= args.quick or ratio >= 1.5
+        rows.append([type(strategy).__name__, f"{n:,}", best[1], best[2], f"{ratio:.2f} ×", "1.5 ×"])
+    header = ["strategy, ResNet-18 of width 16", "N", "one process, s", "two, s", "quicker", "target"]
+    return markdown(header, rows), good
+
+
+STRATEGIES = [
+    RandomSampling(random_state=0),
+    LeastConfidence(),
+    Margin(),
+    Entropy(),
+    LearningLoss(),
+    BALD(random_state=0),
+    BALD(batch="joint", n_passes=5, random_state=0),
+    CoreSet(),
+    BADGE(random_state=0),
+    EGL(layers="last"),
+    EGL(),
+    DynamicAL(),
+    DynamicAL(batch="greedy", random_state=0),
+    NTKLookahead(random_state=0),
+    NPC(n_candidates=100, random_state=0),
+    NPC(search="greedy", random_state=0),
+    ALBL(random_state=0),
+]
+
+
+def cost_table(args: argparse.Namespace) -> tuple[str, bool]:
+    """Forecast and measurement of one query for every strategy, on one thread."""
+    torch.set_num_threads(1)
+    n = args.rows or (1_500 if args.quick else 20_000)
+    b = 20
+    X = _images(n)
+    rows: list[list[object]] = []
+    good = True
+    for strategy in STRATEGIES:
+        learner = _learner_for(strategy)
+        cost = strategy.cost(learner, X, b)
+        with feature_reuse(None), warnings.catch_warnings(), _Memory() as memory:
+            warnings.simplefilter("ignore")
+            taken = _seconds(lambda s=strategy, lr=learner: s.select(lr, X, b))
+        ratio = cost.seconds / taken
+        good &= 0.5 <= ratio <= 2 or max(cost.seconds, taken) < 0.05
+        passes = f"{cost.passes.forward / n:.3g} / {cost.passes.backward / n:.3g}"
+        times = [cost.seconds, taken, f"{ratio:.2f}", f"{cost.memory / 1e6:,.0f} MB", f"{memory.grown / 1e6:,.0f} MB"]
+        rows.append([f"`{strategy!r}`", passes, *times])
+    header = ["strategy", "passes over the pool, forward / backward", "forecast, s", "measured, s", "ratio"]
+    return markdown([*header, "memory, forecast", "measured"], rows), good
+
+
+MILLION_STRATEGIES = {
+    "Entropy": Entropy(),
+    "BADGE": BADGE(max_memory="1GB", random_state=0),
+    "DynamicAL": DynamicAL(max_memory="1GB"),
+    "NTKLookahead": NTKLookahead(max_memory="1GB", random_state=0),
+}
+
+
+def million_table(args: argparse.Namespace) -> tuple[str, bool]:
+    """A query on a memory map of uint8 images, each in a process of its own."""
+    import subprocess
+
+    rows: list[list[object]] = []
+    good = True
+    full = args.full or (4_000 if args.quick else MILLION)
+    with tempfile.TemporaryDirectory() as folder:
+        _images(full, Path(folder))
+        for name in args.only or MILLION_STRATEGIES:
+            n = min(full, args.rows or full)
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.scaling",
+                "_million",
+                name,
+                str(n),
+                folder,
+                "--full",
+                str(full),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            found = json.loads(done.stdout.splitlines()[-1])
+            good &= found["grown"] <= LIMIT
+            time_text = f"{found['seconds'] * MILLION / n / 60:,.0f} min"
+            rows.append([name, f"{n:,}", found["seconds"], f"{found['grown'] / 1e6:,.0f} MB", time_text])
+            print(rows[-1], file=sys.stderr, flush=True)
+    header = ["strategy", "images", "seconds", "memory above the baseline", "per million, one thread"]
+    return markdown(header, rows), good
+
+
+def _million_task(name: str, n: int, folder: str, full: int) -> None:
+    torch.set_num_threads(1)
+    strategy = MILLION_STRATEGIES[name]
+    learner = _learner_for(strategy)
+    X = np.memmap(Path(folder) / f"{full}.bin", np.uint8, "r", shape=(full, 3, 32, 32))[:n]
+    warnings.simplefilter("ignore")
+    strategy.select(learner, X[: 4 * BATCH], 2)
+    with _Memory() as memory:
+        seconds = _seconds(lambda: strategy.select(learner, X, BATCH))
+    print(json.dumps({"seconds": seconds, "grown": memory.grown}))
+
+
+def _feature_bytes(strategy: NTKLookahead, X: np.ndarray) -> int:
+    context = strategy._context(_learner_for(strategy), X)
+    return strategy._source(context, np.random.default_rng(0), 1250).reader.bytes_per_sample
+
+
+def constants_table(args: argparse.Namespace) -> tuple[str, bool]:
+    """Seconds and bytes per sample, for plans: the slope between two pool sizes, on one thread."""
+    torch.set_num_threads(1)
+    n = args.rows or (600 if args.quick else 4_000)
+    X = _images(2 * n)
+    rows: list[list[object]] = []
+    plans = {
+        "Entropy": (Entropy(), 8 + 24 * 10, 10 * 4),
+        "BADGE": (BADGE(random_state=0), (84 + 10) * 12 + 32, (84 + 10) * 4),
+        "CoreSet": (CoreSet(), 84 * 12 + 10 * 8 + 24, (84 + 10) * 4),
+        "DynamicAL": (DynamicAL(), 40, 16),
+        "NTKLookahead": (NTKLookahead(random_state=0), 16, _feature_bytes(NTKLookahead(random_state=0), X)),
+    }
+    for name, (strategy, kept, moved) in plans.items():
+        learner = _learner_for(strategy)
+        taken = []
+        for size in (n, 2 * n):
+            task = partial(strategy.select, learner, X[:size], 20)
+            with feature_reuse(None), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                taken.append(min(_seconds(task) for _ in range(2)))
+        slope = (taken[1] - taken[0]) / n
+        rows.append([name, f"{slope * 1e6:,.0f} µs", f"{1 / slope:,.0f}", kept, moved])
+    header = ["strategy", "time per sample", "samples per second", "bytes kept per sample", "bytes sent per sample"]
+    return markdown(header, rows), True
+
+
+TASKS = {"speedup": speedup_table, "cost": cost_table, "million": million_table, "constants": constants_table}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables that are asked for; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("tasks", nargs="*", help=", ".join(TASKS))
+    parser.add_argument("--quick", action="store_true", help="small sizes, no targets on time")
+    parser.add_argument("--rows", type=int, default=None, help="how many samples to query from")
+    parser.add_argument("--full", type=int, default=None, help="how many images the memory map holds")
+    parser.add_argument("--only", nargs="*", default=None, help="strategies of the table million")
+    args = parser.parse_args(argv)
+    if args.tasks[:1] == ["_million"]:
+        name, n, folder = args.tasks[1:]
+        _million_task(name, int(n), folder, args.full)
+        return 0
+    if unknown := set(args.tasks) - set(TASKS):
+        parser.error(f"unknown table {', '.join(sorted(unknown))}. Choose from: {', '.join(TASKS)}")
+    failed = False
+    for name in args.tasks or TASKS:
+        table, good = TASKS[name](args)
+        failed |= not good
+        print(f"\n### {name}\n\n{table}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""A choice among more samples than fit into memory: a shortlist of every part first, then a choice among those."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from skal.exceptions import InvalidParameterError, TwoLevelWarning, parameter_message
+
+__all__ = ["n_shortlisted", "select_in_levels"]
+
+# how many times the batch a part's shortlist holds, if there is room
+_SHORTLIST = 4
+
+Choose = Callable[["np.ndarray | range", int, "np.ndarray | None"], tuple[np.ndarray, np.ndarray, "np.ndarray | None"]]
+
+
+def select_in_levels(
+    n_pool: int, n_instances: int, room: int | None, choose: Choose, owner: str, max_memory: object
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and metrics of a batch, chosen among all samples at once if there is room.
+
+    Otherwise the pool is cut into consecutive parts that fit. Each part's own batch, four times as large as the one
+    that is asked for if there is room, is its shortlist; the answer is chosen among the shortlists. If those do not
+    fit either, they are cut in the same way.
+
+    Parameters
+    ----------
+    n_pool, n_instances : int
+    room : int or None
+        How many samples' embeddings fit; None for any number.
+    choose : callable
+        ``choose(rows, n, masses)``: positions among the rows, best first, their metrics, and how many samples of the
+        pool each of them stands for. The masses say so of the rows; they are None if the pool is not cut, and what is
+        returned may be None if the strategy does not ask.
+    owner : str
+        The strategy's name, for messages.
+    max_memory : object
+        The bound, for messages.
+
+    Warns
+    -----
+    TwoLevelWarning
+        If the pool is cut.
+
+    Examples
+    --------
+    >>> values = np.array([3.0, 9.0, 4.0, 7.0])
+    >>> def largest(rows, n, masses):
+    ...     best = np.argsort(-values[np.asarray(rows)])[:n]
+    ...     return best, values[np.asarray(rows)][best], None
+    >>> select_in_levels(4, 2, None, largest, "Largest", None)
+    (array([1, 3]), array([9., 7.]))
+    """
+    if room is None or n_pool <= room:
+        return choose(range(n_pool), n_instances, None)[:2]
+    if room < 2 * n_instances:
+        expected = f"enough for the embeddings of {2 * n_instances} samples, two batches (there is room for {room})"
+        remedy = "Raise it, or query fewer samples at a time."
+        raise InvalidParameterError(parameter_message(owner, "max_memory", expected, max_memory, remedy))
+    warnings.warn(
+        f"The embeddings of all {n_pool} samples should fit into the max_memory of {owner}. Got {max_memory!r}, with "
+        f"room for {room}, so that every part of the pool names a shortlist and the batch is chosen among those. Raise "
+        "max_memory, or take a random part of the pool with subset.",
+        TwoLevelWarning,
+        stacklevel=3,
+    )
+    candidates: np.ndarray | range = range(n_pool)
+    masses = np.ones(n_pool)
+    while len(candidates) > room:
+        n_parts, size = _cut(len(candidates), n_instances, room)
+        bounds = np.linspace(0, len(candidates), n_parts + 1).astype(int)
+        shortlists = []
+        for part in (slice(*pair) for pair in pairwise(bounds)):
+            some = candidates[part]
+            picked, _, represented = choose(some, min(size, len(some)), masses[part])
+            shortlists.append((np.asarray(some)[picked], np.ones(len(picked)) if represented is None else represented))
+        candidates, masses = (np.concatenate(column) for column in zip(*shortlists, strict=True))
+    order = np.argsort(candidates)
+    rows = np.asarray(candidates)[order]
+    picked, metrics, _ = choose(rows, n_instances, masses[order])
+    return rows[picked], metrics
+
+
+def _cut(n: int, n_instances: int, room: int) -> tuple[int, int]:
+    """Number of parts, and length of a part's shortlist."""
+    n_parts = -(-n // room)
+    return n_parts, max(n_instances, min(_SHORTLIST * n_instances, room // n_parts))
+
+
+def n_shortlisted(n: int, n_instances: int, room: int | None) -> int:
+    """How many samples are looked at again, on all levels together.
+
+    Examples
+    --------
+    >>> n_shortlisted(1000, 10, None), n_shortlisted(1000, 10, 250)
+    (0, 160)
+    """
+    total = 0
+    while room is not None and n > room >= 2 * n_instances:
+        n_parts, size = _cut(n, n_instances, room)
+        n = min(n, n_parts * size)
+        total += n
+    return total
