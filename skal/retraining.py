@@ -30,6 +30,7 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._lookahead import Outputs, Reading, settle_known
 from skal.tangent._lookahead_criteria import Probabilities, terms_of_outputs
+from skal.training import OneCycle
 from skal.validation import make_generator
 
 __all__ = ["NewOutputs", "Retrainer", "criterion_scores", "retrained_scores"]
@@ -38,7 +39,7 @@ __all__ = ["NewOutputs", "Retrainer", "criterion_scores", "retrained_scores"]
 NewOutputs = Callable[[int, int], Tensor]
 
 # what belongs to how the network is trained; other callbacks watch, print, write files or stop early
-_TRAINING_CALLBACKS = (LRScheduler, GradientNormClipping)
+_TRAINING_CALLBACKS = (LRScheduler, OneCycle, GradientNormClipping)
 
 
 def retrained_scores(

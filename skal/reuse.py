@@ -4,7 +4,7 @@ In one round several strategies, and the arms of one, ask for the same pass over
 the contents of everything that it depends on: the module (all that its pickle holds: parameters, buffers, plain
 attributes), the samples, and the preprocessing before the network. Whatever is changed in place is another key, so that
 nothing outdated is ever returned. Samples that cannot be looked at cheaply (a Dataset, arrays that are read from zarr,
-HDF5 or Dask) are not kept.
+HDF5 or Dask, memory maps above 1 GiB) are not kept.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["clear", "feature_reuse", "reused"]
 
 DEFAULT_MEMORY = 256 * 10**6
 _CHUNK = 1024  # rows that are looked at at once
+_MAX_MAPPED = 2**30  # bytes of a memory map; a larger one may not stay in memory, and would be read from the disk twice
 _memory = DEFAULT_MEMORY
 _kept: OrderedDict[bytes, Any] = OrderedDict()
 _lock = Lock()
@@ -130,6 +131,8 @@ def _can_be_looked_at(X: Any) -> bool:
         return all(map(_can_be_looked_at, X.values()))
     if isinstance(X, Tensor):
         return X.device.type == "cpu" and X.layout == torch.strided and X.dtype != torch.bfloat16
+    if isinstance(X, np.memmap) and X.nbytes > _MAX_MAPPED:
+        return False
     return isinstance(X, np.ndarray) and not X.dtype.hasobject
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from skal.network import preserved_rng
 from skal.validation import check_integer, check_real
 
-__all__ = ["FreshOptimizer", "StopAtTrainAccuracy"]
+__all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]
 
 
 class FreshOptimizer(Callback):
@@ -41,6 +41,46 @@ class FreshOptimizer(Callback):
     def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
         """Replace the optimiser."""
         net.initialize_optimizer()
+
+
+class OneCycle(Callback):
+    """The learning rate rises to the net's ``lr`` and falls to almost zero over the epochs of one ``fit``.
+
+    ``torch.optim.lr_scheduler.OneCycleLR`` with the number of steps of this ``fit``, which grows with the labels:
+    skorch's ``LRScheduler`` would need to be told. Put it after :class:`FreshOptimizer`.
+
+    Parameters
+    ----------
+    cycle_momentum : bool, default=False
+        Whether the momentum falls while the learning rate rises; the optimiser must have one.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal.nets import MLP
+    >>> from skal.training import FreshOptimizer, OneCycle
+    >>> net = NeuralNetClassifier(MLP(2, 2), warm_start=True, callbacks=[FreshOptimizer(), OneCycle()])
+    """
+
+    def __init__(self, cycle_momentum: bool = False) -> None:
+        self.cycle_momentum = cycle_momentum
+
+    def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """Forget the last cycle."""
+        self.scheduler_: Any = None
+
+    def on_epoch_begin(self, net: NeuralNet, dataset_train: Any = None, **kwargs: Any) -> None:
+        """Start the cycle with the first epoch, when the data is known."""
+        if self.scheduler_ is None:
+            steps = len(net.get_iterator(dataset_train, training=True)) * net.max_epochs
+            self.scheduler_ = torch.optim.lr_scheduler.OneCycleLR(
+                net.optimizer_, max_lr=net.lr, total_steps=max(2, steps), cycle_momentum=self.cycle_momentum
+            )
+
+    def on_batch_end(self, net: NeuralNet, training: bool = False, **kwargs: Any) -> None:
+        """One step of the cycle, except after the last: the next ``fit`` has its own."""
+        if training and self.scheduler_.last_epoch < self.scheduler_.total_steps - 1:
+            self.scheduler_.step()
 
 
 class StopAtTrainAccuracy(Callback):

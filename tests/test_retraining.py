@@ -17,6 +17,7 @@ from skal.nets import SquaredLoss
 from skal.network import preserved_rng
 from skal.retraining import Retrainer, criterion_scores
 from skal.tangent._lookahead import Outputs
+from skal.training import OneCycle
 
 
 class Loud(Callback):
@@ -127,6 +128,13 @@ def test_retraining_is_a_warm_started_fit_with_one_label_more(fitted, schedule):
     # another label in between leaves no trace
     assert not torch.allclose(retrainer.retrained(2, 0), first)
     torch.testing.assert_close(retrainer.retrained(2, 1), first, rtol=0, atol=0)
+
+
+def test_a_cycle_over_the_whole_training_is_kept(fitted):
+    net, X, y, pool = fitted(criterion=SquaredLoss, batch_size=64, max_epochs=4, callbacks=[OneCycle()])
+    schedule = {"max_lr": net.lr, "total_steps": 4, "cycle_momentum": False}  # one batch an epoch
+    expected = outputs_of(by_hand(net, np.r_[X, pool[[2]]], np.r_[y, 1], schedule), pool, 2)
+    torch.testing.assert_close(retrainer_of(net, X, y, pool).retrained(2, 1), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_every_label_meets_the_same_random_numbers(fitted):

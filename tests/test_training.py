@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
-from skal.training import FreshOptimizer, StopAtTrainAccuracy
+from skal.training import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 
 
 @pytest.fixture(autouse=True)
@@ -295,3 +295,32 @@ class Watched(Dataset):
     def __getitem__(self, i):
         self.reads += 1
         return self.X[i], self.y[i]
+
+
+class Rates(Callback):
+    """Notes learning rate and momentum of every training step."""
+
+    def on_batch_begin(self, net, training=False, **kwargs):
+        group = net.optimizer_.param_groups[0]
+        self.seen = [*getattr(self, "seen", []), (group["lr"], group["momentum"])]
+
+
+@pytest.mark.parametrize("cycle_momentum", [False, True])
+def test_one_cycle_spans_every_fit(make_net, flat_data, cycle_momentum):
+    X, y = flat_data
+    rates = Rates()
+    callbacks = [FreshOptimizer(), OneCycle(cycle_momentum), rates]
+    net = make_net(callbacks=callbacks, warm_start=True, optimizer__momentum=0.9, lr=0.2, max_epochs=3, batch_size=8)
+    net.fit(X[:20], y[:20]).fit(X[:30], y[:30])
+    expected = []
+    for steps in (3 * 3, 4 * 3):  # batches × epochs
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.2, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=0.2, total_steps=steps, cycle_momentum=cycle_momentum
+        )
+        for step in range(steps):
+            expected.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+            optimizer.step()
+            if step < steps - 1:
+                schedule.step()
+    np.testing.assert_allclose(rates.seen, expected)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback
 from torch import nn
 
 from skal import nets
@@ -16,9 +15,9 @@ from skal.exceptions import InvalidParameterError, parameter_message
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
-from skal.training import FreshOptimizer, StopAtTrainAccuracy
+from skal.training import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 
-__all__ = ["OneCycle", "added", "make_net", "net_names"]
+__all__ = ["added", "make_net", "net_names"]
 
 _NETS: dict[str, type[nn.Module]] = {
     "mlp": nets.MLP,
@@ -137,27 +136,3 @@ class DropoutBeforeLast(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
         return self.network(x)
-
-
-class OneCycle(Callback):
-    """The learning rate rises to the net's ``lr`` and falls to almost zero over the epochs of one ``fit``.
-
-    ``torch.optim.lr_scheduler.OneCycleLR`` with the number of steps of this ``fit``, which grows with the labels.
-    """
-
-    def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
-        """Count the steps to come."""
-        self.scheduler_: Any = None
-
-    def on_epoch_begin(self, net: Any, dataset_train: Any = None, **kwargs: Any) -> None:
-        """Start the cycle with the first epoch, when the data is known."""
-        if self.scheduler_ is None:
-            size = net.get_params(deep=False)["batch_size"]
-            steps = -(-len(dataset_train) // size) * net.max_epochs
-            policy = torch.optim.lr_scheduler.OneCycleLR
-            self.scheduler_ = policy(net.optimizer_, max_lr=net.lr, total_steps=max(2, steps), cycle_momentum=False)
-
-    def on_batch_end(self, net: Any, training: bool = False, **kwargs: Any) -> None:
-        """One step of the cycle, except after the last: the next ``fit`` has its own."""
-        if training and self.scheduler_ is not None and self.scheduler_.last_epoch < self.scheduler_.total_steps - 1:
-            self.scheduler_.step()

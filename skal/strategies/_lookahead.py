@@ -342,7 +342,7 @@ class NTKLookahead(ScoreStrategy):
             context.pool,
             backend=self.backend,
             batch_size=self.batch_size,
-            max_memory=max(1, memory // 2),
+            max_memory=max(1, memory // 4),
             owner=owner,
         )
         self._check_kernel(network)
@@ -367,12 +367,12 @@ class NTKLookahead(ScoreStrategy):
             )
         n_features = AUTO_FEATURES if self.n_features == "auto" else int(self.n_features)
         seed = int(generator.integers(2**31))
-        room = memory // 2 // n_kept
+        room = memory // 4 // n_kept  # as much again for a copy, the engine, and products of features
 
         def make_reader() -> FeatureReader:
             return FeatureReader(engine, context.labelled, self.kernel, n_features, self.ridge, seed, room)
 
-        return FeatureSource(make_reader, reading, targets, epsilon=epsilon, memory=memory // 2)
+        return FeatureSource(make_reader, reading, targets, epsilon=epsilon, memory=memory // 4)
 
     def _check_kernel(self, network: Network) -> None:
         if self.kernel == "logit" and isinstance(network.criterion, nn.BCEWithLogitsLoss):

@@ -183,6 +183,8 @@ class Lookahead:
         How many samples the evaluation set stands for; None is all candidates.
     keep : bool
         Whether S between candidates and evaluation set is kept as a matrix, for more than one round of scores.
+    memory : int or None
+        Bytes for a part of S that is made at once; None is 16 MB.
     """
 
     def __init__(
@@ -196,7 +198,9 @@ class Lookahead:
         epsilon: float = torch.finfo(torch.float64).eps,
         n_total: int | None = None,
         keep: bool = False,
+        memory: int | None = None,
     ) -> None:
+        self._made = _MADE if memory is None else min(_MADE, memory // 8)
         self.covariance, self.outputs, self.rho, self.evaluation = covariance, outputs, rho, evaluation
         self.linearized = linearized.clone()
         self.variance = covariance.variance.clone()
@@ -268,7 +272,7 @@ class Lookahead:
         u = (self.variance[rows] + self.rho).clamp_min(torch.finfo(torch.float64).tiny)
         totals = []
         width = max(1, len(evaluation))
-        for made in torch.arange(len(rows), device=rows.device).split(max(1, _MADE // width)):
+        for made in torch.arange(len(rows), device=rows.device).split(max(1, self._made // width)):
             S = self._covariances(rows[made], evaluation)
             S.div_(u[made, None]).masked_fill_(known[made, None], 0)
             step = max(1, _BLOCK // (width * (1 if criterion == "mlmoc" else self.linearized.shape[1])))

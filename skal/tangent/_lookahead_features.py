@@ -289,6 +289,15 @@ def _factor_gram(first: list, second: list, shape: int | tuple[int, int], device
     return total
 
 
+def _as_slice(index: Tensor) -> Tensor | slice:
+    """Rows that stand side by side as a slice, which copies nothing."""
+    if len(index) == 0:
+        return index
+    first, last = int(index[0]), int(index[-1])
+    is_range = last - first + 1 == len(index) and bool((index.diff() == 1).all())
+    return slice(first, last + 1) if is_range else index
+
+
 class FeatureCovariance:
     """S from features.
 
@@ -308,8 +317,9 @@ class FeatureCovariance:
         self.variance, self.prior = features.variance, features.prior
         self._K, self._rho = K_factors, rho
 
-    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def block(self, rows: Any, columns: Any) -> Tensor:
         """(r, e) part of S."""
+        rows, columns = _as_slice(rows), _as_slice(columns)
         psi, alpha, k = self.features.psi, self.features.alpha, self.features.k_factors
         S = (psi[rows] @ psi[columns].T).double()
         for a, g in self.features.factors:

@@ -191,7 +191,8 @@ class FeatureSource:
             torch.as_tensor(evaluation, device=features.alpha.device),
             epsilon=self.epsilon,
             n_total=n_total,
-            keep=keep and 8 * len(rows) * len(evaluation) <= self.memory // 2,
+            keep=keep and 8 * len(rows) * len(evaluation) <= self.memory,
+            memory=self.memory // 4,  # there are up to four of that size
         )
 
     def linearized(self, samples: Samples) -> Tensor:

@@ -350,7 +350,7 @@ def test_a_pool_that_does_not_fit_is_scored_in_parts(n_features):
     learner, X_pool = mlp(n_pool=40)
     params = {"n_features": n_features, "evaluation": 5, "random_state": 0}
     whole = NTKLookahead(**params).scores(learner, X_pool)
-    strategy = NTKLookahead(max_memory="16KB" if n_features else "6KB", **params)
+    strategy = NTKLookahead(max_memory="40KB" if n_features else "6KB", **params)
     context = strategy._context(learner, X_pool)
     assert 6 < strategy._source(context, np.random.default_rng(0), 6).room(5) < len(X_pool)
     np.testing.assert_allclose(strategy.scores(learner, X_pool), whole, rtol=1e-9)

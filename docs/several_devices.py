@@ -1,6 +1,6 @@
 """Active learning with training on several devices, by Accelerate: here two processes on the CPU.
 
-Run it with ``torchrun --nproc_per_node 2 examples/several_devices.py``; on GPUs leave out ``cpu=True``. Every process
+Run it with ``torchrun --nproc_per_node 2 docs/several_devices.py``; on GPUs leave out ``cpu=True``. Every process
 holds all the data, trains on its share of each batch, and ends with the same weights, so that all of them query the
 same samples.
 """
