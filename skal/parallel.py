@@ -31,7 +31,7 @@ from skal.exceptions import InvalidTypeError, ShardError, WorkerError
 from skal.samples import Samples
 from skal.shipping import opened, reference_to, row_bytes, shippable
 
-__all__ = ["Sharding", "filled"]
+__all__ = ["Sharding", "filled", "one_thread"]
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -224,7 +224,7 @@ class _RemoteTracebackError(Exception):
 def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any]) -> Any:
     """One shard, in a worker."""
     start, stop, rows, numbers = shard
-    with _one_thread():
+    with one_thread():
         try:
             try:
                 function, X, (name, transform, allow_nan, own_rows) = _unpacked(payload, digest)
@@ -276,7 +276,7 @@ def _picklable(error: Exception) -> Exception:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread for torch: there are as many shards at a time as there are workers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

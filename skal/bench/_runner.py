@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,8 +24,9 @@ from skal.bench._run import Run
 from skal.bench._specs import describe, seeded
 from skal.loop import ActiveLearningClassifier
 from skal.network import preserved_rng
+from skal.parallel import one_thread
 
-__all__ = ["Task", "one_thread", "run_task", "versions"]
+__all__ = ["Task", "run_task", "versions"]
 
 
 @dataclass(frozen=True)
@@ -123,14 +122,3 @@ def _zero_shot(net: Any, strategy: QueryStrategy, X: np.ndarray, size: int, seed
         untrained = clone(net).initialize()
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
     return clone(strategy).select(learner, X, size)[0]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
