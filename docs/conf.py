@@ -1,5 +1,6 @@
 """Sphinx configuration: `make docs` builds the site without a network, and warnings are errors."""
 
+import skal.loop
 import skal.strategies
 
 project = "skal"
@@ -29,8 +30,8 @@ autosummary_ignore_module_all = False  # and its __all__ says what that is
 autosummary_filename_map = {
     f"skal.strategies.{name}": f"skal.strategies.{name}-function" for name in skal.strategies.__all__ if name.islower()
 }
-# skal exports some strategies again: they are indexed on the page of skal.strategies alone
-autosummary_context = {"strategies": skal.strategies.__all__}
+# skal exports some names again: they are indexed on the page of the module that they come from alone
+autosummary_context = {"exported_again": [*skal.strategies.__all__, *skal.loop.__all__]}
 autodoc_typehints = "none"  # numpydoc's Parameters have them already
 numpydoc_show_class_members = False
 
