@@ -12,16 +12,21 @@ from skal.network import Network
 
 __all__ = ["activation_bytes", "is_out_of_memory"]
 
+_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    # oneDNN, which convolves on the CPU, has no other words for it
+    "could not create a primitive",
+    "could not create a memory object",
+    "could not execute a primitive",
+)
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a smaller chunk may help."""
     text = str(error).lower()
-    return (
-        isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-        or "out of memory" in text
-    )
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(words in text for words in _MESSAGES)
 
 
 def activation_bytes(network: Network, sample: Any) -> int:
