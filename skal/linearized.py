@@ -96,7 +96,8 @@ class LinearizedLearner(ActiveLearner):
         check_integer("LinearizedLearner", "retrain_every", retrain_every, 1, optional=True)
         self.retrain_every = retrain_every
         self._known_pool: _KnownPool | None = None
-        self._source: tuple[_Labels, Any] | None = None  # what predictions come from, and for which labels
+        # what predictions come from, and for which labels and parameters
+        self._source: tuple[_Labels, dict, Any] | None = None
         self._n_untrained = 0
         super().__init__(
             estimator,
@@ -203,9 +204,10 @@ class LinearizedLearner(ActiveLearner):
             if context.n_labelled == 0:
                 return reading, context.logit_network.all_logits(context.pool, context.batch_size).double()
             labels = _Labels(context)
-            if self._source is None or not self._source[0].same_as(labels):
-                self._source = labels, strategy._source(context, np.random.default_rng(0), 1)
-            return reading, self._source[1].linearized(context.pool)
+            params = strategy.get_params()
+            if self._source is None or not self._source[0].same_as(labels) or self._source[1] != params:
+                self._source = labels, params, strategy._source(context, np.random.default_rng(0), 1)
+            return reading, self._source[2].linearized(context.pool)
 
     def predict_proba(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
         """(n, C) class probabilities of the linearised network."""

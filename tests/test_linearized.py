@@ -316,3 +316,14 @@ def test_cross_entropy_is_named(digits):
     learner = make_learner(digits, net=make_net(criterion=nn.CrossEntropyLoss))
     with pytest.warns(CrossEntropyWarning):
         learner.query(digits.X[12:20])
+
+
+def test_predictions_follow_the_strategys_parameters(digits):
+    learner = make_learner(digits, NTKLookahead())
+    before = learner.predict_proba(digits.X[:5])
+    learner.query_strategy.set_params(ridge=1.0)
+    fresh = LinearizedLearner(learner.estimator, NTKLookahead(ridge=1.0))
+    fresh.X_training, fresh.y_training = learner.X_training, learner.y_training
+    after = learner.predict_proba(digits.X[:5])
+    assert not np.allclose(before, after)
+    np.testing.assert_allclose(after, fresh.predict_proba(digits.X[:5]))

@@ -1,7 +1,8 @@
-"""Labels of which some are missing, checked."""
+"""Checks of the data: labels of which some are missing, tables of numbers, batches of a Dataset."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from skal.data import dataset_target, n_rows
-from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, parameter_message
+from skal.data import all_finite, check_finite, dataset_input, dataset_target, n_rows
+from skal.exceptions import (
+    InvalidParameterError,
+    InvalidTypeError,
+    NoLabelledDataError,
+    NonFiniteError,
+    parameter_message,
+)
 
-__all__ = ["check_classes", "check_some_labels", "checked_labels", "checked_truth"]
+__all__ = [
+    "check_classes",
+    "check_column_names",
+    "check_labelled_batch",
+    "check_some_labels",
+    "checked_labels",
+    "checked_truth",
+    "real_numbers",
+]
 
 
 def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
@@ -54,3 +69,34 @@ def check_classes(owner: str, labels: np.ndarray, n_classes: int) -> None:
 def checked_truth(owner: str, y_true: Any, X: Any) -> Tensor | None:
     """(n,) true labels, −1 where unknown, or None."""
     return None if y_true is None else torch.as_tensor(checked_labels(owner, X, y_true, "y_true"))
+
+
+def check_column_names(owner: str, X: Any) -> None:
+    """Refuse a DataFrame whose columns cannot be passed to the module by name, as skorch does."""
+    names = [name for name in getattr(X, "columns", ()) if not isinstance(name, str)]
+    if names:
+        expected = "an array, or a DataFrame whose column names are those of the module's inputs"
+        remedy = "Pass X.to_numpy(), here and to predict, if the columns are the features of one input."
+        raise InvalidTypeError(parameter_message(owner, "X", expected, f"columns {names}", remedy))
+
+
+def check_labelled_batch(X: Any, dataset: Any, rows: Iterable[int]) -> None:
+    """Refuse NaN and infinity in a batch drawn from these rows of a Dataset, and say which row has them."""
+    if all_finite(X):
+        return
+    for row in rows:
+        check_finite([dataset_input(dataset[row])], "X", [row])
+    raise NonFiniteError(  # the items differ from one reading to the next, or are finite until they are collated
+        "X must be finite. Got NaN or infinity in a batch of labelled samples. Check the Dataset and its collate_fn."
+    )
+
+
+def real_numbers(values: Any) -> Tensor | None:
+    """Values as a float64 tensor, on the device of a tensor; None if they are no real numbers, or ragged."""
+    if isinstance(values, Tensor):
+        return None if values.is_complex() else values.detach().double()
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return torch.as_tensor(np.array(array, dtype=np.float64)) if array.dtype.kind in "fiub" else None

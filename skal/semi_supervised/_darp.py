@@ -20,6 +20,7 @@ from skal.exceptions import (
     parameter_message,
     shorten,
 )
+from skal.semi_supervised._checks import real_numbers
 from skal.semi_supervised._refinement import column_residual, fit_refinement
 
 __all__ = ["DARPReport", "darp", "solve_darp"]
@@ -176,18 +177,12 @@ def solve_darp(
 def _checked_table(proba: Any) -> Tensor:
     """(N, K) float64 on the data's device, rows scaled to sum to 1."""
     expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
-    if isinstance(proba, Tensor):
-        table = proba.detach()
-    else:
-        array = np.asarray(proba)
-        if array.dtype.kind not in "fiub":
-            message = parameter_message("darp", "proba", expected, proba, "Pass what predict_proba gives.")
-            raise InvalidTypeError(message)
-        table = torch.as_tensor(np.array(array, dtype=np.float64))
+    table = real_numbers(proba)
+    if table is None:
+        raise InvalidTypeError(parameter_message("darp", "proba", expected, proba, "Pass what predict_proba gives."))
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         got = tuple(table.shape)
         raise InvalidParameterError(parameter_message("darp", "proba", expected, got, "Pass what predict_proba gives."))
-    table = table.double()
     if not all_finite(table):
         raise NonFiniteError("The 'proba' of darp must be finite. Got NaN or infinity. Check the network's outputs.")
     total = table.sum(dim=1, keepdim=True)
@@ -205,12 +200,14 @@ def _checked_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
     n_samples, n_classes = table.shape
     if target is None:
         return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False
-    masses = torch.as_tensor(target, dtype=table.dtype, device=table.device)
+    expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
+    message = parameter_message("darp", "target", expected, target, "Pass counts or shares, or None for equal sizes.")
+    masses = real_numbers(target)
+    if masses is None:
+        raise InvalidTypeError(message)
+    masses = masses.to(table.device)
     if masses.shape != (n_classes,) or not all_finite(masses) or bool((masses < 0).any()) or float(masses.sum()) <= 0:
-        expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
-        raise InvalidParameterError(
-            parameter_message("darp", "target", expected, target, "Pass counts or shares, or None for equal sizes.")
-        )
+        raise InvalidParameterError(message)
     total = float(masses.sum())
     as_meant = any(abs(total - meant) <= 1e-6 * meant for meant in (n_samples, 1.0))
     return masses * (n_samples / total), not as_meant

@@ -18,12 +18,19 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from skal.data import check_finite
-from skal.exceptions import NoLabelledDataError, NoUnlabelledDataWarning
+from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoUnlabelledDataWarning, parameter_message
 from skal.network import Network, preserved_rng
 from skal.samples import Samples
 from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._averaging import AveragingClassifier, spared_from_decay
-from skal.semi_supervised._checks import check_classes, check_some_labels, checked_labels, checked_truth
+from skal.semi_supervised._checks import (
+    check_classes,
+    check_column_names,
+    check_labelled_batch,
+    check_some_labels,
+    checked_labels,
+    checked_truth,
+)
 from skal.semi_supervised._monitor import Monitor
 from skal.semi_supervised._pseudo_labels import PseudoLabels, check_target, pseudo_label_loss
 from skal.semi_supervised._stream import Paired, Permutations, Rows, as_it_is, is_sliceable, rows_of
@@ -200,6 +207,7 @@ class FixMatchClassifier(AveragingClassifier):
         self._check_params()
         owner = type(self).__name__
         if not isinstance(X, Dataset):
+            check_column_names(owner, X)
             check_finite(X, "X")
         labels = checked_labels(owner, X, y)
         check_some_labels(owner, labels)
@@ -249,6 +257,15 @@ class FixMatchClassifier(AveragingClassifier):
         check_integer(owner, "mu", self.mu, 1)
         check_real(owner, "lambda_u", self.lambda_u, 0)
         check_real(owner, "ema_decay", self.ema_decay, 0, 1)
+        if not isinstance(self.cosine, (bool, np.bool_)):
+            remedy = "Pass False to leave the learning rate to callbacks."
+            raise InvalidTypeError(parameter_message(owner, "cosine", "True or False", self.cosine, remedy))
+        sizes = {"batch_size": self.batch_size}
+        if "batch_size" in (settings := self.get_params_for("iterator_train")):
+            sizes["iterator_train__batch_size"] = settings["batch_size"]
+        for name, size in sizes.items():
+            if isinstance(size, bool) or size != -1:
+                check_integer(owner, name, size, 1, remedy="Pass -1 for batches of all labelled samples.")
         check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, optional=True)
         check_integer(owner, "darp_every", self.darp_every, 1)
         check_real(owner, "darp_warmup", self.darp_warmup, 0, 1)
@@ -306,6 +323,8 @@ class FixMatchClassifier(AveragingClassifier):
         network = Network(self)
         weak, strong = self._pair
         Xi, yi = unpack_data(batch)
+        if isinstance(self._whole, Dataset):
+            check_labelled_batch(Xi, self._whole, np.flatnonzero(self._labels >= 0))
         view = weak(to_tensor(Xi, device=self.device))
         n_labelled = len(yi)
         if self._batch is None:

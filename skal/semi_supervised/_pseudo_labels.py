@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from skal.exceptions import InvalidParameterError, parameter_message
+from skal.semi_supervised._checks import real_numbers
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
 
 __all__ = ["PseudoLabels", "check_target", "pseudo_label_loss"]
@@ -124,10 +125,8 @@ def check_target(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> n
     if isinstance(darp, str) and darp == "labels":
         counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0
         return counts / counts.sum()
-    try:
-        target = np.asarray(darp, dtype=np.float64)
-    except (TypeError, ValueError):
-        target = np.empty(0)
+    shares = real_numbers(darp)
+    target = np.empty(0) if shares is None else shares.cpu().numpy()
     if target.shape != (n_classes,) or not np.isfinite(target).all() or (target < 0).any() or target.sum() <= 0:
         raise InvalidParameterError(
             parameter_message(

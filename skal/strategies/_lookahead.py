@@ -98,8 +98,7 @@ class NTKLookahead(ScoreStrategy):
 
     Notes
     -----
-    A copy of a labelled sample, or one that the labels determine as well, would change nothing: it scores 0, and with
-    ``eer`` no more than any other sample.
+    A copy of a labelled sample would change nothing: it scores 0, and with ``eer`` no more than any other sample.
 
     Examples
     --------
@@ -169,9 +168,9 @@ class NTKLookahead(ScoreStrategy):
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
         check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
-            if value != "auto":
+            if not (isinstance(value, str) and value == "auto"):
                 check_integer(owner, name, value, 1, optional=True, remedy="Pass an integer > 0, None or 'auto'.")
-        check_real(owner, "ridge", self.ridge, 0, remedy="Pass a number >= 0, such as 1e-4.")
+        check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-4.")
         if self.batch == "greedy" and self.retraining in ONE_BY_ONE:
             expected = f"'top' with retraining={self.retraining!r}"
             remedy = "Greedy batches need a closed form: use retraining='linearized'."

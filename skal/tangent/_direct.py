@@ -16,7 +16,7 @@ from torch import Tensor
 from skal.samples import Samples
 from skal.tangent._engine import TangentEngine
 from skal.tangent._kernels import kernel_matrix
-from skal.tangent._lookahead import _ROUNDING, Outputs
+from skal.tangent._lookahead import _ROUNDING, Outputs, copies_of_labelled
 
 __all__ = ["DirectSolver", "solve_directly"]
 
@@ -73,7 +73,7 @@ class DirectSolver:
     start : (N, c) float64 tensor
         The linearised network's outputs at the candidates, before any of them is labelled.
     known : (N,) bool tensor
-        Which candidates the labels determine as well as they do a labelled sample; these would change nothing.
+        Which candidates are copies of labelled samples, or the same but for rounding; these would change nothing.
     """
 
     def __init__(
@@ -95,8 +95,11 @@ class DirectSolver:
         self.rho = ridge * float(self._K_LL.diagonal().mean())
         self.start = solve_directly(self._K_LL, self._K_CL, residuals, outputs.network, self.rho)
         self._K_own = torch.cat([self._own(candidates.take(rows)) for rows in _groups(len(candidates))])
-        rounding = _ROUNDING * torch.finfo(engine.network.dtype).eps
-        self.known = self._variance() <= self.rho * (1 + rounding) + rounding * self._diagonal(self._K_own)
+        prior, epsilon = self._diagonal(self._K_own), torch.finfo(engine.network.dtype).eps
+        own = self._K_LL.diagonal().reshape(-1, self._wide).mean(1)
+        blocks = self._K_CL.reshape(len(prior), self._wide, len(own), self._wide)
+        copies = copies_of_labelled(blocks.diagonal(dim1=1, dim2=3).mean(2).T, own, prior, epsilon)
+        self.known = copies | (self._variance() + self.rho <= _ROUNDING * epsilon * prior)
         self._K_EL = self._K_CL[self._rows(evaluation)]
         # half of the memory for the kernel between some candidates and the evaluation set
         per_candidate = 8 * self._wide**2 * (len(evaluation) + 1)

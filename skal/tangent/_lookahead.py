@@ -10,6 +10,7 @@ the linearised network at x'. With squared loss a residual is ``e_y − f``; wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -17,15 +18,25 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from skal.exceptions import NonFiniteError
 from skal.tangent._lookahead_criteria import Probabilities, emoc_terms, expected_entropy_terms, mlmoc_terms
 
-__all__ = ["Covariance", "Lookahead", "MatrixCovariance", "Outputs", "Reading", "RidgeSolver", "lookahead_from_kernels"]
+__all__ = [
+    "Covariance",
+    "Lookahead",
+    "MatrixCovariance",
+    "Outputs",
+    "Reading",
+    "RidgeSolver",
+    "copies_of_labelled",
+    "lookahead_from_kernels",
+]
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 _MADE = 2**21
 # entries, times classes where there are such, that are worked on at once: what fits into the cache is quick
 _BLOCK = 2**16
-# a sample whose variance exceeds what a labelled one keeps by no more than this many units of rounding is known
+# differences of so many units of rounding, relative to the kernel's diagonal, are none
 _ROUNDING = 64
 
 
@@ -45,6 +56,11 @@ class RidgeSolver:
 
     def __init__(self, K: Tensor, ridge: float) -> None:
         scale = float(K.diagonal().mean())
+        if not math.isfinite(scale * (1 + ridge)):
+            raise NonFiniteError(
+                "The kernel of the labelled samples must be finite. Got NaN or infinity instead. Training has probably "
+                "diverged: lower the learning rate or scale the inputs, and fit again."
+            )
         self.rho = ridge * scale
         eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
         jitter = self.rho
@@ -125,6 +141,9 @@ class Covariance(Protocol):
     def column(self, j: int) -> Tensor:
         """(N,) column of S, in float64."""
 
+    def distance(self, j: int) -> Tensor:
+        """(N,) squared distance to candidate j, zero for its copies, in float64."""
+
 
 class MatrixCovariance:
     """S as a matrix, (N, N) or for some columns alone.
@@ -164,6 +183,10 @@ class MatrixCovariance:
             return self._make_column(j)
         return self.S[:, place]
 
+    def distance(self, j: int) -> Tensor:
+        """(N,) squared distance to candidate j in what the labels leave."""
+        return self.variance + self.variance[j] - 2 * self.column(j)
+
 
 class Lookahead:
     """The linearised network at the candidates, and what one more label would do to it.
@@ -177,6 +200,8 @@ class Lookahead:
     rho : float
     evaluation : (e,) tensor
         The candidates over which the change is summed, standing for all.
+    copies : (N,) bool tensor
+        Which candidates are copies of labelled samples.
     epsilon : float
         Relative precision of the kernel: a variance below it is rounding.
     n_total : int or None
@@ -194,6 +219,7 @@ class Lookahead:
         linearized: Tensor,
         rho: float,
         evaluation: Tensor,
+        copies: Tensor,
         *,
         epsilon: float = torch.finfo(torch.float64).eps,
         n_total: int | None = None,
@@ -204,8 +230,9 @@ class Lookahead:
         self.covariance, self.outputs, self.rho, self.evaluation = covariance, outputs, rho, evaluation
         self.linearized = linearized.clone()
         self.variance = covariance.variance.clone()
+        self._epsilon = epsilon
         self._rounding = _ROUNDING * epsilon * covariance.prior
-        self._known_below = rho * (1 + _ROUNDING * epsilon) + self._rounding
+        self._copies = copies.clone()
         self._shift = outputs.network - outputs.link
         self._n_total = n_total
         self.free = torch.ones(len(linearized), dtype=torch.bool, device=linearized.device)
@@ -217,13 +244,26 @@ class Lookahead:
         """The same with the linearised network in the place of the network: for a Gaussian process, which has none."""
         f = self.linearized
         outputs = Outputs(f, f, torch.softmax(f, dim=1), f.argmax(1))
-        keep = self._S is not None
-        return Lookahead(self.covariance, outputs, f, self.rho, self.evaluation, n_total=self._n_total, keep=keep)
+        keep, epsilon = self._S is not None, self._epsilon
+        return Lookahead(
+            self.covariance,
+            outputs,
+            f,
+            self.rho,
+            self.evaluation,
+            self._copies,
+            epsilon=epsilon,
+            n_total=self._n_total,
+            keep=keep,
+        )
 
     @property
     def known(self) -> Tensor:
-        """(N,) which candidates the labels determine as well as they do a labelled sample: copies of one, above all."""
-        return self.variance <= self._known_below
+        """(N,) which candidates would change nothing: copies of a labelled sample, or the same but for rounding.
+
+        The second matters without a ridge, where u vanishes for whatever the labelled samples determine.
+        """
+        return self._copies | (self.variance + self.rho <= self._rounding)
 
     def column(self, j: int) -> Tensor:
         """(N,) covariance of candidate j with all."""
@@ -238,6 +278,7 @@ class Lookahead:
         One pass over the matrix, if it is kept; the outputs and variances follow from one column.
         """
         self.free[j] = False
+        self._copies |= self.covariance.distance(j) <= self._rounding
         u = self.variance[j] + self.rho
         if bool(u <= self._rounding[j]):  # a second label for the same sample, and no ridge to weigh the two with
             return
@@ -313,6 +354,25 @@ class Lookahead:
         return emoc_terms(s, moved, G, self.outputs.proba[rows])
 
 
+def copies_of_labelled(K_LC: Tensor, own: Tensor, prior: Tensor, epsilon: float) -> Tensor:
+    """Which candidates are at no distance from some labelled sample, as far as rounding lets one tell.
+
+    Parameters
+    ----------
+    K_LC : (n, N) tensor
+    own, prior : (n,) and (N,) tensors
+        The kernel's diagonal at the labelled samples and at the candidates.
+    epsilon : float
+        Relative precision of the kernel.
+
+    Returns
+    -------
+    (N,) bool tensor
+    """
+    distance = own[:, None] + prior - 2 * K_LC
+    return (distance <= _ROUNDING * epsilon * torch.maximum(own[:, None], prior)).any(0)
+
+
 def settle_known(scores: Tensor, known: Tensor, criterion: str) -> Tensor:
     """Give samples that are known the score of no change, 0; for ``eer`` at most that of the worst of the others."""
     if not bool(known.any()):
@@ -369,6 +429,7 @@ def lookahead_from_kernels(
 
     covariance = MatrixCovariance(S, variance, prior, columns, None if column is None else make_column)
     linearized = outputs.network + alpha.T @ residuals
+    copies = copies_of_labelled(K_LC, K_LL.diagonal(), prior, epsilon)
     return Lookahead(
-        covariance, outputs, linearized, solver.rho, evaluation, epsilon=epsilon, n_total=n_total, keep=keep
+        covariance, outputs, linearized, solver.rho, evaluation, copies, epsilon=epsilon, n_total=n_total, keep=keep
     )

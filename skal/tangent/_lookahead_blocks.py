@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from skal.samples import Samples
-from skal.tangent._lookahead import Outputs, RidgeSolver, settle_known
+from skal.tangent._lookahead import Outputs, RidgeSolver, copies_of_labelled, settle_known
 from skal.tangent._lookahead_criteria import Probabilities, terms_of_outputs
 from skal.tangent._lookahead_sequence import Sequence
 
@@ -34,7 +34,7 @@ class BlockLookahead:
         Its diagonal blocks.
     prior : (N,) float64 tensor
         Mean diagonal of the kernel's own diagonal blocks.
-    outputs, linearized, rho, evaluation, epsilon, n_total
+    outputs, linearized, rho, evaluation, copies, epsilon, n_total
         See :class:`skal.tangent._lookahead.Lookahead`.
     """
 
@@ -47,6 +47,7 @@ class BlockLookahead:
         linearized: Tensor,
         rho: float,
         evaluation: Tensor,
+        copies: Tensor,
         *,
         epsilon: float,
         n_total: int | None,
@@ -56,14 +57,14 @@ class BlockLookahead:
         self.blocks, self.outputs, self.linearized, self.rho = blocks, outputs, linearized.clone(), rho
         self.evaluation, self._n_total = evaluation, n_total
         self._rounding = _ROUNDING * epsilon * prior
-        self._known_below = rho * (1 + _ROUNDING * epsilon) + self._rounding
+        self._copies = copies.clone()
         self._shift = outputs.network - outputs.link
         self.free = torch.ones(self.N, dtype=torch.bool, device=S.device)
 
     @property
     def known(self) -> Tensor:
-        """(N,) which candidates the labels determine as well as they do a labelled sample."""
-        return self.blocks.diagonal(dim1=1, dim2=2).mean(1) <= self._known_below
+        """(N,) which candidates would change nothing; see :attr:`skal.tangent._lookahead.Lookahead.known`."""
+        return self._copies | (_mean_diagonal(self.blocks) + self.rho <= self._rounding)
 
     def _u(self, rows: Tensor) -> Tensor:
         """(r, C, C) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
@@ -74,6 +75,8 @@ class BlockLookahead:
     def condition(self, j: int, label: int) -> None:
         """Take candidate j as labelled: it is no candidate and no evaluation sample any more."""
         self.free[j] = False
+        variance = _mean_diagonal(self.blocks)
+        self._copies |= variance + variance[j] - 2 * _mean_diagonal(self.S[:, :, j]) <= self._rounding
         residual = self._shift[j] - self.linearized[j]
         residual[label] += 1
         if bool(self.blocks[j].diagonal().mean() + self.rho <= self._rounding[j]):
@@ -210,6 +213,9 @@ class BlockSource:
         solver = RidgeSolver(K_LL, self.ridge)
         alpha = solver(K_LC)
         prior = K.diagonal().reshape(N, C).mean(1)
+        own = K_LL.diagonal().reshape(-1, C).mean(1)
+        traces = K_LC.reshape(-1, C, N, C).diagonal(dim1=1, dim2=3).mean(2)  # (n, N)
+        copies = copies_of_labelled(traces, own, prior, self.epsilon)
         S = K.addmm_(K_LC.T, alpha, alpha=-1)
         every = torch.arange(N, device=S.device)
         return BlockLookahead(
@@ -220,6 +226,12 @@ class BlockSource:
             outputs.network + (alpha.T @ residuals.reshape(-1, 1)).reshape(N, C),
             solver.rho,
             torch.as_tensor(evaluation, device=S.device),
+            copies,
             epsilon=self.epsilon,
             n_total=n_total,
         )
+
+
+def _mean_diagonal(blocks: Tensor) -> Tensor:
+    """(N, C, C) -> (N,)."""
+    return blocks.diagonal(dim1=1, dim2=2).mean(1)

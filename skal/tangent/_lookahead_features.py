@@ -24,7 +24,7 @@ from skal.samples import Samples
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer
-from skal.tangent._lookahead import RidgeSolver
+from skal.tangent._lookahead import RidgeSolver, copies_of_labelled
 from skal.tangent._sketch import Sketch
 
 __all__ = ["FeatureCovariance", "FeatureReader", "Features", "joined_features"]
@@ -58,6 +58,8 @@ class Features(NamedTuple):
     prior, variance : (N,) float64 tensors
         ``Θ(x, x)`` and ``S(x, x)``, exact or as exact as ``k_x``.
     logits : (N, c) float64 tensor
+    copies : (N,) bool tensor
+        Which are copies of labelled samples.
     """
 
     factors: list[tuple[Tensor, Tensor]]
@@ -67,6 +69,7 @@ class Features(NamedTuple):
     prior: Tensor
     variance: Tensor
     logits: Tensor
+    copies: Tensor
 
     def take(self, rows: Tensor) -> Features:
         """Those of some candidates."""
@@ -260,7 +263,9 @@ class FeatureReader:
         for a, g in read.factors:
             prior += _squared_norms(a) * _squared_norms(g)
         variance = (prior - (k * alpha).sum(0)).clamp_min_(0)
-        return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double())
+        epsilon = torch.finfo(self.engine.network.dtype).eps
+        copies = copies_of_labelled(k, self.K_LL.diagonal(), prior, epsilon)
+        return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double(), copies)
 
     def kernel_rows(self, features: Features) -> Tensor:
         """(N, n) kernel of candidates with the labelled samples: ``K α + ρ α``."""
@@ -333,3 +338,11 @@ class FeatureCovariance:
         column = self.block(everything, everything[j : j + 1])[:, 0]
         column[j] = self.variance[j]
         return column
+
+    def distance(self, j: int) -> Tensor:
+        """(N,) squared distance to candidate j: of the outer products as they are, of the rest in what labels leave."""
+        total = _squared_norms(self.features.psi - self.features.psi[j])
+        for a, g in self.features.factors:
+            lengths = _squared_norms(a) * _squared_norms(g)
+            total += lengths + lengths[j] - 2 * (a.double() @ a[j].double()) * (g.double() @ g[j].double())
+        return total

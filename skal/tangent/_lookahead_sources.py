@@ -189,6 +189,7 @@ class FeatureSource:
             outputs.network + features.alpha @ self.residuals,
             self.reader.rho,
             torch.as_tensor(evaluation, device=features.alpha.device),
+            features.copies,
             epsilon=self.epsilon,
             n_total=n_total,
             keep=keep and 8 * len(rows) * len(evaluation) <= self.memory,

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
-from skal.exceptions import AdjustedInputWarning, ConvergenceWarning, InvalidParameterError, NonFiniteError
+from skal.exceptions import (
+    AdjustedInputWarning,
+    ConvergenceWarning,
+    InvalidParameterError,
+    InvalidTypeError,
+    NonFiniteError,
+)
 from skal.semi_supervised import darp, solve_darp
 from skal.semi_supervised._darp_solver import _columnwise
 from skal.semi_supervised._refinement import fit_refinement
@@ -238,6 +244,15 @@ def test_too_few_steps_are_said():
         (np.array([[1.5, -0.5]]), {}, InvalidParameterError, "not logits"),
         (np.zeros((2, 2)), {}, InvalidParameterError, "row of zeros"),
         (np.array([["a", "b"]]), {}, TypeError, "'proba'"),
+        ([[0.1, 0.9], [1.0]], {}, InvalidTypeError, "'proba'"),
+        (np.full((4, 2), 0.5 + 0j), {}, InvalidTypeError, "'proba'"),
+        (torch.full((4, 2), 0.5 + 0j), {}, InvalidTypeError, "'proba'"),
+        (np.full((4, 2), 0.5), {"target": "uniform"}, InvalidTypeError, "'target'"),
+        (np.full((4, 2), 0.5), {"target": ["1", "3"]}, InvalidTypeError, "'target'"),
+        (np.full((4, 2), 0.5), {"target": {0: 1, 1: 3}}, InvalidTypeError, "'target'"),
+        (np.full((4, 2), 0.5), {"target": [[1], [1, 2]]}, InvalidTypeError, "'target'"),
+        (np.full((4, 2), 0.5), {"target": np.array([1j, 2])}, InvalidTypeError, "'target'"),
+        (np.full((4, 2), 0.5), {"target": torch.tensor([1j, 2])}, InvalidTypeError, "'target'"),
         (np.full((4, 2), 0.5), {"target": [1, 2, 3]}, InvalidParameterError, "'target'"),
         (np.full((4, 2), 0.5), {"target": [-1, 5]}, InvalidParameterError, "'target'"),
         (np.full((4, 2), 0.5), {"target": [0, 0]}, InvalidParameterError, "'target'"),
@@ -249,5 +264,6 @@ def test_too_few_steps_are_said():
     ],
 )
 def test_bad_input(proba, params, error, match):
-    with pytest.raises(error, match=match):
-        darp(proba, **params)
+    for function in (darp, solve_darp):
+        with pytest.raises(error, match=match):
+            function(proba, **params)

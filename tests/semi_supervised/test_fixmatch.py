@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -359,18 +360,82 @@ def test_bad_data(data):
         make(augment="image").fit(X, y)
 
 
+def as_dataset(X, y):
+    return TensorDataset(torch.as_tensor(X), torch.as_tensor(y))
+
+
+def test_labelled_samples_of_a_dataset_must_be_finite(data):
+    X, y, truth = data
+    bad = X.copy()
+    bad[7, 1] = np.nan
+    # one iteration with all 9 labelled samples, and 9 of the 90 in the unlabelled batch: row 7 is not among those
+    few = {"max_epochs": 1, "iterations_per_epoch": 1, "mu": 1}
+    with pytest.raises(NonFiniteError, match="row 7"):
+        make(batch_size=-1, **few).fit(as_dataset(bad, y))
+    with pytest.raises(NonFiniteError, match="row 7"), pytest.warns(NoUnlabelledDataWarning):
+        make(max_epochs=1).fit(as_dataset(bad, truth))
+
+
+def test_a_dataset_that_is_not_finite_at_every_reading(data):
+    X, y, _ = data
+
+    def spoil(items):
+        inputs, labels = zip(*items, strict=True)
+        return torch.stack(inputs) * np.nan, torch.stack(labels)
+
+    with pytest.raises(NonFiniteError, match="collate_fn"):
+        make(iterator_train__collate_fn=spoil).fit(as_dataset(X, y))
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # columns of pandas 3, by skorch
+def test_frames_go_to_the_module_by_column_name(data):
+    X, y, _ = data
+    with pytest.raises(InvalidTypeError, match=r"'X' parameter .* X\.to_numpy\(\)"):
+        make().fit(pd.DataFrame(X), y)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+
+    class ByName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 3)
+
+        def forward(self, a, b):
+            return self.linear(torch.cat([a, b], dim=1))
+
+    net = FixMatchClassifier(ByName, augment=(same, same), max_epochs=1, verbose=0, random_state=0).fit(frame, y)
+    assert net.predict_proba(frame).shape == (90, 3)
+
+
 @pytest.mark.parametrize(
     "params",
     [
         {"threshold": 1.5}, {"mu": 0}, {"lambda_u": -1}, {"ema_decay": 2}, {"iterations_per_epoch": 0},
         {"darp_every": 0}, {"darp_warmup": 2}, {"darp_alpha": 0.5}, {"augment": "sound"}, {"darp": "even"},
-        {"random_state": -1},
+        {"random_state": -1}, {"batch_size": 0}, {"batch_size": -2}, {"iterator_train__batch_size": 0},
     ],
     ids=str,
 )  # fmt: skip
 def test_bad_parameters(data, params):
     X, y, _ = data
     with pytest.raises(InvalidParameterError, match=repr(next(iter(params)))):
+        make(**params).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"cosine": "no"},
+        {"cosine": None},
+        {"cosine": 1},
+        {"batch_size": 1.5},
+        {"batch_size": None},
+        {"batch_size": True},
+    ],
+    ids=str,
+)
+def test_parameters_of_a_wrong_type(data, params):
+    X, y, _ = data
+    with pytest.raises(InvalidTypeError, match=repr(next(iter(params)))):
         make(**params).fit(X, y)
 
 

@@ -64,7 +64,7 @@ def test_targets():
     np.testing.assert_allclose(check_target("F", "uniform", labels, 3), [1 / 3] * 3)
     np.testing.assert_allclose(check_target("F", "labels", labels, 3), [4 / 7, 2 / 7, 1 / 7])
     np.testing.assert_allclose(check_target("F", [2, 1, 1], labels, 3), [0.5, 0.25, 0.25])
-    for bad in ("even", [1, 2], [0, 0, 0], [-1, 1, 1], [np.nan, 1, 1], object()):
+    for bad in ("even", [1, 2], [0, 0, 0], [-1, 1, 1], [np.nan, 1, 1], ["1", "2", "3"], np.ones(3, complex), object()):
         with pytest.raises(InvalidParameterError, match="'darp' parameter of F"):
             check_target("F", bad, labels, 3)
 

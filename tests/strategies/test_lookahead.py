@@ -129,6 +129,18 @@ def test_equals_the_augmented_solve(make, criterion, reference, kernel, n_featur
     np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
 
 
+@pytest.mark.parametrize(("kernel", "retraining"), [("pntk", "linearized"), ("entk", "linearized"), ("pntk", "direct")])
+@pytest.mark.parametrize("n_features", [None, "auto"], ids=["exact", "features"])
+@pytest.mark.parametrize("ridge", [1e-4, 1e-2])
+def test_equals_it_with_more_labels_than_the_kernel_has_ranks(kernel, retraining, n_features, ridge):
+    """Every candidate's variance is then below the ridge: little is left to learn, but that little has an order."""
+    torch.manual_seed(0)
+    learner, X_pool = make_learner(MLP(5, 3, hidden=()).double(), (5,), n_labelled=40)
+    strategy = NTKLookahead(kernel=kernel, retraining=retraining, n_features=n_features, ridge=ridge)
+    expected = Oracle(learner, X_pool, kernel, ridge=ridge).scores("mlmoc")
+    np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
+
+
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_equals_it_for_a_network_that_interpolates(criterion):
     torch.manual_seed(0)
@@ -435,6 +447,7 @@ def test_parameters():
         ({"n_features": 2.5}, InvalidTypeError, "n_features"),
         ({"evaluation": "all"}, InvalidTypeError, "evaluation"),
         ({"ridge": -1.0}, InvalidParameterError, "ridge"),
+        ({"ridge": float("inf")}, InvalidParameterError, "ridge"),
         ({"ridge": "auto"}, InvalidTypeError, "ridge"),
         ({"batch": "greedy", "retraining": "retrain"}, InvalidParameterError, "batch"),
     ]

@@ -6,7 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skal.tangent._lookahead import Lookahead, MatrixCovariance, Outputs, Reading, RidgeSolver, lookahead_from_kernels
+from skal.tangent._lookahead import (
+    Lookahead,
+    MatrixCovariance,
+    Outputs,
+    Reading,
+    RidgeSolver,
+    copies_of_labelled,
+    lookahead_from_kernels,
+)
 from skal.tangent._lookahead_blocks import BlockLookahead
 from skal.tangent._lookahead_criteria import emoc_terms, expected_entropy_terms, mlmoc_terms, terms_of_outputs
 
@@ -85,8 +93,10 @@ class Problem:
         blocks = torch.stack([S[j * B : (j + 1) * B, j * B : (j + 1) * B] for j in range(N)])
         prior = K[n * B :, n * B :].diagonal().reshape(N, B).mean(1)
         epsilon = torch.finfo(torch.float64).eps
+        traces = K[: n * B, n * B :].reshape(n, B, N, B).diagonal(dim1=1, dim2=3).mean(2)
+        copies = copies_of_labelled(traces, K[: n * B, : n * B].diagonal().reshape(n, B).mean(1), prior, epsilon)
         return BlockLookahead(
-            S.clone(), blocks, prior, outputs, linearized, solver.rho, every, epsilon=epsilon, n_total=None
+            S.clone(), blocks, prior, outputs, linearized, solver.rho, every, copies, epsilon=epsilon, n_total=None
         )
 
 
@@ -113,7 +123,8 @@ def test_the_misprinted_v_does_not():
     outputs = problem.lookahead().outputs
     wrong = K[n:, n:] - K[n:, :n] @ K[:n, n:]  # v = k', without the inverse
     covariance = MatrixCovariance(wrong, wrong.diagonal(), K[n:, n:].diagonal())
-    misprinted = Lookahead(covariance, outputs, problem.lookahead().linearized, problem.rho, torch.arange(problem.N))
+    every, no_copies = torch.arange(problem.N), torch.zeros(problem.N, dtype=torch.bool)
+    misprinted = Lookahead(covariance, outputs, problem.lookahead().linearized, problem.rho, every, no_copies)
     expected = problem.scores("mlmoc", "network")
     assert np.abs(misprinted.scores("mlmoc", "network").numpy() / expected - 1).max() > 1e-2
 
