@@ -26,6 +26,7 @@ __all__ = ["Checkpoint"]
 _MANIFEST = "manifest.json"
 _OWN = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
 _FORMAT = 1
+_FIRST = "000001-"
 
 
 class Checkpoint:
@@ -53,6 +54,7 @@ class Checkpoint:
     def load(self) -> tuple[Any, Any] | None:
         """State and network of the last save, None if there was none."""
         if not (self.folder / _MANIFEST).exists():
+            self._check_fresh()
             return None
         manifest = self._read_manifest()
         self._files, self._number = manifest["files"], manifest["number"]
@@ -65,25 +67,32 @@ class Checkpoint:
     def save(self, state: Any, network: Any = None) -> None:
         """Write a state; the network only if it has changed (None keeps the last one)."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._number += 1
+        number = self._number + 1
         content = {"state.json": _to_json(split(state, {}))}
         if network is not None:
             tensors: dict[str, torch.Tensor] = {}
             content["network.json"] = _to_json(split(network, tensors))
             content["network.safetensors"] = save(tensors)
-        files = self._files | {part: self._write(part, data) for part, data in content.items()}
-        manifest = {"format": _FORMAT, "skal": __version__, "number": self._number, "files": files}
+        files = self._files | {part: self._write(number, part, data) for part, data in content.items()}
+        manifest = {"format": _FORMAT, "skal": __version__, "number": number, "files": files}
         manifest["digest"] = _digest(manifest)
         new = self.folder / f"{_MANIFEST}.new"
         _write_through(new, json.dumps(manifest, indent=1).encode())
         _flush_folder(self.folder)  # the files named must be there before the manifest that names them
         os.replace(new, self.folder / _MANIFEST)
+        self._number = number  # not before: without a manifest there are files of number 1 alone
         _flush_folder(self.folder)
         self._files = files
         self._remove_leftovers()
 
-    def _write(self, part: str, data: bytes) -> dict[str, Any]:
-        name = f"{self._number:06d}-{part}"
+    def _check_fresh(self) -> None:
+        """Without a manifest there can be what a first save, broken off, has left: anything later had a manifest."""
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        if any(_OWN.fullmatch(name) and not name.startswith((_FIRST, _MANIFEST)) for name in names):
+            raise CheckpointError(self._damaged(_MANIFEST, "it is not there, but states of a run are"))
+
+    def _write(self, number: int, part: str, data: bytes) -> dict[str, Any]:
+        name = f"{number:06d}-{part}"
         _write_through(self.folder / name, data)
         return {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import clone
 
 from skal.data import n_rows, take_rows
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, parameter_message
 from skal.learners import ActiveLearner
 from skal.loop._labels import encode
 from skal.loop._seeding import seed_for, seed_strategy, seedable, seeded
@@ -61,6 +61,13 @@ class Chooser:
         self._given: np.ndarray | None = None
         if not isinstance(classifier.initial, str):
             self._given = given_start(classifier.initial, n_rows(X), type(classifier).__name__)
+            if classifier.budget is not None and len(self._given) > classifier.budget:
+                expected = f"at most {classifier.budget} positions, as many as the 'budget'"
+                remedy = f"Raise the budget to {len(self._given)} or more, or give fewer positions."
+                got = self._given.tolist()
+                raise InvalidParameterError(
+                    parameter_message(type(classifier).__name__, "initial", expected, got, remedy)
+                )
         self.n_initial = classifier.n_initial if self._given is None else len(self._given)
 
     def choose(self, state: LoopState) -> tuple[np.ndarray, list[Any] | None]:
@@ -81,8 +88,10 @@ class Chooser:
     def _query(self, state: LoopState, pool: np.ndarray, size: int) -> tuple[np.ndarray, list[Any] | None]:
         learner = ActiveLearner(self.trainer.estimator, self.strategy)
         if self.trainer.fitted is not None:
-            codes = encode(state.label_array(), self.classifier._names)
-            learner.X_training, learner.y_training = take_rows(self.X, np.array(state.labelled)), codes  # type: ignore
+            rows = state.rows(heldout=False)  # a strategy is part of the training: held-out labels are none of its
+            codes = encode(state.label_array()[rows], self.classifier._names)
+            trained = np.array(state.labelled)[rows]
+            learner.X_training, learner.y_training = take_rows(self.X, trained), codes  # type: ignore
         with seeded(seed_for(state.seed, state.round, "query")):
             seed_strategy(self._seedable, state.seed, state.round)
             positions, _, metrics = learner.query(take_rows(self.X, pool), n_instances=size, return_metrics=True)

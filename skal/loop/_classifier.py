@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from skal.context import unwrap_estimator
 from skal.data import dataset_target, n_rows, take_rows
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.loop._labels import expand_proba, read_labels
-from skal.loop._session import LabellingSession
+from skal.loop._session import LabellingSession, check_oracle
 from skal.loop._training import inputs, own_network, uses_unlabelled
 from skal.network import Network
 from skal.strategies import margin
@@ -196,6 +198,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         -------
         self
         """
+        if oracle is not None:
+            check_oracle(oracle)
         X = self._check_samples(X, reset=True)
         reveal = self._revealer(X, y) if oracle is None else oracle
         all_labels = None if oracle is not None else lambda: read_labels(reveal(np.arange(n_rows(X)), None))[0]
@@ -262,6 +266,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     def _start(self, X: Any, **settings: Any) -> LabellingSession:
         self._check_params()
+        self._check_eval_set(settings.get("eval_set"))
         for name in _FITTED:
             self.__dict__.pop(name, None)
         return LabellingSession(self, X, **settings)
@@ -321,7 +326,31 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             check_real(owner, "target_score", self.target_score)
             check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
         check_choice(owner, "reinitialize", self.reinitialize, [True, False])
+        if not isinstance(self.verbose, bool):
+            check_integer(owner, "verbose", self.verbose, 0)
+        callbacks = () if self.callbacks is None else self.callbacks
+        if not isinstance(callbacks, (list, tuple)) or not all(callable(callback) for callback in callbacks):
+            expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
+            raise InvalidTypeError(parameter_message(owner, "callbacks", expected, self.callbacks, remedy))
+        self._check_checkpoint()
         check_random_state(owner, self.random_state)
+
+    def _check_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            return
+        message = parameter_message(
+            type(self).__name__, "checkpoint", "the path of a folder, or None", self.checkpoint, "Name a folder."
+        )
+        if not isinstance(self.checkpoint, (str, os.PathLike)):
+            raise InvalidTypeError(message)
+        if Path(self.checkpoint).exists() and not Path(self.checkpoint).is_dir():
+            raise InvalidParameterError(f"{message} There is a file of that name.")
+
+    def _check_eval_set(self, eval_set: Any) -> None:
+        if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
+            remedy = "Pass eval_set=(X_test, y_test)."
+            message = parameter_message(type(self).__name__, "eval_set", "a pair of X and y", eval_set, remedy)
+            raise InvalidTypeError(message)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -77,6 +77,10 @@ class ActiveLearningCurveDisplay:
             name: list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
             for name, value in named.items()
         }
+        if not groups or not all(groups.values()):
+            expected, remedy = "at least one loop for every curve", "Leave out the names that have no loop."
+            message = parameter_message("ActiveLearningCurveDisplay", "estimator", expected, estimator, remedy)
+            raise InvalidParameterError(message)
         histories = [_history(loop) for group in groups.values() for loop in group]
         column = _column(score, histories)
         curves = {

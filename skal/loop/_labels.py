@@ -91,12 +91,13 @@ def common_dtype(first: str | None, second: str | None) -> str | None:
     return np.result_type(a, b).str
 
 
-def class_names(labels: np.ndarray, classes: Any, *, network: bool) -> np.ndarray:
+def class_names(labels: np.ndarray, classes: Any, *, network: bool, n_first: int | None = None) -> np.ndarray:
     """``names[k]`` is the label that the estimator knows as k.
 
     With ``classes``, these, sorted. Without, an estimator that is not a network gets the labels seen so far, sorted. A
     network's outputs must keep their meaning when a new class turns up: integers 0, 1, 2, … are outputs as they are,
-    and other labels get the next output when they are first seen.
+    and other labels get the next output when they are first seen. Which of the two it is, is settled by the first
+    ``n_first`` labels, those of the first training (None: all): a negative integer is no number of an output.
 
     Examples
     --------
@@ -119,7 +120,13 @@ def class_names(labels: np.ndarray, classes: Any, *, network: bool) -> np.ndarra
         return np.unique(labels)
     if labels.dtype.kind == "b":
         return np.array([False, True])
-    if labels.dtype.kind in "iuf" and labels.min() >= 0:
+    if labels.dtype.kind in "iuf" and labels[:n_first].min() >= 0:
+        negative = np.unique(labels[labels < 0])
+        if len(negative):
+            raise InvalidParameterError(
+                "The integer labels of a network must be >= 0 if those of the first training were: they are the "
+                f"numbers of its outputs. Got {shorten(negative.tolist())} instead. List all labels in 'classes'."
+            )
         return np.arange(int(labels.max()) + 1).astype(labels.dtype)
     _, first = np.unique(labels, return_index=True)
     return labels[np.sort(first)]

@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skal.data import n_rows, take_rows
-from skal.exceptions import CheckpointError, InvalidParameterError, NoLabelledDataError, shorten
+from skal.exceptions import (
+    CheckpointError,
+    InvalidParameterError,
+    InvalidTypeError,
+    NoLabelledDataError,
+    parameter_message,
+    shorten,
+)
 from skal.loop._choosing import Chooser
-from skal.loop._labels import class_names, common_dtype, read_labels
+from skal.loop._labels import common_dtype, read_labels
 from skal.loop._record import RunRecord
 from skal.loop._reporting import Reporter
 from skal.loop._seeding import seed_for
 from skal.loop._state import LoopState
 from skal.loop._stopping import planned_labels, stop_reason
 from skal.loop._trainer import Trainer
+from skal.loop._training import uses_unlabelled
 from skal.validation import make_generator
 
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
 
-__all__ = ["LabellingSession"]
+__all__ = ["LabellingSession", "check_oracle"]
 
 
 class LabellingSession:
@@ -117,7 +125,8 @@ class LabellingSession:
         Parameters
         ----------
         labels : array-like, or dict from position to label
-            None, NaN, ``pandas.NA`` and masked entries decline: such a sample is not asked for again.
+            None, NaN, ``pandas.NA`` and masked entries decline: such a sample is not asked for again. So does −1 if the
+            estimator learns from unlabelled data.
         indices : array-like of int, optional
             Which of the asked samples the labels belong to; by default all that are open, in the order of ``ask``.
         end_round : bool, default=True
@@ -132,13 +141,14 @@ class LabellingSession:
             indices, labels = list(labels), list(labels.values())
         state = self.state
         indices = state.open() if indices is None else np.asarray(indices).reshape(-1)
-        values, dtype = read_labels(labels)
+        values, dtype = self._read(labels)
         _check_answer(indices, values, state.open())
         dtype = common_dtype(state.label_dtype, dtype)
         told = state.told + [[int(index), value] for index, value in zip(indices, values, strict=True)]
-        known = state.labels + [value for _, value in told if value is not None]
-        if known:  # refuses what is not a class before anything is changed
-            class_names(np.array(known, dtype=dtype), self.classifier.classes, network=self._trainer.network)
+        new = [(index, value) for index, value in told if value is not None]
+        if new:  # refuses what is not a class before anything is changed
+            known = np.array(state.labels + [value for _, value in new], dtype=dtype)
+            self._trainer.check_labels(state, state.labelled + [index for index, _ in new], known)
         state.label_dtype, state.told = dtype, told
         ended = state.phase == "answer" and (end_round or len(state.open()) == 0)
         if ended:
@@ -161,6 +171,7 @@ class LabellingSession:
         -------
         The fitted classifier.
         """
+        check_oracle(oracle)
         try:
             for indices in self:
                 self.tell(oracle(indices, take_rows(self.X, indices)))
@@ -184,6 +195,16 @@ class LabellingSession:
                 f"The checkpoint in {self.classifier.checkpoint} must be of the same labels. Got a y that differs at "
                 "samples which it has labelled. Pass the y that the run was started with, or another folder."
             )
+
+    def _read(self, labels: Any) -> tuple[list[Any], str | None]:
+        if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) == 0:
+            expected = "a list or array with one label per sample, or a dict from position to label"
+            remedy = "Put None where there is no label; an oracle must return its labels."
+            raise InvalidTypeError(parameter_message("tell", "labels", expected, labels, remedy))
+        values, dtype = read_labels(labels)
+        if uses_unlabelled(self.classifier.estimator):
+            values = [None if value == -1 else value for value in values]
+        return values, None if all(value is None for value in values) else dtype
 
     def _open_round(self) -> None:
         state, start = self.state, perf_counter()
@@ -275,6 +296,14 @@ class LabellingSession:
             f"({seen[0]!r}, {len(self.state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
             "or use initial='stratified'."
         )
+
+
+def check_oracle(oracle: Any) -> None:
+    """Refuse what cannot be asked."""
+    if not callable(oracle):
+        remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."
+        owner = "ActiveLearningClassifier"
+        raise InvalidTypeError(parameter_message(owner, "oracle", "callable", oracle, remedy))
 
 
 def _check_answer(indices: np.ndarray, values: list[Any], open_indices: np.ndarray) -> None:

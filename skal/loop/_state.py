@@ -63,13 +63,19 @@ class LoopState:
         return np.flatnonzero(free)
 
     def open(self) -> np.ndarray:
-        """Asked and not answered yet, in the order they were asked."""
+        """Asked and not answered yet, in the order they were asked; none once the round is closed."""
+        if self.phase != "answer":
+            return np.array([], dtype=np.int64)
         answered = {index for index, _ in self.told}
         return np.array([index for index in self.asked if index not in answered], dtype=np.int64)
 
     def rows(self, *, heldout: bool) -> np.ndarray:
         """Places in ``labelled`` that are (not) held out."""
         return np.flatnonzero(np.array(self.heldout, dtype=bool) == heldout)
+
+    def n_first(self) -> int | None:
+        """How many labels there were in the first round that brought any; None before its training is over."""
+        return next((row["n_labelled"] for row in self.history if row["n_labelled"]), None)
 
     def label_array(self) -> np.ndarray:
         """The labels in their own type."""

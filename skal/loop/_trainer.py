@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,12 +10,21 @@ import torch
 from sklearn.metrics import check_scoring
 
 from skal.data import n_rows, take_rows
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError, parameter_message, shorten
+from skal.loop._interrupt import breaking_off
 from skal.loop._labels import class_names, encode
 from skal.loop._network_state import load_network_state, network_state
 from skal.loop._seeding import seed_for, seeded
 from skal.loop._state import LoopState
-from skal.loop._training import fit_transformers, fresh_estimator, goes_on, has_network, own_network, training_data
+from skal.loop._training import (
+    fit_transformers,
+    fresh_estimator,
+    goes_on,
+    has_network,
+    inputs,
+    own_network,
+    training_data,
+)
 
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
@@ -48,6 +58,40 @@ class Trainer:
         self.network = has_network(classifier.estimator)
         self.estimator: Any = None
         self.fitted: dict[str, int] | None = None
+        self._n_outputs: int | None = None
+
+    def check_labels(self, state: LoopState, positions: list[int], labels: np.ndarray) -> None:
+        """Refuse labels, those of a state and the new ones, that the estimator could not be trained with."""
+        names = class_names(labels, self.classifier.classes, network=self.network, n_first=state.n_first())
+        if not self.network:
+            return
+        n_outputs = self._outputs(state.seed, np.array(positions), encode(labels, names))
+        if n_outputs is not None and len(names) > n_outputs:
+            raise InvalidParameterError(
+                f"The network must have an output for each of the {len(names)} classes. Got {n_outputs} outputs and "
+                f"the labels {shorten(np.unique(labels).tolist())}. Without 'classes', integers are the numbers of the "
+                "outputs, from 0: correct the labels or 'classes', or give the last layer more outputs."
+            )
+
+    def _outputs(self, seed: int, positions: np.ndarray, codes: np.ndarray) -> int | None:
+        """How many outputs the network has; before the first training those of a copy, None if it cannot be tried."""
+        if self.fitted is not None:
+            return len(self.classifier._columns)
+        trial = self._fresh()
+        net = own_network(trial)
+        if self._n_outputs is not None or net is None:
+            return self._n_outputs
+        try:
+            with seeded(seed_for(seed, 0, "fit")), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the training will give them
+                if trial is not net:
+                    fit_transformers(trial, *training_data(trial, self.X, n_rows(self.X), positions, codes))
+                net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
+                self._n_outputs = np.asarray(trial.predict_proba(inputs(take_rows(self.X, np.arange(1))))).shape[1]
+        except Exception:
+            # sizes that are only known in training, too few samples for a transformer, …: the training will tell
+            return None
+        return self._n_outputs
 
     def can_fit(self, state: LoopState) -> bool:
         """A network needs one label, other classifiers two classes."""
@@ -63,7 +107,8 @@ class Trainer:
             estimator = self._fresh() if anew else self.estimator
             names, X, y = self._training_data(state, len(state.labelled))
             try:
-                estimator.fit(X, y)
+                with breaking_off():
+                    estimator.fit(X, y)
             except IndexError as error:
                 if "out of bounds" not in str(error):
                     raise
@@ -146,7 +191,7 @@ class Trainer:
         labels = state.label_array()[:n_labelled]
         rows = state.rows(heldout=False)
         rows = rows[rows < n_labelled]
-        names = class_names(labels, self.classifier.classes, network=self.network)
+        names = class_names(labels, self.classifier.classes, network=self.network, n_first=state.n_first())
         positions, codes = np.array(state.labelled)[rows], encode(labels, names)[rows]
         return names, *training_data(self.classifier.estimator, self.X, n_rows(self.X), positions, codes)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from skorch.callbacks import Callback
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, InvalidParameterError
@@ -126,7 +128,6 @@ def test_no_pickle_in_the_folder(make_loop, flat_data, tmp_path):
 
 PARTS = ["manifest.json", "state.json", "network.json", "network.safetensors"]
 DAMAGES = [(part, damage) for part in PARTS for damage in ("truncate", "flip", "delete")]
-DAMAGES.remove(("manifest.json", "delete"))  # a folder without a manifest is an empty one: the run starts again
 
 
 @pytest.mark.parametrize(("part", "damage"), DAMAGES)
@@ -143,6 +144,25 @@ def test_damage_is_refused(part, damage, make_loop, flat_data, tmp_path):
         path.unlink()
     with pytest.raises(CheckpointError, match=rf"damaged file .*{part}.*delete it to start again"):
         make_loop(checkpoint=tmp_path).fit(*flat_data)
+
+
+def test_a_first_save_that_broke_off_is_no_damage(tmp_path, monkeypatch):
+    """However often it is tried again: as long as there is no manifest there is no state to lose."""
+
+    def dying(*args):
+        raise Killed
+
+    checkpoint = Checkpoint(tmp_path)
+    monkeypatch.setattr(os, "replace", dying)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            checkpoint.save({"x": 1}, {"w": torch.ones(2)})
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 4
+    fresh = Checkpoint(tmp_path)
+    assert fresh.load() is None
+    fresh.save({"x": 2})
+    assert Checkpoint(tmp_path).load() == ({"x": 2}, None)
 
 
 def test_a_manifest_cannot_name_other_files(tmp_path):
@@ -288,3 +308,27 @@ def test_frames_and_series(flat_data, tmp_path, same_run):
     same_run(first, clone(loop).fit(frame, series, eval_set=(frame, series)))
     with pytest.raises(CheckpointError, match="same data"):
         loop.fit(frame.rename(columns={"0": "zero"}), series, eval_set=(frame, series))
+
+
+class PressCtrlC(Callback):
+    """Sends SIGINT to this process in the middle of the second round's training."""
+
+    armed = True
+
+    def on_batch_end(self, net, training=False, **kwargs):
+        if type(self).armed and len(net.history) == 3:
+            type(self).armed = False
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_during_a_training_breaks_off_and_resumes(make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    whole = make_loop(net={"max_epochs": 2}).fit(X, y)
+    PressCtrlC.armed = True
+    loop = make_loop(net={"max_epochs": 2, "callbacks": [PressCtrlC()]}, checkpoint=tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        loop.fit(X, y)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert len(loop.history_) == 1
+    same_run(clone(loop).fit(X, y), whole)

@@ -292,6 +292,27 @@ def test_budget_larger_than_the_pool_labels_everything_and_says_so(params, make_
     assert sorted(loop.queried_) == list(range(60))
 
 
+def test_held_out_labels_are_not_shown_to_the_strategy(make_loop, flat_data):
+    X, y = flat_data
+    seen = []
+
+    def strategy(learner, X_pool, n_instances):
+        seen.append((learner.X_training, learner.y_training, X_pool))
+        return np.arange(n_instances)
+
+    loop = make_loop(strategy, target_score=1.01, validation_fraction=0.25, n_rounds=2)
+    session = loop.start(X)
+    for indices in session:
+        session.tell(y[indices])
+    heldout = np.array(session.state.heldout)
+    assert heldout.sum() == 4
+    for n_labelled, (X_training, y_training, X_pool) in zip((9, 13), seen, strict=True):
+        rows = loop.queried_[:n_labelled][~heldout[:n_labelled]]
+        np.testing.assert_array_equal(X_training, X[rows])
+        np.testing.assert_array_equal(y_training, y[rows])
+        np.testing.assert_array_equal(X_pool, np.delete(X, loop.queried_[:n_labelled], axis=0))
+
+
 def test_target_score_on_held_out_labels(make_loop, flat_data):
     X, y = flat_data
     fitted_on = []
@@ -446,10 +467,38 @@ def test_bad_parameters(make_loop, flat_data):
         "random_state": -1,
         "query_strategy": "margin",
         "target_score": "high",
+        "verbose": "yes",
+        "callbacks": print,
+        "checkpoint": 7,
     }
     for name, value in bad.items():
         with pytest.raises((InvalidParameterError, InvalidTypeError), match=f"'{name}' parameter of ActiveLearning"):
             make_loop().set_params(**{name: value}).fit(X, y)
+
+
+def test_more_bad_parameters(make_loop, flat_data, tmp_path):
+    X, y = flat_data
+    with pytest.raises(InvalidTypeError, match="'callbacks' parameter of ActiveLearning"):
+        make_loop(callbacks=[print, "stop"]).fit(X, y)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InvalidParameterError, match=r"'checkpoint' parameter of ActiveLearning.* a file of that name"):
+        make_loop(checkpoint=tmp_path / "file").fit(X, y)
+    for eval_set in (X, (X,), {"X": X, "y": y}):
+        with pytest.raises(InvalidTypeError, match="'eval_set' parameter of ActiveLearning"):
+            make_loop().fit(X, y, eval_set=eval_set)
+        with pytest.raises(InvalidTypeError, match="'eval_set' parameter of ActiveLearning"):
+            make_loop().start(X, eval_set=eval_set)
+    with pytest.raises(InvalidTypeError, match="'oracle' parameter of ActiveLearning"):
+        make_loop().fit(X, oracle=y)
+    with pytest.raises(InvalidTypeError, match="an oracle must return its labels"):
+        make_loop().fit(X, oracle=lambda indices, samples: None)
+
+
+def test_a_given_start_beyond_the_budget(make_loop, flat_data):
+    X, y = flat_data
+    with pytest.raises(InvalidParameterError, match=r"'initial' parameter .* at most 5 positions.*'budget'"):
+        make_loop(initial=np.arange(6), budget=5).fit(X, y)
+    assert make_loop(initial=np.arange(5), budget=5).fit(X, y).queried_.tolist() == list(range(5))
 
 
 @pytest.mark.parametrize("nothing", [None, np.nan])

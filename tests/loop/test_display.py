@@ -65,6 +65,9 @@ def test_repeats_that_stopped_early(loop, flat_data):
 def test_bad_input(loop, flat_data):
     with pytest.raises(InvalidTypeError, match="'estimator'"):
         ActiveLearningCurveDisplay.from_estimator("loop")
+    for nothing in ([], {}, {"margin": []}):
+        with pytest.raises(InvalidParameterError, match=r"'estimator'.*at least one loop"):
+            ActiveLearningCurveDisplay.from_estimator(nothing)
     with pytest.raises(ValueError, match="not fitted"):
         ActiveLearningCurveDisplay.from_estimator(loop)
     loop.fit(*flat_data)

@@ -66,6 +66,43 @@ def test_the_encoding_of_a_network_never_changes(flat_data, make_loop):
     assert seen[1] == [0] * 20 + [1] * 10
 
 
+def test_the_first_training_settles_what_integers_are():
+    assert class_names(np.array([1, -1, 0]), None, network=True, n_first=2).tolist() == [1, -1, 0]
+    assert class_names(np.array([-1, 3, 0]), None, network=True, n_first=1).tolist() == [-1, 3, 0]
+    assert class_names(np.array([1, 3]), None, network=True, n_first=1).tolist() == [0, 1, 2, 3]
+    with pytest.raises(InvalidParameterError, match=r"Got \[-1\] instead. List all labels in 'classes'"):
+        class_names(np.array([1, 0, -1]), None, network=True, n_first=2)
+    assert class_names(np.array([1, 0, -1]), [-1, 0, 1], network=True, n_first=2).tolist() == [-1, 0, 1]
+    assert class_names(np.array([1, 0, -1]), None, network=False, n_first=2).tolist() == [-1, 0, 1]
+
+
+def test_a_negative_label_later_is_refused(flat_data, make_loop, tmp_path):
+    """It would give every output another meaning."""
+    X, y = flat_data
+    loop = make_loop(checkpoint=tmp_path)
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    asked = session.ask()
+    before = session.state.to_dict()
+    with pytest.raises(InvalidParameterError, match="'classes'"):
+        session.tell([-1, 0, 1, 2])
+    assert session.state.to_dict() == before
+    session.tell(y[asked])
+    assert loop.classes_.tolist() == [0, 1, 2]
+
+
+def test_negative_labels_from_the_start_keep_their_outputs(flat_data, make_loop, tmp_path):
+    X, _ = flat_data
+    loop = make_loop(checkpoint=tmp_path)
+    session = loop.start(X)
+    session.ask()
+    session.tell([5, -1] + [5] * 7)
+    session.ask()
+    session.tell([0, -1, 0, 5])
+    for names in (loop._names, make_loop(checkpoint=tmp_path).start(X).classifier._names):
+        assert names.tolist() == [5, -1, 0]
+
+
 def test_spare_outputs_are_never_predicted(flat_data, make_loop):
     X, y = flat_data
     loop = make_loop(net={"n_classes": 7}).fit(X, NAMES[y])
@@ -78,7 +115,7 @@ def test_spare_outputs_are_never_predicted(flat_data, make_loop):
 
 def test_too_few_outputs(flat_data, make_loop):
     X, y = flat_data
-    with pytest.raises(InvalidParameterError, match="an output for every class"):
+    with pytest.raises(InvalidParameterError, match="an output for each of the 3 classes"):
         make_loop(net={"n_classes": 2}, initial="stratified").fit(X, y)
     with pytest.raises(InvalidParameterError, match="an output for each of the 3 classes"):
         make_loop(net={"n_classes": 2}, classes=[0, 1, 2]).fit(X, np.minimum(y, 1))

@@ -1,11 +1,18 @@
 """Somebody labels between the rounds: some of them, later, or not at all."""
 
+import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from skorch.callbacks import Callback
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.nets import MLP
 from skal.strategies import ALBL
 
 
@@ -111,6 +118,90 @@ def test_wrong_answers_change_nothing(make_loop, flat_data):
         session.tell(y[asked])
 
 
+def binary_net():
+    net = NeuralNetBinaryClassifier(torch.nn.Linear, module__in_features=5, module__out_features=1, train_split=None)
+    return net.set_params(verbose=0, max_epochs=1)
+
+
+NAMES = np.array(["a", "b", "c", "d"])
+TOO_MANY = {
+    "integers": (lambda make: make(), np.arange(4)),
+    "strings": (lambda make: make(), NAMES),
+    "classes": (lambda make: make(n_classes=2), np.array([0, 1, 2])),
+    "binary": (lambda make: binary_net(), NAMES[:3]),
+    "pipeline": (lambda make: make_pipeline(StandardScaler(), make()), NAMES),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("kind", TOO_MANY)
+def test_a_label_without_an_output_changes_nothing(kind, first, make_net, flat_data, tmp_path):
+    """Refused before it is saved: the session at hand and the one in the folder can go on."""
+    X, _ = flat_data
+    make, names = TOO_MANY[kind]
+    estimator = make(lambda **settings: make_net(**({"max_epochs": 1} | settings)))
+
+    def loop():
+        return ActiveLearningClassifier(
+            estimator, n_initial=8, query_size=4, n_rounds=1, checkpoint=tmp_path, random_state=0
+        )
+
+    session = loop().start(X)
+    asked = session.ask()
+    if not first:
+        session.tell(np.resize(names[:-1], len(asked)))
+        asked = session.ask()
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = session.state.to_dict()
+    draws = torch.get_rng_state()
+    with pytest.raises(InvalidParameterError, match=f"an output for each of the {len(names)} classes"):
+        session.tell(np.resize(names, len(asked)))
+    assert torch.equal(torch.get_rng_state(), draws)
+    assert session.state.to_dict() == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    good = np.resize(names[:-1], len(asked))
+    assert session.tell(good).state.labels[-len(asked) :] == good.tolist()
+    loop().start(X).run(lambda indices, samples: np.resize(names[:-1], len(indices)))
+
+
+def test_classes_beyond_the_outputs_are_refused_with_the_first_label(make_loop, flat_data):
+    X, _ = flat_data
+    session = make_loop(classes=[0, 1, 2, 3]).start(X)
+    asked = session.ask()
+    with pytest.raises(InvalidParameterError, match=r"each of the 4 classes\. Got 3 outputs"):
+        session.tell([0], indices=asked[:1], end_round=False)
+    assert session.ask().tolist() == asked.tolist()
+
+
+def test_a_network_whose_sizes_come_with_the_training(flat_data):
+    """It cannot be tried before, and is not refused for that."""
+    X, y = flat_data
+
+    class Sizes(Callback):
+        def on_train_begin(self, net, X=None, y=None, **_):
+            net.set_params(module__n_features=X.shape[1])
+
+    net = NeuralNetClassifier(MLP, module__n_features=1, module__n_classes=3, callbacks=[Sizes()], train_split=None)
+    net.set_params(criterion=torch.nn.CrossEntropyLoss, verbose=0, max_epochs=1)
+    loop = ActiveLearningClassifier(net, n_initial=9, query_size=4, n_rounds=1, random_state=0)
+    assert loop.fit(X, y).predict(X).shape == (60,)
+
+
+@pytest.mark.parametrize("labels", [None, 3, "abc", np.array(1), iter([1, 2])])
+def test_labels_that_are_no_list(labels, make_loop, flat_data):
+    X, y = flat_data
+    session = make_loop().start(X)
+    asked = session.ask()
+    with pytest.raises(InvalidTypeError, match="'labels' parameter of tell"):
+        session.tell(labels)
+    with pytest.raises(InvalidTypeError, match="an oracle must return its labels"):
+        session.run(lambda indices, samples: labels)
+    with pytest.raises(InvalidTypeError, match="'oracle' parameter of ActiveLearningClassifier"):
+        session.run(y)
+    assert session.ask().tolist() == asked.tolist()
+    session.tell(y[asked])
+
+
 def test_a_training_that_fails_keeps_the_labels(flat_data):
     X, y = flat_data
 
@@ -124,12 +215,15 @@ def test_a_training_that_fails_keeps_the_labels(flat_data):
 
     loop = ActiveLearningClassifier(Moody(), n_initial=9, query_size=4, n_rounds=1, random_state=0)
     session = loop.start(X)
+    asked = session.ask()
     with pytest.raises(RuntimeError, match="not today"):
-        session.tell(y[session.ask()])
-    assert len(session.state.labelled) == 9
+        session.tell(y[asked[:8]], asked[:8])
+    assert len(session.state.labelled) == 8
+    with pytest.raises(InvalidParameterError, match="nothing is asked for"):
+        session.tell({int(asked[8]): 0})  # the round is closed: its last sample went back to the pool
     Moody.fail = False
     assert len(session.ask()) == 4
-    assert len(loop.queried_) == 9
+    assert len(loop.queried_) == 8
 
 
 @pytest.mark.parametrize("when", ["asked", "partly told", "trained"])

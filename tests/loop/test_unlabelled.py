@@ -56,6 +56,25 @@ def test_unlabelled_samples_of_y_are_never_labelled(flat_data):
     assert sorted(loop.queried_) == list(range(1, 60, 2))
 
 
+@pytest.mark.parametrize("names", [np.array([0, 1, 2]), np.array(["c", "a", "b"])], ids=["integers", "strings"])
+def test_minus_one_declines(names, flat_data):
+    """From an oracle and in tell as in y."""
+    X, y = flat_data
+    loop = ActiveLearningClassifier(Recording(), Margin(), n_initial=20, query_size=10, n_rounds=None, random_state=0)
+
+    def oracle(indices, samples):
+        return [names[y[i]].item() if i % 2 else (-1 if names.dtype.kind == "i" else None) for i in indices]
+
+    loop.fit(X, oracle=oracle)
+    assert sorted(loop.queried_) == list(range(1, 60, 2))
+    session = clone(loop).start(X)
+    session.ask()
+    session.tell(np.full(20, -1))  # says nothing about the type of the labels
+    assert len(session.state.declined) == 20
+    session.tell(names[y[session.ask()]])
+    assert session.classifier.classes_.tolist() == np.unique(names[y[session.classifier.queried_]]).tolist()
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
