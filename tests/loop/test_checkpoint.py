@@ -321,6 +321,15 @@ class PressCtrlC(Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.fixture
+def python_handles_sigint():
+    """As at a terminal: a process in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_sigint")
 def test_ctrl_c_during_a_training_breaks_off_and_resumes(make_loop, flat_data, tmp_path, same_run):
     X, y = flat_data
     whole = make_loop(net={"max_epochs": 2}).fit(X, y)
