@@ -31,7 +31,7 @@ from skal.exceptions import InvalidTypeError, ShardError, WorkerError
 from skal.samples import Samples
 from skal.shipping import opened, reference_to, row_bytes, shippable
 
-__all__ = ["Sharding", "filled", "one_thread"]
+__all__ = ["Sharding", "filled", "on_every_worker", "one_thread"]
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -119,21 +119,17 @@ class Sharding:
                 "use n_jobs=1."
             ) from error
         digest = blake2b(pickled, digest_size=16).digest()
-        payload = np.frombuffer(pickled, dtype=np.uint8)  # an array, which joblib maps into memory
-        backend, _ = get_active_backend()
-        client = getattr(backend, "client", None)  # Dask's: a replica on every worker survives the loss of one
-        everywhere = payload if client is None else client.scatter(payload, broadcast=True, hash=False)
+        payload = on_every_worker(np.frombuffer(pickled, dtype=np.uint8))  # an array, which joblib maps into memory
+        run = _run if isinstance(payload, np.ndarray) else _run_anywhere
 
         def tasks() -> Iterator[Any]:
             for start, stop in bounds:
                 rows = None if reference is not None else shippable(samples.read(start, stop))
                 numbers = samples.row_numbers(start, stop)
                 # in a tuple, which joblib does not scatter to a single Dask worker that might die
-                yield delayed(_run if client is None else _run_anywhere)(
-                    everywhere, digest, (start, stop, rows, numbers)
-                )
+                yield delayed(run)(payload, digest, (start, stop, rows, numbers))
 
-        streams = getattr(backend, "supports_return_generator", False)
+        streams = getattr(get_active_backend()[0], "supports_return_generator", False)
         parallel = Parallel(
             n_jobs=self.n_jobs, batch_size=1, max_nbytes=1024, return_as="generator" if streams else "list"
         )
@@ -143,6 +139,15 @@ class Sharding:
             raise
         except Exception as error:
             raise _worker_error(error) from error
+
+
+def on_every_worker(value: Any) -> Any:
+    """What is passed to all tasks of a ``Parallel``: itself, and with Dask a replica that every worker holds.
+
+    joblib alone would send it with each task, or to a single worker, and the loss of that one would lose it.
+    """
+    client = getattr(get_active_backend()[0], "client", None)
+    return value if client is None else client.scatter(value, broadcast=True, hash=False)
 
 
 def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:

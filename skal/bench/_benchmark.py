@@ -22,6 +22,7 @@ from skal.bench._runner import Task, run_task
 from skal.bench._specs import describe, make_strategy
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError, parameter_message
+from skal.parallel import on_every_worker
 
 __all__ = ["BenchmarkError", "run_benchmark"]
 
@@ -71,7 +72,8 @@ def run_benchmark(
         Folder for the results, written as they come. Call again with the same settings to go on, with more seeds or
         strategies to add to them.
     n_jobs : int or None, default=1
-        Runs at a time, as in joblib. The result does not depend on it.
+        Runs at a time, as in joblib: None is what ``joblib.parallel_config`` says, a Dask cluster for example. The
+        result does not depend on it.
     progress : bool, default=False
         Whether to show a progress bar, with the remaining time, on stderr.
     data_home : path or None, default=None
@@ -119,11 +121,11 @@ def run_benchmark(
                 continue
             checkpoint = None if store is None else store.checkpoint(label, seed)
             net = own_net if needed is None else needed
-            tasks.append(Task(protocol, label, seed, strategy, net, arrays, checkpoint))
+            tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
     failed = []
     bar = tqdm(total=len(done) + len(tasks), initial=len(done), unit="run", file=sys.stderr, disable=not progress)
     with bar:
-        for task, run, error in _outcomes(tasks, n_jobs):
+        for task, run, error in _outcomes(tasks, arrays, n_jobs):
             if run is None:
                 failed.append(f"{task.label}, seed {task.seed}: {error}")
             else:
@@ -143,17 +145,18 @@ def run_benchmark(
     return result
 
 
-def _outcomes(tasks: list[Task], n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
+def _outcomes(tasks: list[Task], data: Data, n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
     parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    outcomes = parallel(delayed(_attempt)(number, task) for number, task in enumerate(tasks))
+    shared = on_every_worker(data)
+    outcomes = parallel(delayed(_attempt)(number, task, shared) for number, task in enumerate(tasks))
     for number, run, error in outcomes:
         yield tasks[number], run, error
 
 
-def _attempt(number: int, task: Task) -> tuple[int, Run | None, str]:
+def _attempt(number: int, task: Task, data: Data) -> tuple[int, Run | None, str]:
     """A failure must not take hours of other runs with it."""
     try:
-        return number, run_task(task), ""
+        return number, run_task(task, data), ""
     except Exception:  # whatever a user's strategy, network or data may raise
         return number, None, traceback.format_exc()
 

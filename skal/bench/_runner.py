@@ -38,7 +38,6 @@ class Task:
     seed: int
     strategy: QueryStrategy
     net: Any
-    data: Data
     checkpoint: Path | None
 
 
@@ -48,13 +47,13 @@ def versions() -> dict[str, str]:
     return {"skal": __version__, "python": platform.python_version()} | {name: version(name) for name in packages}
 
 
-def run_task(task: Task) -> Run:
+def run_task(task: Task, data: Data) -> Run:
     """Make a run, or go on with one that was interrupted.
 
     Seed, and nothing else, determines the pool, the first labels and the initial weights; label and seed determine the
     strategy's random numbers. One torch thread, whatever runs beside it: sums then come out the same.
     """
-    protocol, data = task.protocol, task.data
+    protocol = task.protocol
     defaults = {"horizon": protocol.batch * max(1, protocol.rounds)}
     strategy = seeded(task.strategy, task.label, task.seed, defaults)
     rows, initial = data.start(protocol, task.seed)

@@ -274,7 +274,7 @@ def test_squared_loss_and_one_cycle():
     ],
 )
 def test_bad_settings_are_refused_before_anything_runs(change, message, monkeypatch):
-    monkeypatch.setattr("skal.bench._benchmark.run_task", lambda task: pytest.fail("a run was started"))
+    monkeypatch.setattr("skal.bench._benchmark.run_task", lambda *_: pytest.fail("a run was started"))
     with pytest.raises(InvalidParameterError, match=message):
         run_benchmark(**TINY | {"strategies": ["random"]} | change)
 

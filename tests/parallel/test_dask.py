@@ -2,19 +2,21 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from distributed import Client, LocalCluster
 from joblib import parallel_config
+from skorch import NeuralNetClassifier
+from torch import nn
 
 from skal import reuse
+from skal.bench import run_benchmark
 from skal.exceptions import WorkerError
-from skal.network import Network
-from skal.parallel import Sharding, filled
-from skal.samples import Samples
-from skal.strategies import Entropy
+from skal.nets import SquaredLoss
+from skal.strategies import BADGE, DynamicAL, Entropy, NTKLookahead
 
 WITHOUT_SKAL = """
 import sys
@@ -46,26 +48,65 @@ def test_the_network_is_sent_once_to_each_worker(image_learner, images, on_dask,
     assert sent[0][1] is True
 
 
-def test_a_worker_killed_in_the_middle_of_a_query(image_learner, images, tmp_path):
-    """The first worker to reach the middle of the pool is killed there, once."""
-    network, X = Network(image_learner.estimator), images[0]
-    expected = network.outputs(Samples(X), 8)
+def killing_its_worker(network, sample, marker):
+    """The network, in a module that ends the first process but this one in which it meets a certain sample.
 
-    def shard(part):
-        if 48 in part.row_numbers(0, len(part)):
-            try:
-                (tmp_path / "killed").touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return torch.cat(list(network._output_batches(part, 8)))
+    A class of its own for each call: workers cannot import this file, and such a class travels with its code.
+    """
 
+    class KillsItsWorker(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network, self.own_process = network, os.getpid()
+
+        def forward(self, x):
+            if os.getpid() != self.own_process and (x == sample).flatten(1).all(1).any():
+                try:
+                    marker.touch(exist_ok=False)
+                except FileExistsError:
+                    pass
+                else:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return self.network(x)
+
+    return KillsItsWorker()
+
+
+@pytest.mark.parametrize(
+    "strategy", [Entropy(), BADGE(random_state=0), DynamicAL(), NTKLookahead(random_state=0)], ids=repr
+)
+def test_a_worker_killed_in_the_middle_of_a_query(strategy, make_image_learner, images, tmp_path):
+    """One of two workers is killed, once, when it comes to the middle of the pool; the answer is the same."""
+    learner = make_image_learner(SquaredLoss if isinstance(strategy, NTKLookahead) else nn.CrossEntropyLoss)
+    X, marker = images[0][20:], tmp_path / "killed"
+    module = killing_its_worker(learner.estimator.module_.backbone, torch.as_tensor(X[48]), marker)
+    net = NeuralNetClassifier(module, criterion=learner.estimator.criterion, verbose=0).initialize()
+    learner = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    strategy.set_params(batch_size=8)
+    expected = strategy.set_params(n_jobs=1).select(learner, X, 6)
+    assert not marker.exists()
+    reuse.clear()
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
     with cluster, Client(cluster), parallel_config(backend="dask"):
-        result = filled(Sharding(n_jobs=None).map(shard, Samples(X), 8), len(X))
-    assert (tmp_path / "killed").exists()
-    assert torch.equal(result, expected)
+        indices, metrics = strategy.set_params(n_jobs=None).select(learner, X, 6)
+    assert marker.exists()
+    assert indices.tolist() == expected[0].tolist()
+    np.testing.assert_allclose(metrics, expected[1], rtol=1e-6)
+
+
+def test_a_benchmark_on_a_cluster(client, monkeypatch, tmp_path):
+    """The same runs as in this process, with the data sent to each worker once."""
+    sent = []
+    scatter = Client.scatter
+    monkeypatch.setattr(Client, "scatter", lambda self, *args, **kw: sent.append(kw) or scatter(self, *args, **kw))
+    settings = {"net": "mlp", "n_initial": 10, "batch": 5, "rounds": 1, "seeds": 2, "n_pool": 80, "max_epochs": 3}
+    names = ["random", "margin", "badge"]
+    alone = run_benchmark(names, out=tmp_path / "alone", **settings)
+    with parallel_config(backend="dask"):
+        shared = run_benchmark(names, n_jobs=None, out=tmp_path / "shared", **settings)
+    assert [(run.scores, run.queried) for run in shared.runs] == [(run.scores, run.queried) for run in alone.runs]
+    assert (tmp_path / "shared/results.csv").read_bytes() == (tmp_path / "alone/results.csv").read_bytes()
+    assert sent == [{"broadcast": True, "hash": False}]
 
 
 def test_a_worker_without_skal(image_learner, images, tmp_path):

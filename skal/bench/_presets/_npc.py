@@ -86,23 +86,3 @@ def _scaled(protocol: Protocol) -> Protocol:
         n_test=2000,
         notes=f"{protocol.notes} Scaled down: fewer images and training steps, a smaller network.",
     )
-
-
-SCALED_FIXMATCH: dict[str, Any] = {
-    "flip": True,
-    "threshold": 0.95,
-    "lambda_u": 1.0,
-    "mu": 7,
-    "batch_size": 64,
-    "lr": 0.03,
-    "optimizer__momentum": 0.9,
-    "optimizer__nesterov": True,
-    "optimizer__weight_decay": 5e-4,
-    "cosine": True,
-    "ema_decay": 0.999,
-    "iterations_per_epoch": 500,
-    "darp": "uniform",
-    "darp_every": 10,
-    "darp_warmup": 0.4,
-    "darp_alpha": 2.0,
-}
