@@ -40,10 +40,11 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# pages of names that no longer exist would stay behind otherwise
+# from nothing each time: pages of names that no longer exist would stay, and tutorials would not notice a change in skal
 docs: $(VENV)/.installed-docs
-	rm -rf docs/api/generated
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	rm -rf docs/api/generated docs/auto_tutorials docs/_build/html
+	$(ONE_THREAD) $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
@@ -79,4 +80,4 @@ $(PEERS)/.installed: $(VENV)/.installed-dev Makefile
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api/generated skal-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api/generated docs/auto_tutorials skal-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

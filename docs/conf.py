@@ -1,7 +1,12 @@
 """Sphinx configuration: `make docs` builds the site without a network, and warnings are errors."""
 
+import sys
+from pathlib import Path
+
 import skal.loop
 import skal.strategies
+
+sys.path.insert(0, str(Path(__file__).parent))  # for tutorial_state, below
 
 project = "skal"
 author = "The skal developers"
@@ -15,10 +20,11 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",  # a copy of MathJax in the site, instead of a content delivery network
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "tutorials"]  # the tutorials' sources: their pages are made in auto_tutorials
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -30,15 +36,41 @@ autosummary_ignore_module_all = False  # and its __all__ says what that is
 autosummary_filename_map = {
     f"skal.strategies.{name}": f"skal.strategies.{name}-function" for name in skal.strategies.__all__ if name.islower()
 }
-# skal exports some names again: they are indexed on the page of the module that they come from alone
-autosummary_context = {"exported_again": [*skal.strategies.__all__, *skal.loop.__all__]}
+# what skal exports again is documented on the page of the module that it comes from alone
+homes = {
+    name: module.__name__ for module in (skal.strategies, skal.loop) for name in module.__all__ if name in skal.__all__
+}
+autosummary_context = {"homes": homes}
 autodoc_typehints = "none"  # numpydoc's Parameters have them already
 numpydoc_show_class_members = False
 
+# tutorials are run while the site is built: a failure in one of them, or a warning, breaks it off
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "auto_tutorials",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "remove_config_comments": True,
+    "show_signature": False,
+    "write_computation_times": False,
+    "reset_modules": ("matplotlib", "tutorial_state.reset"),
+    "reset_modules_order": "both",
+    "image_srcset": ["2x"],
+}
+
 html_theme = "pydata_sphinx_theme"
 html_title = f"skal {version}"
-html_theme_options = {"navbar_end": ["theme-switcher"], "show_prev_next": False}
-html_sidebars = {"changelog": []}
+html_static_path = ["_static"]
+html_css_files = ["skal.css"]
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "show_prev_next": False,
+    "header_links_before_dropdown": 7,
+    # the home page is all content, and has wide code and a wide table
+    "secondary_sidebar_items": {"index": [], "**": ["page-toc", "sourcelink"]},
+}
+html_sidebars = {page: [] for page in ("changelog", "contributing", "citing")}
 
 
 def skip_metadata_requests(app, what, name, obj, skip, options):
@@ -46,6 +78,18 @@ def skip_metadata_requests(app, what, name, obj, skip, options):
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def resolve_exported_again(app, env, node, contnode):
+    """A reference to ``skal.DynamicAL`` leads to ``skal.strategies.DynamicAL``."""
+    package, _, name = node.get("reftarget", "").partition(".")
+    first, *rest = name.split(".")
+    if package != "skal" or first not in homes or node.get("refdomain") != "py":
+        return None
+    target = ".".join([homes[first], first, *rest])
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, contnode)
+
+
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-skip-member", skip_metadata_requests)
+    app.connect("missing-reference", resolve_exported_again)

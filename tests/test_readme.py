@@ -1,19 +1,25 @@
-"""Every python block of README and of the guide runs as printed."""
+"""Every python block of README and of the guide runs as printed; every command in a console block exists."""
 
 import re
+import shlex
 import sys
 import types
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from skal.cli import _parser
 from skal.network import preserved_rng
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LANGUAGES = re.compile(r"^```(\S+)\n", re.MULTILINE)
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", *GUIDE]
 
 
 def blocks(page):
@@ -60,3 +66,36 @@ def test_guide_page_runs_from_top_to_bottom(page, run):
 def test_pages_are_found():
     assert len(blocks(README)) >= 2
     assert GUIDE
+
+
+def commands(page):
+    """The commands of a page's console blocks, lines that go on joined, comments left out."""
+    for block in CONSOLE.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and "=" in words[0]:  # a variable for this command alone
+                words.pop(0)
+            if words:
+                yield words
+
+
+@pytest.mark.parametrize("words", [words for page in PAGES for words in commands(page)], ids=" ".join)
+def test_console_command_exists(words):
+    """They take minutes to hours, so they are parsed, not run: what they run has tests of its own."""
+    name = words[0].removeprefix(".venv/bin/")
+    if name == "skal":
+        _parser().parse_args(words[1:])
+    elif name == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(words[1:]) <= set(targets)
+    elif name == "python" and words[1] == "-m":
+        assert find_spec(words[2]) is not None
+    elif name == "torchrun":
+        assert (ROOT / words[-1]).is_file()
+    else:
+        assert name in {"pre-commit"}
+
+
+def test_no_block_has_another_language_that_nobody_runs():
+    found = {language for page in PAGES for language in LANGUAGES.findall(page.read_text(encoding="utf-8"))}
+    assert found <= {"python", "console", "text", "{toctree}", "{eval-rst}", "{math}"}

@@ -88,6 +88,17 @@ def test_few_seeds_are_no_proof_of_equality():
     assert "remains possible with only 3 seeds" in comparison.verdict
 
 
+def test_an_interval_without_zero_is_explained_where_the_correction_overrules_it():
+    scores = simulated(np.random.default_rng(5), 12, 5)  # one of them comes far by chance
+    names = ["random", *(f"copy {k}" for k in range(11))]
+    comparisons = compare(names, N_LABELS, scores, "random")
+    overruled = [c for c in comparisons if c.outcome == "not distinguishable" and c.p <= 0.05]
+    assert overruled
+    for comparison in comparisons:
+        assert ("one of several comparisons" in comparison.verdict) == (comparison in overruled)
+    assert all(c.low * c.high > 0 for c in overruled)
+
+
 def test_the_same_difference_for_every_seed_is_not_testable():
     scores = np.repeat(simulated(np.random.default_rng(0), 1, 3), 2, axis=0)
     scores[1, :, 1:] += 0.01

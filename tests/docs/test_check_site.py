@@ -1,0 +1,128 @@
+"""The checks of the built site notice what they are there for."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import check_site as in_browser
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "<html><head><title>{title}</title>{head}</head><body><h1 id='top'>Hello</h1>{body}</body></html>"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("check_site", DOCS / "check_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def site(folder, *, title="A", head="", body="", index=("index", "other")):
+    """Two pages and a search index."""
+    folder.mkdir()
+    (folder / "index.html").write_text(PAGE.format(title=title, head=head, body=body))
+    (folder / "other.html").write_text(PAGE.format(title="B", head="", body="<a href='index.html#top'>back</a>"))
+    (folder / "a.png").write_bytes(b"")
+    if index is not None:
+        (folder / "searchindex.js").write_text(f"Search.setIndex({json.dumps({'docnames': index})})")
+    return folder
+
+
+def test_a_sound_site_has_no_faults(tmp_path, capsys):
+    body = "<a href='other.html'>x</a> <a href='https://example.org'>y</a> <img src='a.png'> <a href='#top'>z</a>"
+    folder = site(tmp_path / "site", body=body)
+    check = load()
+    assert check.faults(folder) == []
+    assert check.main([str(folder)]) == 0
+    assert "2 pages" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"title": " "}, "index.html: no title"),
+        ({"body": "<a href='missing.html'>x</a>"}, "missing.html: no such file"),
+        ({"body": "<a href='../outside.html'>x</a>"}, "no such file"),
+        ({"body": "<a href='other.html#nowhere'>x</a>"}, "no such place on the page"),
+        ({"body": "<img src='b.png'>"}, "b.png: no such file"),
+        ({"head": "<script src='https://cdn.example.org/x.js'></script>"}, "fetched from outside"),
+        ({"head": "<link rel='stylesheet' href='//fonts.example.org/x.css'>"}, "fetched from outside"),
+        ({"index": ["index"]}, "other: not in the search index"),
+        ({"index": None}, "searchindex.js is missing"),
+    ],
+)
+def test_faults_are_found(change, fault, tmp_path):
+    check = load()
+    folder = site(tmp_path / "site", **change)
+    assert any(fault in line for line in check.faults(folder))
+    assert check.main([str(folder)]) == 1
+
+
+GOOD = {"missing": [], "outside": [], "overflow": 0, "formulas": 3, "unset": 0, "results": 5}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"missing": ["a.png"]}, "a.png is missing"),
+        ({"outside": ["https://cdn.example.org"]}, "asks for https"),
+        ({"overflow": 12}, "12 pixels too wide"),
+        ({"unset": 1}, "1 of 3 formulas"),
+        ({"results": 0}, "finds nothing"),
+    ],
+)
+def test_faults_in_the_browser_are_found(change, fault):
+    assert in_browser.faults(in_browser.SEARCH, GOOD) == []
+    assert any(fault in wrong for wrong in in_browser.faults(in_browser.SEARCH, GOOD | change))
+
+
+def test_without_a_browser_nothing_is_called_checked(capsys):
+    assert in_browser.main(["--browser", "no-such-browser"]) == 1
+    assert "nothing was checked" in capsys.readouterr().err
+
+
+TOPICS = [
+    "first_steps",
+    "images",
+    "effect_or_noise",
+    "cross_validation",
+    "sequential_lookahead",
+    "npc_zero_labels",
+    "semi_supervised",
+    "human_in_the_loop",
+    "scaling_with_dask",
+    "your_own_strategy",
+    "pretrained_network",
+]
+
+
+def test_the_tutorials_are_all_there_in_order_and_shown_on_the_site():
+    names = [path.stem for path in sorted((DOCS / "tutorials").glob("*.py"))]
+    assert names == [f"plot_{number:02}_{topic}" for number, topic in enumerate(TOPICS, start=1)]
+
+
+SECTIONS = [
+    "In short",
+    "The formula",
+    "What the papers say otherwise",
+    "What we do differently, and why",
+    "Cost",
+    "When it fails",
+]
+METHODS = ["albl", "badge", "bald", "coreset", "dynamic_al", "egl", "learning_loss", "npc", "ntk_lookahead"]
+METHODS += ["semi_supervised", "uncertainty"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_s_page_says_what_a_user_must_know(name):
+    lines = (DOCS / "guide" / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    found = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert [title for title in found if title in SECTIONS] == SECTIONS
+
+
+def test_every_page_of_the_guide_is_listed():
+    listed = (DOCS / "guide" / "index.md").read_text(encoding="utf-8").split()
+    pages = {path.stem for path in (DOCS / "guide").glob("*.md")} - {"index"}
+    assert pages <= set(listed)
