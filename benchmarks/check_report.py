@@ -47,7 +47,7 @@ def look(browser: str, page: str, width: int, picture: Path | None) -> dict:
 def faults(found: dict) -> list[str]:
     """What is wrong with what was found."""
     wrong = [f"the image {alt!r} is missing" for alt, there in found["images"] if not there]
-    wrong += [] if len(found["images"]) == 4 else [f"{len(found['images'])} images instead of 4"]
+    wrong += [] if len(found["images"]) == 5 else [f"{len(found['images'])} images instead of 5"]
     wrong += [f"the page is {found['overflow']} pixels too wide"] if found["overflow"] > 0 else []
     wrong += [f"asks for {url}" for url in found["outside"]]
     return wrong + ([f"text of {found['size']} pixels"] if found["size"] < 12 else [])

@@ -1,4 +1,4 @@
-"""Outputs and features of an unchanged network on unchanged samples are computed once.
+"""Outputs, embeddings and gradient features of an unchanged network on unchanged samples are computed once.
 
 In one round several strategies, and the arms of one, ask for the same pass over the same pool. A result is kept under
 the contents of everything that it depends on: the module (all that its pickle holds: parameters, buffers, plain
@@ -10,7 +10,7 @@ HDF5 or Dask, memory maps above 1 GiB) are not kept.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
 from threading import Lock
@@ -63,24 +63,57 @@ def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
 
 
 def clear() -> None:
-    """Forget everything that is kept."""
+    """Forget everything that is kept.
+
+    Examples
+    --------
+    >>> from skal.reuse import clear
+    >>> clear()  # gives the memory back at once; the next query computes everything anew
+    """
     with _lock:
         _kept.clear()
 
 
-def reused(network: Any, samples: Samples, what: Hashable, compute: Callable[[], Result]) -> Result:
+def reused(
+    network: Any,
+    samples: Samples,
+    what: Any,
+    compute: Callable[[], Result],
+    *,
+    also: Sequence[Any] = (),
+    limit: int | None = None,
+) -> Result:
     """``compute()``, or what it gave when network and samples were the same.
 
     Parameters
     ----------
     network : Network
     samples : Samples
-    what : hashable
-        What is computed from the two, with all parameters that it depends on.
+    what : object
+        What is computed from the two, with all parameters that it depends on; its repr tells it apart.
     compute : callable
         Returns tensors, or tuples of them.
+    also : sequence of Samples and arrays
+        What else the result depends on.
+    limit : int, optional
+        Bytes from which on a result is not kept, whatever room there is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.checks import make_learner
+    >>> from skal.context import QueryContext
+    >>> from skal.reuse import reused
+    >>> def norms():
+    ...     print("computed")
+    ...     return context.embeddings()[0].norm(dim=1)
+    >>> context = QueryContext(*make_learner())
+    >>> first = reused(context.network, context.pool, "norms", norms)
+    computed
+    >>> torch.equal(reused(context.network, context.pool, "norms", norms), first)  # not computed again
+    True
     """
-    key = _key(network, samples, what) if _memory and len(samples) > 1 else None
+    key = _key(network, samples, what, also) if _memory and len(samples) > 1 else None
     if key is None:
         return compute()
     with _lock:
@@ -90,7 +123,7 @@ def reused(network: Any, samples: Samples, what: Hashable, compute: Callable[[],
     if known is not None:
         return _copy(known)
     result = compute()
-    if _size(result) <= _memory:
+    if _size(result) <= (_memory if limit is None else min(_memory, limit)):
         with _lock:
             _kept[key] = _copy(result)
         _shrink()
@@ -112,17 +145,22 @@ def _size(result: Any) -> int:
     return sum(x.numel() * x.element_size() for x in tree_leaves(result) if isinstance(x, Tensor))
 
 
-def _key(network: Any, samples: Samples, what: Hashable) -> bytes | None:
-    if not network.reads_arrays(samples) or not _can_be_looked_at(samples.X):
+def _key(network: Any, samples: Samples, what: Any, also: Sequence[Any]) -> bytes | None:
+    everything = [samples, *(other for other in also if isinstance(other, Samples))]
+    if not all(network.reads_arrays(part) and _can_be_looked_at(part.X) for part in everything):
         return None
     # sha1 is what processors do fastest; nobody attacks a cache of his own
     digest = sha1(repr((what, str(network.device))).encode(), usedforsecurity=False)
     try:
-        digest.update(cloudpickle.dumps((network.module, samples.transform)))
+        digest.update(cloudpickle.dumps((network.module, [part.transform for part in everything])))
     except Exception:  # what cannot be pickled cannot be compared, and is computed each time
         return None
-    for start in range(0, len(samples), _CHUNK):
-        _add(digest, samples.read(start, min(start + _CHUNK, len(samples))))
+    for part in everything:
+        for start in range(0, len(part), _CHUNK):
+            _add(digest, part.read(start, min(start + _CHUNK, len(part))))
+    for other in also:
+        if not isinstance(other, Samples):
+            _add(digest, other)
     return digest.digest()
 
 

@@ -47,6 +47,26 @@ def curves(result: BenchmarkResult, ax: Any) -> Any:
     return _finish(ax, len(result.strategies))
 
 
+def areas(result: BenchmarkResult, ax: Any) -> Any:
+    """What the verdicts are about: the area's difference from the reference, best on top.
+
+    Filled where the test after Holm's correction finds a difference, hollow where it does not.
+    """
+    found = sorted(result.comparisons(), key=lambda comparison: comparison.difference)
+    for k, comparison in enumerate(found):
+        style = _style(result, comparison.strategy) | {"linestyle": "none", "markersize": 6, "label": None}
+        if comparison.outcome not in ("better", "worse"):
+            style["markerfacecolor"] = "white"
+        middle, low, high = (100 * value for value in (comparison.difference, comparison.low, comparison.high))
+        ax.errorbar(middle, k, xerr=None if np.isnan(low) else [[middle - low], [high - middle]], capsize=3, **style)
+    ax.axvline(0, color="black", linestyle="--", linewidth=1)
+    ax.set_yticks(range(len(found)), [comparison.strategy for comparison in found])
+    interval = ", with 95 % intervals" if len(result.seeds) > 1 else ""
+    ax.set(xlabel=f"points{interval}", title=f"Area under the curve, difference from {result.reference}")
+    ax.grid(alpha=0.3)
+    return ax
+
+
 def difference(result: BenchmarkResult, ax: Any) -> Any:
     """Mean paired difference from the reference, in points, with 95 % t-intervals."""
     scores = result.scores
@@ -115,6 +135,7 @@ def _finish(ax: Any, n_lines: int) -> Any:
 
 KINDS: dict[str, Callable[[BenchmarkResult, Any], Any]] = {
     "curves": curves,
+    "areas": areas,
     "difference": difference,
     "time": time,
     "overlap": overlap,

@@ -25,7 +25,8 @@ __all__ = ["html_report", "markdown_report", "terminal_report", "write_report"]
 
 _CAPTIONS = {
     "curves": "Mean test accuracy by labels",
-    "difference": "Difference from the reference",
+    "areas": "Difference of the area under the curve; filled where the verdict is better or worse",
+    "difference": "Difference from the reference at each budget",
     "time": "Query time against final accuracy",
     "overlap": "Overlap of what was queried",
 }
@@ -48,6 +49,16 @@ figcaption { color: #444; font-size: 0.9rem; }
 
 def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Path:
     """Write ``report.html``, ``report.md``, a PNG per figure and a CSV per table; return the page's path.
+
+    Parameters
+    ----------
+    result : BenchmarkResult
+    folder : path
+        Made if it is not there.
+
+    Returns
+    -------
+    Path
 
     Examples
     --------
@@ -75,12 +86,20 @@ def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Pat
 def html_report(result: BenchmarkResult) -> str:
     """A page without scripts and without links to other files: figures are inside, as SVG.
 
+    Parameters
+    ----------
+    result : BenchmarkResult
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> from skal.bench import html_report, run_benchmark
     >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
     >>> html_report(result).count("<img")
-    4
+    5
     """
     return _page(result, _figures(result))
 
@@ -137,6 +156,14 @@ def _html_table(section: Section) -> str:
 def markdown_report(result: BenchmarkResult) -> str:
     """The verdicts and every table, with links to the figures beside it.
 
+    Parameters
+    ----------
+    result : BenchmarkResult
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> from skal.bench import markdown_report, run_benchmark
@@ -161,6 +188,14 @@ def markdown_table(section: Section) -> str:
 
 def terminal_report(result: BenchmarkResult) -> str:
     """Scores, the comparison with the reference, and the verdicts.
+
+    Parameters
+    ----------
+    result : BenchmarkResult
+
+    Returns
+    -------
+    str
 
     Examples
     --------

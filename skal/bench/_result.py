@@ -38,7 +38,8 @@ class BenchmarkResult:
     Examples
     --------
     >>> from skal.bench import run_benchmark
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=5, n_pool=200)
+    >>> settings = dict(net="mlp", rounds=1, seeds=2, max_epochs=5, n_pool=200)
+    >>> result = run_benchmark(["random", "margin"], **settings)  # a BenchmarkResult
     >>> result.table().columns.tolist()
     [20, 40]
     >>> len(result.to_frame())  # two strategies, two seeds, two budgets
@@ -196,9 +197,9 @@ class BenchmarkResult:
 
         Parameters
         ----------
-        kind : {"curves", "difference", "time", "overlap"}, default="curves"
-            Scores by labels; the difference from the reference with its 95 % interval; query time against the final
-            score; the overlap of what was queried.
+        kind : {"curves", "areas", "difference", "time", "overlap"}, default="curves"
+            Scores by labels; the difference from the reference with its 95 % interval, of the area and at each budget;
+            query time against the final score; the overlap of what was queried.
         ax : matplotlib Axes or None, default=None
             None makes a figure of its own, without pyplot: ``result.plot().figure.savefig("curves.png")``.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.cost import Passes
+from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._sketch import loss_features
@@ -61,13 +62,16 @@ class DynamicAL(ScoreStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP
-    >>> from skal.strategies import DynamicAL
+    >>> from skal.strategies import DynamicAL, dynamic_al
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> learner = ActiveLearner(net, DynamicAL(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((dynamic_al(learner, X_pool, 5) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(
@@ -150,10 +154,20 @@ class DynamicAL(ScoreStrategy):
             return None
         return loss_gradient(context.network, context.labelled, context.class_labels, batch_size=self.batch_size)
 
+    def _pool_scores(self, context: QueryContext, engine: TangentEngine) -> Tensor:
+        """(N,) scores of the pool. The pass behind them is made once a round, whatever γ and batch are asked for."""
+
+        def compute() -> tuple[Tensor, Tensor]:
+            return loss_scores(engine, context.pool, None, self._labelled_gradient(context))
+
+        network = context.network
+        what = ("loss scores", self.backend, engine.batch_size, self.needs_labels, type(network.criterion).__name__)
+        also = (context.labelled, context.class_labels) if self.needs_labels else ()
+        norms, dots = reused(network, context.pool, what, compute, also=also)
+        return dynamic_scores(norms, dots, self.gamma)
+
     def _score(self, context: QueryContext) -> np.ndarray:
-        direction = self._labelled_gradient(context)
-        norms, dots = loss_scores(self._engine(context), context.pool, None, direction)
-        return dynamic_scores(norms, dots, self.gamma).cpu().numpy()
+        return self._pool_scores(context, self._engine(context)).cpu().numpy()
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top" or np.isinf(self.gamma):  # influence alone knows no interaction within the batch
@@ -165,9 +179,7 @@ class DynamicAL(ScoreStrategy):
 
     def _greedy(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         engine = self._engine(context)
-        direction = self._labelled_gradient(context)
-        norms, dots = loss_scores(engine, context.pool, None, direction)
-        scores = dynamic_scores(norms, dots, self.gamma)
+        scores = self._pool_scores(context, engine)
         room = self._room(engine)
         if self.n_features is None and room < context.n_pool:
             return _greedy_by_passes(engine, context, scores, n_instances)

@@ -11,6 +11,7 @@ Index letters: n labelled samples, N candidates, d entries of the gradients that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from skal.exceptions import SkalError
 from skal.parallel import filled
+from skal.reuse import reused
 from skal.samples import Samples
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
@@ -122,6 +124,7 @@ class FeatureReader:
         room: int,
     ) -> None:
         self.engine, self.kind, self.k, self.ridge, self.seed = engine, kind, n_features, ridge, seed
+        self._samples = labelled
         self._lay_out(labelled, room)
         read = filled(self._read(labelled, lambda read: read), len(labelled))
         self._labelled = read
@@ -242,8 +245,19 @@ class FeatureReader:
         return k_factors, k_factors + self._rest_gram(read.rest)
 
     def features(self, samples: Samples) -> Features:
-        """One forward and one backward pass over some candidates, shared among the network's workers."""
+        """One forward and one backward pass over some candidates, shared among the network's workers.
 
+        Kept for the next criterion or query of the round where half of the room for features suffices, so that the
+        other half holds the copy.
+        """
+        engine = self.engine
+        plan = [(backend, sorted(covered)) for backend, covered in engine.plan]
+        form = (self._factored, self.k, None if self._long is None else self._long.k, self._chunk, plan)
+        what = ("look-ahead features", self.kind, self.ridge, self.seed, form, type(engine.network).__name__)
+        compute = partial(self._compute_features, samples)
+        return reused(engine.network, samples, what, compute, also=(self._samples,), limit=engine.memory // 2)
+
+    def _compute_features(self, samples: Samples) -> Features:
         def shard(part: Samples) -> Features:
             return filled(self._read(part, self._features), len(part))
 

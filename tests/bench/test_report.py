@@ -35,7 +35,7 @@ def test_page_has_everything_and_needs_nothing(result):
     text = html_report(result)
     page = Page(text)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 4
+    assert len(images) == 5
     assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in images)
     assert not any(tag in {"script", "iframe"} for tag, _ in page.tags)
     links = [v for _, attrs in page.tags for k, v in attrs.items() if k in {"src", "href"}]
@@ -118,4 +118,4 @@ def test_write_report_leaves_tables_and_figures(result, tmp_path):
     assert write_report(result, tmp_path / "new").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert {"report.md", "results.csv", "tests.csv", "pairwise.csv", "penalties.csv", "overlap.csv"} <= names
-    assert {"curves.png", "difference.png", "time.png", "overlap.png"} <= names
+    assert {"curves.png", "areas.png", "difference.png", "time.png", "overlap.png"} <= names

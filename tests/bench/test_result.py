@@ -70,23 +70,34 @@ def test_times(result):
     np.testing.assert_allclose(result.times()["fit"], 0.5)
 
 
-@pytest.mark.parametrize("kind", ["curves", "difference", "time", "overlap"])
+@pytest.mark.parametrize("kind", ["curves", "areas", "difference", "time", "overlap"])
 @pytest.mark.parametrize("n_seeds", [1, 3])
 def test_plots_show_every_strategy(make_result, kind, n_seeds):
     scores = np.random.default_rng(0).uniform(size=(7, n_seeds, 3))
     result = make_result(scores)
     axes = result.plot(kind)
-    shown = {
-        text.get_text() for text in (axes.get_legend().get_texts() if kind != "overlap" else axes.get_xticklabels())
-    }
-    assert shown == set(result.strategies) - ({"random"} if kind == "difference" else set())
+    texts = {"overlap": axes.get_xticklabels, "areas": axes.get_yticklabels}
+    shown = {text.get_text() for text in texts.get(kind, lambda: axes.get_legend().get_texts())()}
+    assert shown == set(result.strategies) - ({"random"} if kind in ("difference", "areas") else set())
     axes.figure.canvas.draw()
+
+
+def test_the_plot_of_areas_fills_what_the_verdict_calls_different(make_result):
+    scores = np.random.default_rng(0).normal(0.5, 0.01, size=(3, 5, 4))
+    scores[2] += 0.2
+    result = make_result(scores)
+    points = [line for line in result.plot("areas").get_lines() if line.get_marker() not in ("|", "_", "None")]
+    hollow = {int(line.get_ydata()[0]) for line in points if str(line.get_markerfacecolor()) == "white"}
+    filled = {int(line.get_ydata()[0]) for line in points} - hollow
+    outcomes = [c.outcome for c in sorted(result.comparisons(), key=lambda c: c.difference)]
+    assert outcomes == ["not distinguishable", "better"]
+    assert (hollow, filled) == ({0}, {1})
 
 
 def test_plot_draws_on_given_axes_and_refuses_unknown_kinds(result):
     axes = Figure().subplots()
     assert result.plot("curves", axes) is axes
-    with pytest.raises(InvalidParameterError, match="'curves', 'difference', 'time', 'overlap'"):
+    with pytest.raises(InvalidParameterError, match="'curves', 'areas', 'difference', 'time', 'overlap'"):
         result.plot("pie")
 
 

@@ -20,7 +20,7 @@ def test_quick_run_prints_tables_and_writes_figures(tmp_path, capsys):
     for name in strategies.STRATEGIES[1:]:
         assert f"- {name}: " in out
     assert out.count("**") == 2 * len(strategies.SHOWN)
-    assert len(list((tmp_path / "figures").iterdir())) == 4
+    assert len(list((tmp_path / "figures").iterdir())) == 5
 
 
 def test_table2_puts_the_papers_rows_beside_ours(make_result):
@@ -41,14 +41,14 @@ def test_unknown_name_is_refused(capsys):
     assert "Choose from: digits, mnist, cifar10_sub" in capsys.readouterr().err
 
 
-GOOD = {"images": [["a", True]] * 4, "overflow": 0, "outside": [], "size": 14}
+GOOD = {"images": [["a", True]] * 5, "overflow": 0, "outside": [], "size": 14}
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"images": [["a", True]] * 3 + [["b", False]]}, "'b' is missing"),
-        ({"images": []}, "0 images instead of 4"),
+        ({"images": [["a", True]] * 4 + [["b", False]]}, "'b' is missing"),
+        ({"images": []}, "0 images instead of 5"),
         ({"overflow": 7}, "7 pixels too wide"),
         ({"outside": ["http://example.org/x"]}, "asks for http://example.org/x"),
         ({"size": 9}, "text of 9 pixels"),

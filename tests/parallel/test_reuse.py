@@ -1,6 +1,7 @@
 """Features of an unchanged network are computed once, and never again after anything has changed."""
 
 import copy
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,8 @@ from skal import reuse
 from skal.exceptions import InvalidParameterError
 from skal.network import Network
 from skal.reuse import feature_reuse
-from skal.strategies import BADGE, CoreSet, Entropy, Margin
+from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
+from skal.tangent._engine import TangentEngine
 
 
 @pytest.fixture
@@ -58,6 +60,77 @@ def test_the_second_strategy_of_a_round_makes_no_pass(first, second, again, own_
     assert again <= total[0] - before <= again + 6
     assert np.array_equal(answer[0], expected[0])
     assert np.array_equal(answer[1], expected[1])
+
+
+@pytest.fixture
+def gradient_samples(monkeypatch):
+    """Samples whose gradients are computed, in a list of one number."""
+    count, run = [0], TangentEngine.run
+
+    def counted(self, samples, *args, **kwargs):
+        count[0] += len(samples)
+        return run(self, samples, *args, **kwargs)
+
+    monkeypatch.setattr(TangentEngine, "run", counted)
+    return count
+
+
+LOOKAHEAD = {"random_state": 0, "n_features": 64}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "again"),
+    [
+        (DynamicAL(), DynamicAL(gamma=math.inf), 0),
+        (DynamicAL(gamma=1), DynamicAL(batch="greedy", random_state=0, n_features=32), 120),  # sketches for the batch
+        # the labelled samples, and one to see what forms the gradients have
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(criterion="emoc", **LOOKAHEAD), 21),
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(batch="greedy", **LOOKAHEAD), 21),
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(random_state=1, n_features=64), 141),  # another sketch
+    ],
+    ids=["another gamma", "greedy", "another criterion", "greedy look-ahead", "another sketch"],
+)
+def test_gradients_of_a_round_are_computed_once(
+    first, second, again, image_learner, squared_learner, images, gradient_samples
+):
+    learner = squared_learner if isinstance(first, NTKLookahead) else image_learner
+    with feature_reuse(None):
+        expected = second.select(learner, images[0], 5)
+    first.select(learner, images[0], 5)
+    before = gradient_samples[0]
+    answer = second.select(learner, images[0], 5)
+    assert gradient_samples[0] - before == again
+    assert np.array_equal(answer[0], expected[0])
+    assert np.array_equal(answer[1], expected[1])
+
+
+@pytest.mark.parametrize("strategy", [DynamicAL(), NTKLookahead(**LOOKAHEAD)], ids=["dynamicAL", "look-ahead"])
+@pytest.mark.parametrize("what", ["a label", "a labelled sample", "a weight", "the pool"])
+def test_gradients_are_computed_anew_after_a_change(strategy, what, image_learner, squared_learner, images):
+    learner = squared_learner if isinstance(strategy, NTKLookahead) else image_learner
+    learner, X = SimpleNamespace(**copy.deepcopy(vars(learner))), images[0].copy()
+    stale = strategy.scores(learner, X)
+    if what == "a label":
+        learner.y_training = (learner.y_training + 1) % 3
+    elif what == "a labelled sample":
+        learner.X_training[0] += 1
+    elif what == "a weight":
+        with torch.no_grad():
+            next(learner.estimator.module_.parameters()).add_(0.1)
+    else:
+        X[7] += 1
+    answer = strategy.scores(learner, X)
+    with feature_reuse(None):
+        expected = strategy.scores(learner, X)
+    assert np.array_equal(answer, expected)
+    assert not np.array_equal(answer, stale)
+
+
+def test_look_ahead_features_that_would_break_its_bound_are_not_kept(squared_learner, images):
+    strategy = NTKLookahead(max_memory="1500KB", batch_size=8, **LOOKAHEAD)
+    strategy.scores(squared_learner, images[0])
+    kept = sum(map(reuse._size, reuse._kept.values()))
+    assert kept <= 1_500_000 // 8
 
 
 def change_weight(learner, X):
