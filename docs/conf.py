@@ -57,6 +57,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "tutorial_state.reset"),
     "reset_modules_order": "both",
     "image_srcset": ["2x"],
+    "ignore_repr_types": r"matplotlib\..*",  # a block that ends in a call on axes shows its figure, nothing else
 }
 
 html_theme = "pydata_sphinx_theme"

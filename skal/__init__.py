@@ -1,4 +1,11 @@
-"""skal: deep active learning for scikit-learn users."""
+"""skal: deep active learning for scikit-learn users.
+
+``__version__`` is the release that is installed.
+
+>>> import skal
+>>> tuple(map(int, skal.__version__.split(".")[:2])) >= (0, 1)
+True
+"""
 
 from skal._version import __version__
 from skal.compat.modal import patch_modal as _patch_modal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,22 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     draws_from_pool : bool, default=False
         Whether the answer comes from random draws over the pool's positions, so that a pool in another order may get
         another answer from the same ``random_state``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.base import QueryStrategy
+    >>> from skal.checks import make_learner
+    >>> class EveryOther(QueryStrategy):
+    ...     needs_network = reads_outputs = False
+    ...
+    ...     def _select(self, context, n_instances):
+    ...         rows = np.arange(context.n_pool)
+    ...         indices = np.concatenate([rows[::2], rows[1::2]])[:n_instances]
+    ...         return indices, np.zeros(n_instances)
+    >>> learner, X_pool = make_learner()
+    >>> EveryOther()(learner, X_pool, n_instances=3)
+    array([0, 2, 4])
     """
 
     needs_network: bool = True
@@ -180,6 +197,23 @@ class ScoreStrategy(QueryStrategy):
     """A strategy that gives every pool sample a score of its own: a subclass writes ``_score``.
 
     If it has a ``subset`` parameter (and ``random_state``), only that many random samples of the pool are scored.
+
+    Examples
+    --------
+    >>> from skal.base import ScoreStrategy
+    >>> from skal.checks import make_learner
+    >>> class Gini(ScoreStrategy):
+    ...     needs_network = False
+    ...
+    ...     def __init__(self, *, batch_size=256):
+    ...         self.batch_size = batch_size
+    ...
+    ...     def _score(self, context):
+    ...         return 1 - (context.predict_proba() ** 2).sum(axis=1)
+    >>> learner, X_pool = make_learner()
+    >>> indices, metrics = Gini().select(learner, X_pool, n_instances=3)
+    >>> bool((metrics == Gini().scores(learner, X_pool)[indices]).all())
+    True
     """
 
     @abstractmethod
@@ -218,8 +252,21 @@ class ScoreStrategy(QueryStrategy):
 def top(scores: np.ndarray, k: int) -> np.ndarray:
     """Positions of the k largest scores, best first; equal scores keep the pool's order.
 
+    Parameters
+    ----------
+    scores : (N,) array
+        Without NaN.
+    k : int
+        At most N.
+
+    Returns
+    -------
+    (k,) int64 array
+
     Examples
     --------
+    >>> import numpy as np
+    >>> from skal.base import top
     >>> top(np.array([1.0, 3.0, 3.0, 2.0]), 3)
     array([1, 2, 3])
     """
@@ -233,7 +280,29 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     """The strategy as a function in modAL's form.
 
     ``f(learner, X_pool, n_instances=1, **params)`` is ``strategy(**params)(learner, X_pool, n_instances)``. The
-    function's ``strategy`` attribute is the class.
+    function's ``strategy`` attribute is the class. Its docstring has the parameters and the examples of the class.
+
+    Parameters
+    ----------
+    strategy : subclass of QueryStrategy
+    name : str
+        Of the function.
+    module : str
+        Where the function is defined: ``__name__``.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> from skal.base import query_function
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import Margin
+    >>> closest = query_function(Margin, "closest", __name__)
+    >>> learner, X_pool = make_learner()
+    >>> bool((closest(learner, X_pool, 3, subset=None) == Margin(subset=None)(learner, X_pool, 3)).all())
+    True
     """
 
     def query(learner: Any, X_pool: Any, n_instances: int = 1, **params: Any) -> Any:
@@ -252,9 +321,40 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     query.strategy = strategy  # type: ignore[attr-defined]
     query.__name__ = query.__qualname__ = name
     query.__module__ = module
-    query.__doc__ = (
-        f"Query function of :class:`{strategy.__name__}`, which documents its parameters.\n\n"
-        f"``{name}(learner, X_pool, n_instances, **params)`` is "
-        f"``{strategy.__name__}(**params)(learner, X_pool, n_instances)``.\n"
-    )
+    query.__doc__ = _function_doc(strategy, name)
     return query
+
+
+def _function_doc(strategy: type[QueryStrategy], name: str) -> str:
+    """A docstring whose parameters and examples are those of the class."""
+    doc = inspect.cleandoc(strategy.__doc__ or "")
+
+    def section(title: str) -> str:
+        match = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n---|\Z)", doc, re.MULTILINE | re.DOTALL)
+        return "" if match is None else match[1].strip()
+
+    undocumented = f"**params\n    Those of :class:`{strategy.__name__}`." if strategy._get_param_names() else ""
+    return inspect.cleandoc(_FUNCTION_DOC).format(
+        cls=strategy.__name__,
+        name=name,
+        params=section("Parameters") or undocumented,
+        examples=section("Examples") and f"\n\nExamples\n--------\n{section('Examples')}\n",
+    )
+
+
+_FUNCTION_DOC = """Query as :class:`{cls}` does: the function in modAL's form.
+
+    ``{name}(learner, X_pool, n_instances, **params)`` is ``{cls}(**params)(learner, X_pool, n_instances)``.
+
+    Parameters
+    ----------
+    learner : object with ``estimator``, ``X_training``, ``y_training``
+    X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+    n_instances : int, default=1
+    {params}
+
+    Returns
+    -------
+    indices : (n_instances,) int64 array, or ``(indices, metrics)`` if modAL >= 0.4.2 asks
+        Distinct positions in the pool, best first.{examples}
+    """

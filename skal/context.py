@@ -42,8 +42,20 @@ def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
 
     Looks into Pipelines, search objects (``best_estimator_``) and wrappers that keep a fitted ``estimator_``.
 
+    Parameters
+    ----------
+    estimator : estimator
+
+    Returns
+    -------
+    estimator : estimator
+        A skorch net if there is one.
+    transformers : list
+        In the order in which they are applied.
+
     Examples
     --------
+    >>> from skal.context import unwrap_estimator
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
@@ -108,6 +120,19 @@ class QueryContext:
         The pool, transformed by the steps before the network.
     transformers : list
         Those steps.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.context import QueryContext
+    >>> context = QueryContext(*make_learner())  # a strategy's _score or _select gets one
+    >>> context.n_pool, context.n_labelled, context.n_classes
+    (40, 16, 4)
+    >>> context.predict_proba().shape
+    (40, 4)
+    >>> inputs, logits = context.embeddings()  # of the last layer
+    >>> inputs.shape, logits.shape
+    (torch.Size([40, 16]), torch.Size([40, 4]))
     """
 
     def __init__(
@@ -311,7 +336,26 @@ def _allows_nan(estimator: Any) -> bool:
 
 
 def check_distributions(proba: np.ndarray) -> None:
-    """Refuse probabilities that are not finite, or not one distribution per row."""
+    """Refuse probabilities that are not finite, or not one distribution per row.
+
+    Parameters
+    ----------
+    proba : (N, C) array
+
+    Raises
+    ------
+    NonFiniteError, OutputError
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.context import check_distributions
+    >>> check_distributions(np.array([[0.3, 0.7], [1.0, 0.0]]))
+    >>> check_distributions(np.array([[2.0, 3.0]]))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
+    """
     if not np.isfinite(proba).all():
         raise NonFiniteError(
             "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "

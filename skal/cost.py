@@ -27,6 +27,12 @@ class Passes:
         directions.
     labelled_forward, labelled_backward : int
         The same for labelled samples.
+
+    Examples
+    --------
+    >>> from skal.cost import Passes
+    >>> Passes(forward=1000, backward=1000) + Passes(labelled_forward=50)
+    Passes(forward=1000, backward=1000, labelled_forward=50, labelled_backward=0)
     """
 
     forward: int = 0
@@ -50,6 +56,16 @@ class QueryCost:
         Bytes at the peak, in this process, beyond learner and pool.
     seconds : float
         With the workers that the strategy's ``n_jobs`` stands for, once they have been started.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import DynamicAL
+    >>> cost = DynamicAL().cost(*make_learner(), n_instances=3)  # a QueryCost
+    >>> cost.passes
+    Passes(forward=40, backward=40, labelled_forward=16, labelled_backward=16)
+    >>> print(cost)
+    40 samples forward and 40 backward, 16 and 16 labelled ones; ... MB; ... s
     """
 
     passes: Passes
@@ -79,6 +95,15 @@ def forecast_seconds(
         Of the small pools.
     work : callable
         How the time grows, but for a constant: a function of the pool's size.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.cost import forecast_seconds
+    >>> from skal.strategies import Margin
+    >>> seconds = forecast_seconds(Margin(), *make_learner(), n_instances=3, sizes=(10, 20), work=float)
+    >>> seconds > 0
+    True
     """
     n = n_rows(X_pool, "X_pool")
     small, large = (min(size, n) for size in sizes)

@@ -119,6 +119,15 @@ def run_demo(
 def learning_curve_table(curves: pd.DataFrame) -> str:
     """Test accuracy in percent by number of labels, one column per strategy: mean ± standard deviation over seeds.
 
+    Parameters
+    ----------
+    curves : pandas.DataFrame
+        What :func:`run_demo` returns.
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> import pandas as pd
@@ -155,6 +164,16 @@ def learning_curve_plot(curves: pd.DataFrame, path: str | Path) -> Path:
     -------
     Path
         ``path``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pandas as pd
+    >>> from skal.demo import learning_curve_plot
+    >>> rows = [{"strategy": "Entropy", "n_labels": n, "accuracy": n / 100} for n in (20, 20, 40, 40)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     learning_curve_plot(pd.DataFrame(rows), f"{folder}/curve.png").name
+    'curve.png'
     """
     mean, std = _mean_and_std(curves)
     # a Figure of its own, without pyplot: no display is needed and no global state is touched

@@ -47,87 +47,371 @@ class SkalError(Exception):
 
 
 class InvalidParameterError(SkalError, ValueError):
-    """A parameter has a value outside what is allowed."""
+    """A parameter has a value outside what is allowed.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> margin(learner, X_pool, n_instances=100)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The 'n_instances' parameter of Margin must be at most the size of the ...
+    """
 
 
 class InvalidTypeError(SkalError, TypeError):
-    """A parameter, or the data, has a type that cannot be used."""
+    """A parameter, or the data, has a type that cannot be used.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> margin(learner, X_pool, n_instances="three")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidTypeError: The 'n_instances' parameter of Margin must be an integer >= 1. Got 'three' ...
+    """
 
 
 class EmptyPoolError(SkalError, ValueError):
-    """There is nothing to choose from."""
+    """There is nothing to choose from.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> margin(learner, X_pool[:0])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.EmptyPoolError: The X_pool given to Margin must hold at least one sample. ...
+    """
 
 
 class NonFiniteError(SkalError, ValueError):
-    """NaN or infinity in the data or in the network's outputs."""
+    """NaN or infinity in the data or in the network's outputs.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> X_pool[3] = float("nan")
+    >>> margin(learner, X_pool)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NonFiniteError: X_pool must be finite. Got NaN or infinity, first in row 3. ...
+    """
 
 
 class NotFittedError(SkalError, _SklearnNotFittedError):
-    """The estimator has not been fitted (or, for a net, initialised) yet."""
+    """The estimator has not been fitted (or, for a net, initialised) yet.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import margin
+    >>> learner = ActiveLearner(LogisticRegression(), margin)
+    >>> learner.query([[0.0], [1.0]])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NotFittedError: The estimator that Margin works on must be fitted. ...
+    """
 
 
 class NoNetworkError(SkalError, TypeError):
-    """A torch module is needed and the estimator has none."""
+    """A torch module is needed and the estimator has none.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import badge
+    >>> learner = ActiveLearner(LogisticRegression(), badge, X_training=[[0.0], [1.0]], y_training=[0, 1])
+    >>> learner.query([[0.0], [1.0]])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NoNetworkError: The estimator that BADGE works on must be a skorch net, or a Pipeline or ...
+    """
 
 
 class OutputError(SkalError, ValueError):
-    """The network's outputs are not of the kind that its criterion expects."""
+    """The network's outputs are not of the kind that its criterion expects.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> import numpy as np
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import margin
+    >>> net = NeuralNetClassifier(MLP(2, 3)).initialize()  # skorch's default, NLLLoss, expects a softmax
+    >>> margin(SimpleNamespace(estimator=net), np.ones((5, 2), dtype="float32"))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.OutputError: With criterion NLLLoss the module must return probabilities ...
+    """
 
 
 class NoLabelledDataError(SkalError, ValueError):
-    """The strategy needs labelled data and the learner has none."""
+    """The strategy needs labelled data and the learner has none.
+
+    Examples
+    --------
+    >>> from skal import ActiveLearner
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import dynamic_al
+    >>> net = make_learner()[0].estimator
+    >>> ActiveLearner(net, dynamic_al).query(make_learner()[1])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NoLabelledDataError: DynamicAL needs labelled data: the learner's X_training must ...
+    """
 
 
 class InvalidQueryError(SkalError, ValueError):
-    """A query strategy answered with indices that cannot be used."""
+    """A query strategy answered with indices that cannot be used.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> def first(learner, X_pool, n_instances=1):
+    ...     return [0] * n_instances
+    >>> ActiveLearner(LogisticRegression(), first).query([[0.0], [1.0]], n_instances=2)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidQueryError: The query strategy first must return n_instances=2 distinct indices. ...
+    """
 
 
 class CheckpointError(SkalError, ValueError):
-    """A checkpoint is damaged, or belongs to other data or another configuration."""
+    """A checkpoint is damaged, or belongs to other data or another configuration.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearningClassifier
+    >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop = ActiveLearningClassifier(LogisticRegression(), n_initial=6, n_rounds=1, checkpoint=folder)
+    ...     loop.fit(X, y).fit(X + 1, y)  # the second goes on with the run of the first
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.CheckpointError: The checkpoint in ... must be of the same data. Got one that differs in ...
+    """
 
 
 class UnsupportedLayerError(SkalError, TypeError):
-    """The network has a part that the chosen gradient backend cannot handle."""
+    """The network has, or lacks, a part that the strategy or the chosen gradient backend depends on.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from torch.nn import CrossEntropyLoss
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import bald
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=CrossEntropyLoss).initialize()
+    >>> ActiveLearner(net, bald).query(load("digits").X_train)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.UnsupportedLayerError: The network given to BALD must have dropout layers ...
+    """
 
 
 class ShardError(SkalError, RuntimeError):
-    """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message."""
+    """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message.
+
+    Examples
+    --------
+    >>> from joblib import parallel_config
+    >>> from torch.utils.data import Dataset
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> class Files(Dataset):
+    ...     def __len__(self):
+    ...         return len(X_pool)
+    ...     def __getitem__(self, i):
+    ...         return X_pool[i] if i != 30 else bytes([255]).decode()  # a damaged file
+    >>> with parallel_config(backend="threading"):
+    ...     margin(learner, Files(), n_jobs=2, batch_size=8)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ShardError: UnicodeDecodeError: 'utf-8' codec can't decode ... (in rows 24 to 31 of X_pool)
+    """
 
 
 class WorkerError(SkalError, RuntimeError):
-    """The workers that share the passes over a pool cannot do their work."""
+    """The workers that share the passes over a pool cannot do their work.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.exceptions import WorkerError
+    >>> from skal.strategies import Margin
+    >>> learner, X_pool = make_learner()
+    >>> strategy = Margin(n_jobs=-1)
+    >>> try:
+    ...     indices = strategy(learner, X_pool, 3)
+    ... except WorkerError as error:  # one was killed, or lacks a package: the message says which
+    ...     indices = strategy.set_params(n_jobs=1)(learner, X_pool, 3)
+    >>> indices.shape
+    (3,)
+    """
 
 
 class SkalWarning(UserWarning):
-    """Base of the warnings that skal gives by name."""
+    """Base of the warnings that skal gives by name.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.exceptions import BudgetWarning, SkalWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", SkalWarning)  # all of them
+    ...     warnings.warn("more labels than samples", BudgetWarning)
+    """
 
 
 class CrossEntropyWarning(SkalWarning):
-    """A method for squared loss meets a network that was trained with another, and does what comes nearest to it."""
+    """A method for squared loss meets a network that was trained with another, and does what comes nearest to it.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.exceptions import CrossEntropyWarning
+    >>> from skal.strategies import ntk_lookahead
+    >>> learner, X_pool = make_learner()
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CrossEntropyWarning)  # break off instead of going on
+    ...     ntk_lookahead(learner, X_pool)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.CrossEntropyWarning: The network that NTKLookahead works on should have been trained with ...
+    """
 
 
 class RankDeficiencyWarning(SkalWarning):
-    """A kernel has too low a rank for the question: all answers would be zero up to rounding."""
+    """A kernel has too low a rank for the question: all answers would be zero up to rounding.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.exceptions import RankDeficiencyWarning
+    >>> from skal.strategies import npc
+    >>> learner, X_pool = make_learner()
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", RankDeficiencyWarning)  # break off instead of going on
+    ...     npc(learner, X_pool, 5, kernel="last_layer")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.RankDeficiencyWarning: The last_layer kernel of NPC must have the rank 21 ...
+    """
 
 
 class AdjustedInputWarning(SkalWarning):
-    """What was given could not be used as it is, and was changed."""
+    """What was given could not be used as it is, and was changed.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.exceptions import AdjustedInputWarning
+    >>> from skal.semi_supervised import darp
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", AdjustedInputWarning)  # break off instead of going on
+    ...     darp([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], target=[5, 5])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.AdjustedInputWarning: The target of darp must sum to the number of samples, 3, or to 1. ...
+    """
 
 
 class ConvergenceWarning(SkalWarning, _SklearnConvergenceWarning):
-    """An iteration ended before it reached its tolerance."""
+    """An iteration ended before it reached its tolerance.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.exceptions import ConvergenceWarning
+    >>> from skal.semi_supervised import darp
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ConvergenceWarning)  # break off instead of going on
+    ...     darp([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], max_iter=1)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ConvergenceWarning: darp did not reach tol=1e-07 in 1 steps: ...
+    """
 
 
 class NoUnlabelledDataWarning(SkalWarning):
-    """A semi-supervised classifier was given labelled samples only."""
+    """A semi-supervised classifier was given labelled samples only.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.datasets import load
+    >>> from skal.exceptions import NoUnlabelledDataWarning
+    >>> from skal.nets import MLP
+    >>> from skal.semi_supervised import FixMatchClassifier
+    >>> digits = load("digits")
+    >>> net = FixMatchClassifier(MLP, module__n_features=64, max_epochs=1, verbose=0)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", NoUnlabelledDataWarning)  # break off instead of going on
+    ...     net.fit(digits.X_train[:50], digits.y_train[:50])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NoUnlabelledDataWarning: The y of FixMatchClassifier has no unlabelled samples (−1): ...
+    """
 
 
 class BudgetWarning(SkalWarning):
-    """More labels were asked for than there are samples."""
+    """More labels were asked for than there are samples.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearningClassifier
+    >>> from skal.exceptions import BudgetWarning
+    >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", BudgetWarning)  # break off instead of going on
+    ...     ActiveLearningClassifier(LogisticRegression(), budget=100).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.BudgetWarning: The budget of ActiveLearningClassifier must be at most the number of ...
+    """
 
 
 class TwoLevelWarning(SkalWarning):
-    """A pool's embeddings do not fit into memory: the choice is made in two levels, and may differ a little."""
+    """A pool's embeddings do not fit into memory: the choice is made in two levels, and may differ a little.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.exceptions import TwoLevelWarning
+    >>> from skal.strategies import badge
+    >>> learner, X_pool = make_learner()
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", TwoLevelWarning)  # break off instead of going on
+    ...     badge(learner, X_pool, 2, max_memory="4kB")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.TwoLevelWarning: The embeddings of all 40 samples should fit into the max_memory of BADGE. ...
+    """
 
 
 def parameter_message(owner: str, name: str, expected: str, got: object, remedy: str) -> str:

@@ -51,18 +51,25 @@ def _calls(network: Network, batch: object) -> tuple[list[tuple[str, nn.Module, 
     for name, module in network.module.named_modules():
         if next(module.parameters(recurse=False), None) is not None:
 
-            def record(layer: nn.Module, args: tuple, output: object, name: str = name) -> None:
+            def record(layer: nn.Module, args: tuple, kwargs: dict, output: object, name: str = name) -> None:
                 is_layer = len(calls) == calls_before.pop()
-                if is_layer and args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-                    calls.append((name, layer, args[0].detach().clone(), output.detach().clone()))
+                first = _first_input(args, kwargs)
+                if is_layer and first is not None and isinstance(output, Tensor):
+                    calls.append((name, layer, first.detach().clone(), output.detach().clone()))
 
             handles.append(module.register_forward_pre_hook(lambda layer, args: calls_before.append(len(calls))))
-            handles.append(module.register_forward_hook(record))
+            handles.append(module.register_forward_hook(record, with_kwargs=True))
     try:
         return calls, network.output(batch)
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _first_input(args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
+    """What a layer is given: its first argument, or the first one that is passed by its name."""
+    first = next(iter([*args, *kwargs.values()]), None)
+    return first if isinstance(first, Tensor) else None
 
 
 def find_last_layer(network: Network, samples: Samples) -> LastLayer:
@@ -77,6 +84,8 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
     with evaluating(network.module), torch.no_grad():
         batch = next(network.batches(samples, 2))
         calls, output = _calls(network, batch)
+        if not isinstance(output, Tensor):
+            network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
         if not calls:
             raise UnsupportedLayerError(
                 "The network must call at least one layer with parameters of its own (Linear, Conv2d, ...). "
@@ -109,11 +118,13 @@ def _embedding_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     seen: list[Tensor] = []
 
-    def record(layer: nn.Module, args: tuple) -> None:
-        seen.append(args[0].detach().flatten(1).clone())
+    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        first = _first_input(args, kwargs)
+        assert first is not None  # or it would not have been found
+        seen.append(first.detach().flatten(1).clone())
 
     with evaluating(network.module), torch.no_grad():
-        handle = network.module.get_submodule(name).register_forward_pre_hook(record)
+        handle = network.module.get_submodule(name).register_forward_pre_hook(record, with_kwargs=True)
         try:
             for batch in network.batches(samples, batch_size):
                 seen.clear()

@@ -62,6 +62,19 @@ class LossPredictingModule(nn.Module):
     widths : sequence of int
         Channels, or features, of what each of them returns.
     hidden : int, default=128
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.loss_prediction import LossPredictingModule
+    >>> from skal.nets import MLP
+    >>> names = [name for name, layer in MLP(4, 3).named_modules() if isinstance(layer, torch.nn.Linear)]
+    >>> module = LossPredictingModule(MLP(4, 3, hidden=(16, 8)), names[:2], widths=[16, 8])
+    >>> logits, losses = module(torch.zeros(5, 4))
+    >>> logits.shape, losses.shape
+    (torch.Size([5, 3]), torch.Size([5]))
+    >>> module.eval()(torch.zeros(5, 4)).shape  # the logits alone
+    torch.Size([5, 3])
     """
 
     def __init__(self, backbone: nn.Module, layers: Sequence[str], widths: Sequence[int], hidden: int = 128) -> None:

@@ -58,6 +58,10 @@ class Sharding:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from skal.parallel import Sharding, filled
+    >>> from skal.samples import Samples
     >>> samples = Samples(np.arange(6.0).reshape(6, 1))
     >>> parts = Sharding(n_jobs=1).map(lambda part: torch.cat([torch.as_tensor(c) for c in part.chunks(2)]), samples, 2)
     >>> filled(parts, 6)[:, 0]
@@ -145,6 +149,22 @@ def on_every_worker(value: Any) -> Any:
     """What is passed to all tasks of a ``Parallel``: itself, and with Dask a replica that every worker holds.
 
     joblib alone would send it with each task, or to a single worker, and the loss of that one would lose it.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    object
+        ``value``, or with Dask the future that stands for it.
+
+    Examples
+    --------
+    >>> from skal.parallel import on_every_worker
+    >>> data = [1, 2, 3]
+    >>> on_every_worker(data) is data  # unless joblib.parallel_config(backend="dask") says otherwise
+    True
     """
     client = getattr(get_active_backend()[0], "client", None)
     return value if client is None else client.scatter(value, broadcast=True, hash=False)
@@ -165,7 +185,25 @@ def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
 
 
 def filled(parts: Iterator[Any], n: int) -> Any:
-    """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room."""
+    """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room.
+
+    Parameters
+    ----------
+    parts : iterator of tensors, or of tuples of them
+    n : int
+        Rows of all parts together.
+
+    Returns
+    -------
+    tensor, or tuple of them
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.parallel import filled
+    >>> filled(iter([torch.tensor([1, 2]), torch.tensor([3])]), 3)
+    tensor([1, 2, 3])
+    """
     wholes: list[Tensor] = []
     position = 0
     structure: Any = None
@@ -282,7 +320,16 @@ def _picklable(error: Exception) -> Exception:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for torch: there are as many shards at a time as there are workers."""
+    """One thread for torch: there are as many shards at a time as there are workers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.parallel import one_thread
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

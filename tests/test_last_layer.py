@@ -180,3 +180,32 @@ def test_a_module_without_layers_is_refused():
 
     with pytest.raises(UnsupportedLayerError, match=r"at least one layer .* Got Own, .* Use layers"):
         find_last_layer(Network(Own()), Samples(np.ones((2, 4), dtype=np.float32)))
+
+
+class CallsByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(input=torch.relu(self.body(x)))
+
+
+def test_a_layer_that_is_called_by_the_name_of_its_argument_is_seen():
+    network, samples = Network(CallsByName()), Samples(np.random.default_rng(0).normal(size=(7, 5)).astype("float32"))
+    last = find_last_layer(network, samples)
+    assert (last.name, last.width, last.gives_logits) == ("head", 4, True)
+    features, logits = embeddings(network, samples, 3, last)
+    expected = torch.relu(network.module.body(torch.as_tensor(samples.X)))
+    torch.testing.assert_close(features, expected.detach())
+    torch.testing.assert_close(logits, network.module.head(expected).detach())
+
+
+class ReturnsADict(CallsByName):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+def test_outputs_that_are_no_tensor_are_refused_by_name():
+    with pytest.raises(OutputError, match="Got dict instead"):
+        find_last_layer(Network(ReturnsADict()), Samples(np.zeros((3, 5), dtype="float32")))

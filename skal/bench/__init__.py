@@ -1,4 +1,12 @@
-"""Benchmarks: is a strategy better than Random, or is it noise?"""
+"""Benchmarks: is a strategy better than Random, or is it noise?
+
+``PRESETS`` has the papers' protocols by name, each a tuple of :class:`Protocol`, for :func:`preset` and
+``skal bench --preset NAME``; ``NAME_scaled`` is a smaller variant of each.
+
+>>> from skal.bench import PRESETS
+>>> "dynamic_al_table2" in PRESETS and "dynamic_al_table2_scaled" in PRESETS
+True
+"""
 
 from skal.bench._benchmark import BenchmarkError, run_benchmark
 from skal.bench._presets import PRESETS, preset

@@ -9,6 +9,10 @@ Every strategy of skal passes them, and a strategy written elsewhere can run the
 Each check is a function ``check(strategy, learner, X_pool)`` that raises :class:`CheckFailure`, with a message that
 says what was found, and leaves the learner as it was. ``CHECKS`` lists them, for ``pytest.mark.parametrize``. What a
 check expects depends on what the strategy says about itself: see the attributes of :class:`skal.base.QueryStrategy`.
+
+>>> from skal.checks import CHECKS
+>>> [check.__name__ for check in CHECKS][:2]
+['check_indices', 'check_scores']
 """
 
 from __future__ import annotations
@@ -91,6 +95,28 @@ CHECKS = [
 ]
 
 __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check.__name__ for check in CHECKS)]
+
+# the checks differ in what they look at, and their docstrings in a line
+for _check in CHECKS:
+    if "Parameters" in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
+        continue
+    _check.__doc__ = f"""{_check.__doc__}
+
+    Parameters
+    ----------
+    strategy, learner, X_pool
+        As in :func:`check_strategy`.
+
+    Raises
+    ------
+    CheckFailure
+
+    Examples
+    --------
+    >>> from skal.checks import {_check.__name__}, make_learner
+    >>> from skal.strategies import Margin
+    >>> {_check.__name__}(Margin(), *make_learner())
+    """
 
 
 def check_strategy(strategy: Any, learner: Any = None, X_pool: Any = None) -> None:

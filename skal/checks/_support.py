@@ -27,7 +27,21 @@ _RTOL, _ATOL = 1e-3, 1e-4
 
 
 class CheckFailure(AssertionError):  # noqa: N818 (an assertion that failed, as pytest shows it)
-    """A strategy does not do what every strategy must do."""
+    """A strategy does not do what every strategy must do.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.base import QueryStrategy
+    >>> from skal.checks import check_indices, make_learner
+    >>> class AlwaysTheFirst(QueryStrategy):
+    ...     def _select(self, context, n_instances):
+    ...         return np.zeros(n_instances, dtype=int), np.zeros(n_instances)
+    >>> check_indices(AlwaysTheFirst(), *make_learner())
+    Traceback (most recent call last):
+        ...
+    skal.checks._support.CheckFailure: For the pool the indices must be distinct. Got [0, 0]: remember what has ...
+    """
 
 
 class SmallNet(nn.Module):
@@ -52,6 +66,11 @@ class SmallNet(nn.Module):
 
 def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
     """A learner on four classes of the digits, 16 labels, and a pool of 40 others.
+
+    Parameters
+    ----------
+    random_state : int, default=0
+        For the samples and the training.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def patch_modal() -> bool:
 
     Examples
     --------
-    >>> import skal
+    >>> from skal.compat.modal import patch_modal
     >>> patch_modal()  # importing skal has done it
     False
     """
@@ -64,6 +64,22 @@ def expects_metrics(learner: Any) -> bool:
     Earlier releases and plain objects get the bare index array; so do skal's own learners, except while they answer
     ``query(..., return_metrics=True)``. modAL's two conventions are told apart by the ``return_metrics`` parameter of
     its ``query``, which came with the second.
+
+    Parameters
+    ----------
+    learner : object
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.compat.modal import expects_metrics
+    >>> expects_metrics(ActiveLearner(LogisticRegression()))
+    False
     """
     wants_metrics = getattr(learner, "_wants_metrics", None)
     if wants_metrics is not None:

@@ -72,6 +72,14 @@ def generalization_bound(K: Any, Y: Any, *, ridge: float = 0.0) -> float:
 def alignment_of(net: Any, X: Any, y: Any, *, kind: str = "pntk", **kernel_params: Any) -> float:
     """:func:`alignment` of a network's tangent kernel with integer labels.
 
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+    y : (n,) integer labels
+    kind, **kernel_params
+        As in :func:`skal.tangent.tangent_kernel`.
+
     Examples
     --------
     >>> import torch
@@ -86,6 +94,16 @@ def generalization_bound_of(
     net: Any, X: Any, y: Any, *, kind: str = "pntk", ridge: float = 0.0, **kernel_params: Any
 ) -> float:
     """:func:`generalization_bound` of a network's tangent kernel with integer labels.
+
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+    y : (n,) integer labels
+    ridge : float, default=0
+        As in :func:`generalization_bound`.
+    kind, **kernel_params
+        As in :func:`skal.tangent.tangent_kernel`.
 
     Examples
     --------

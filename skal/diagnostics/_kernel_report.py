@@ -33,8 +33,12 @@ def kernel_report(
     pntk : (n, n) array
     entk : (nC, nC) array
     targets : (n, C) array, optional
-        One-hot labels: with them, and the kernels between test and training samples ``pntk_test`` (m, n) and
-        ``entk_test`` (mC, nC), the two kernel regressions are compared too, and with ``y_test`` (m,) scored.
+        One-hot labels: with them, and the next two, the two kernel regressions are compared too.
+    pntk_test : (m, n) array, optional
+    entk_test : (mC, nC) array, optional
+        The kernels between test and training samples.
+    y_test : (m,) integer array, optional
+        Labels to score the regressions with.
     ridge : float, default=1e-6
         Of the regressions, relative to the mean diagonal.
 
@@ -119,6 +123,18 @@ def kernel_report_of(
     **kernel_params: Any,
 ) -> dict[str, float]:
     """:func:`kernel_report` of a network on samples, with test data also of the two kernel regressions.
+
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+    y : (n,) integer labels, optional
+    X_test, y_test : optional
+        Test samples, and their labels.
+    ridge : float, default=1e-6
+        As in :func:`kernel_report`.
+    **kernel_params
+        As in :func:`skal.tangent.tangent_kernel`, without ``kind``.
 
     Examples
     --------

@@ -56,6 +56,11 @@ def mmd_squared(K: Any, initial: Any) -> float:
 def mmd(K: Any, initial: Any) -> float:
     """``√max(0, MMD²)``; see :func:`mmd_squared`.
 
+    Parameters
+    ----------
+    K, initial
+        As in :func:`mmd_squared`.
+
     Examples
     --------
     >>> import numpy as np
@@ -68,6 +73,16 @@ def mmd(K: Any, initial: Any) -> float:
 
 def mmd_of(net: Any, X: Any, initial: Any, *, kind: str = "pntk", **kernel_params: Any) -> float:
     """:func:`mmd` under a network's tangent kernel.
+
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+        The current labelled set.
+    initial : (m,) integer array
+        Positions of the initial samples in it, m >= 2.
+    kind, **kernel_params
+        As in :func:`skal.tangent.tangent_kernel`.
 
     Examples
     --------

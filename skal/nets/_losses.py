@@ -69,6 +69,7 @@ class SquaredLoss(nn.Module):
         return losses
 
     def extra_repr(self) -> str:
+        """What ``repr`` shows in parentheses."""
         return f"reduction={self.reduction!r}"
 
 

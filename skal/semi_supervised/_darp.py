@@ -48,6 +48,14 @@ class DARPReport:
         Entries outside the ``alpha * M_k`` largest of their class, which were lowered to ``clip``.
     n_restored : int
         Rows that would have lost all their entries that way, and kept them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.semi_supervised import solve_darp
+    >>> _, report = solve_darp(np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]), target=[2, 4])  # a DARPReport
+    >>> report.target.tolist(), report.target_normalised, report.converged
+    ([1.0, 2.0], True, True)
     """
 
     converged: bool
@@ -147,6 +155,16 @@ def solve_darp(
     max_iter: int = 200,
 ) -> tuple[Any, DARPReport]:
     """Refined labels, as :func:`darp` gives them, and how it went; no warnings.
+
+    Parameters
+    ----------
+    proba, target, alpha, clip, min_entropy, tol, max_iter
+        As in :func:`darp`.
+
+    Returns
+    -------
+    refined : (N, K) array or tensor of float64
+    report : DARPReport
 
     Examples
     --------

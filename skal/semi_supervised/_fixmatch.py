@@ -48,7 +48,7 @@ class FixMatchClassifier(AveragingClassifier):
 
     Parameters
     ----------
-    module, *args, **kwargs
+    module, *args, criterion, optimizer, lr, batch_size, train_split, **kwargs
         As in ``skorch.NeuralNetClassifier``. Defaults that differ: criterion ``CrossEntropyLoss`` (the module returns
         logits), ``batch_size`` 64 (of labelled samples), no ``train_split``, and SGD with Nesterov's momentum 0.9,
         ``lr`` 0.03 and weight decay 5e-4, which spares biases and normalisation layers (whatever the optimiser).

@@ -69,14 +69,17 @@ class BADGE(QueryStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP
-    >>> from skal.strategies import BADGE
+    >>> from skal.strategies import BADGE, badge
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> strategy = BADGE(random_state=0)
     >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((badge(learner, X_pool, 5, random_state=0) == indices).all())  # the same, as a function
+    True
     """
 
     draws_from_pool = True

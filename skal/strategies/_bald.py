@@ -62,15 +62,18 @@ class BALD(ScoreStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import CNN
-    >>> from skal.strategies import BALD
+    >>> from skal.strategies import BALD, bald
     >>> digits = load("digits")
     >>> module = CNN(in_channels=1, image_size=8, dropout=0.25)
     >>> net = NeuralNetClassifier(module, criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> strategy = BALD(n_passes=5, random_state=0)
     >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((bald(learner, X_pool, 5, n_passes=5, random_state=0) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(

@@ -69,13 +69,16 @@ class CoreSet(QueryStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP
-    >>> from skal.strategies import CoreSet
+    >>> from skal.strategies import CoreSet, coreset
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> learner = ActiveLearner(net, CoreSet(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((coreset(learner, X_pool, 5) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(
@@ -105,7 +108,8 @@ class CoreSet(QueryStrategy):
             mean = pool.mean(dim=0).to(_exact(pool))
             pool = pool.to(mean.dtype).sub_(mean)  # distances do not change, and rounding shrinks
             labelled = (x - mean for x in self._labelled_blocks(part)) if part.n_labelled else iter(())
-            return *furthest_first(pool, labelled, n), None  # how many points lie at a place does not matter here
+            # how many points lie at a place does not matter here
+            return *furthest_first(pool, labelled, n, self._block_bytes()), None
 
         room = self._room(part)
         indices, distances = select_in_levels(part.n_pool, n_instances, room, choose, owner, self.max_memory)
@@ -123,16 +127,21 @@ class CoreSet(QueryStrategy):
         """Of one sample: the embeddings as the network gives them, and in float64; outputs; distances."""
         return context.last_layer.width * 12 + context.n_classes * 8 + 24
 
+    def _block_bytes(self) -> int:
+        """For distances that are computed at once, of which there are two blocks at a time: a quarter of the bound."""
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        return _BLOCK_BYTES if memory is None else min(_BLOCK_BYTES, memory // 8)
+
     def _room(self, context: QueryContext) -> int | None:
         memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
-        return None if memory is None else max(0, memory - 2 * _BLOCK_BYTES) // self._bytes(context)
+        return None if memory is None else (memory - 2 * self._block_bytes()) // self._bytes(context)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         shortlisted = n_shortlisted(n, n_instances, self._room(context))
         return Passes(forward=n + shortlisted, labelled_forward=context.n_labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        blocks = 2 * min(_BLOCK_BYTES, 8 * n * max(1, context.n_labelled))
+        blocks = 2 * min(self._block_bytes(), 8 * n * max(1, context.n_labelled))
         return min(n, self._room(context) or n) * self._bytes(context) + blocks
 
 
@@ -141,7 +150,9 @@ def _exact(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
-def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+def furthest_first(
+    points: Tensor, centres: Iterator[Tensor], n_instances: int, block_bytes: int = _BLOCK_BYTES
+) -> tuple[np.ndarray, np.ndarray]:
     """K-centre greedy.
 
     Parameters
@@ -151,6 +162,8 @@ def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) 
     centres : iterator of (m, d) tensors
         The centres at the start, in blocks; if there are none, the first is the point nearest to the origin.
     n_instances : int
+    block_bytes : int
+        Of the distances that are computed at once.
 
     Returns
     -------
@@ -168,7 +181,7 @@ def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) 
     nearest = torch.full_like(norms, torch.inf)
     any_centre = False
     for block in centres:
-        _update(nearest, points, norms, block)
+        _update(nearest, points, norms, block, block_bytes)
         any_centre = True
     chosen = points.new_empty(n_instances, points.shape[1])
     known = torch.zeros_like(norms, dtype=torch.int64)  # how many of the chosen each point has been compared with
@@ -176,7 +189,7 @@ def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) 
     squares: list[Tensor] = []
     for number in range(n_instances):
         if number or any_centre:
-            best = _furthest(nearest, known, points, norms, chosen[:number])
+            best = _furthest(nearest, known, points, norms, chosen[:number], block_bytes)
         else:
             best = int(norms.argmin())
         picked.append(best)
@@ -187,7 +200,7 @@ def furthest_first(points: Tensor, centres: Iterator[Tensor], n_instances: int) 
     return np.array(picked), distances.double().cpu().numpy()
 
 
-def _furthest(nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor) -> int:
+def _furthest(nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor, block_bytes: int) -> int:
     """The point furthest from all centres, when ``nearest`` may still ignore some of the chosen ones.
 
     A distance to the nearest centre can only shrink, so that an old one is a bound: only points at the top of the
@@ -199,21 +212,21 @@ def _furthest(nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, cho
         if int(known[best]) == len(chosen):
             return best
         if size > len(points) // 4:
-            _update(nearest, points, norms, chosen[int(known.min()) :])
+            _update(nearest, points, norms, chosen[int(known.min()) :], block_bytes)
             known.fill_(len(chosen))
             continue
         rows = nearest.topk(size).indices
         part = nearest[rows]
-        _update(part, points[rows], norms[rows], chosen[int(known[rows].min()) :])
+        _update(part, points[rows], norms[rows], chosen[int(known[rows].min()) :], block_bytes)
         nearest[rows] = part
         known[rows] = len(chosen)
         size *= 4
 
 
-def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor) -> None:
+def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor, block_bytes: int) -> None:
     """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
     centre_norms = centres.square().sum(dim=1)
-    step = max(1, _BLOCK_BYTES // (points.element_size() * len(centres)))
+    step = max(1, block_bytes // (points.element_size() * len(centres)))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
         scale = norms[rows, None] + centre_norms

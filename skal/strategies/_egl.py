@@ -54,13 +54,16 @@ class EGL(ScoreStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP
-    >>> from skal.strategies import EGL
+    >>> from skal.strategies import EGL, egl
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> learner = ActiveLearner(net, EGL(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((egl(learner, X_pool, 5) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(

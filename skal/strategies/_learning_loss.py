@@ -46,14 +46,17 @@ class LearningLoss(ScoreStrategy):
     >>> from skal.datasets import load
     >>> from skal.loss_prediction import LossPredictionClassifier
     >>> from skal.nets import CNN
-    >>> from skal.strategies import LearningLoss
+    >>> from skal.strategies import LearningLoss, learning_loss
     >>> digits = load("digits")
     >>> module = CNN(in_channels=1, image_size=8)
     >>> net = LossPredictionClassifier(module, criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> learner = ActiveLearner(net, LearningLoss(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((learning_loss(learner, X_pool, 5) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(

@@ -107,13 +107,17 @@ class NTKLookahead(ScoreStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP, SquaredLoss
-    >>> from skal.strategies import NTKLookahead
+    >>> from skal.strategies import NTKLookahead, ntk_lookahead
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=SquaredLoss, train_split=None, verbose=0)
-    >>> learner = ActiveLearner(net, NTKLookahead(), X_training=digits.X_train[:50], y_training=digits.y_train[:50])
-    >>> indices, samples = learner.query(digits.X_train[50:], n_instances=5)
+    >>> strategy = NTKLookahead(random_state=0)
+    >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((ntk_lookahead(learner, X_pool, 5, random_state=0) == indices).all())  # the same, as a function
+    True
     """
 
     needs_labels = True

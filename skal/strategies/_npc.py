@@ -81,13 +81,16 @@ class NPC(QueryStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
     >>> from skal.nets import MLP
-    >>> from skal.strategies import NPC
+    >>> from skal.strategies import NPC, npc
     >>> digits = load("digits")
     >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> learner = ActiveLearner(net, NPC(n_candidates=20, random_state=0), digits.X_train[:20], digits.y_train[:20])
-    >>> indices, samples = learner.query(digits.X_train[20:220], n_instances=5)
+    >>> X_pool = digits.X_train[20:220]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
     >>> samples.shape
     (5, 1, 8, 8)
+    >>> bool((npc(learner, X_pool, 5, n_candidates=20, random_state=0) == indices).all())  # the same, as a function
+    True
     """
 
     def __init__(

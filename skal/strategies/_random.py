@@ -28,12 +28,14 @@ class RandomSampling(ScoreStrategy):
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
     >>> from skal import ActiveLearner
-    >>> from skal.strategies import RandomSampling
+    >>> from skal.strategies import RandomSampling, random_sampling
     >>> X, y = np.arange(10.0).reshape(-1, 1), np.arange(10) % 2
     >>> learner = ActiveLearner(GaussianNB(), RandomSampling(random_state=0), X_training=X, y_training=y)
     >>> indices, samples = learner.query(X, n_instances=3)
     >>> indices.shape, samples.shape
     ((3,), (3, 1))
+    >>> bool((random_sampling(learner, X, 3, random_state=0) == indices).all())  # the same, as a function
+    True
     """
 
     needs_network = False

@@ -76,10 +76,13 @@ class LeastConfidence(_Uncertainty):
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
     >>> from skal import ActiveLearner
-    >>> from skal.strategies import LeastConfidence
+    >>> from skal.strategies import LeastConfidence, least_confidence
     >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> X_pool = np.array([[0.0], [2.0], [4.0]])
     >>> learner = ActiveLearner(GaussianNB(), LeastConfidence(), X_training=X, y_training=y)
-    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    >>> learner.query(X_pool)[0]
+    array([1])
+    >>> least_confidence(learner, X_pool)  # the same, as a function
     array([1])
     """
 
@@ -97,10 +100,13 @@ class Margin(_Uncertainty):
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
     >>> from skal import ActiveLearner
-    >>> from skal.strategies import Margin
+    >>> from skal.strategies import Margin, margin
     >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> X_pool = np.array([[0.0], [2.0], [4.0]])
     >>> learner = ActiveLearner(GaussianNB(), Margin(), X_training=X, y_training=y)
-    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    >>> learner.query(X_pool)[0]
+    array([1])
+    >>> margin(learner, X_pool)  # the same, as a function
     array([1])
     """
 
@@ -118,10 +124,13 @@ class Entropy(_Uncertainty):
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
     >>> from skal import ActiveLearner
-    >>> from skal.strategies import Entropy
+    >>> from skal.strategies import Entropy, entropy
     >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), [0, 0, 1, 1]
+    >>> X_pool = np.array([[0.0], [2.0], [4.0]])
     >>> learner = ActiveLearner(GaussianNB(), Entropy(), X_training=X, y_training=y)
-    >>> learner.query(np.array([[0.0], [2.0], [4.0]]))[0]
+    >>> learner.query(X_pool)[0]
+    array([1])
+    >>> entropy(learner, X_pool)  # the same, as a function
     array([1])
     """
 

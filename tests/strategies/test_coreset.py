@@ -109,12 +109,11 @@ def test_lazy_distances_choose_as_brute_force_does(seed, first_look, monkeypatch
     np.testing.assert_allclose(metrics, distances, rtol=1e-6, atol=1e-9)
 
 
-def test_blocks_of_distances_make_no_difference(monkeypatch):
+def test_blocks_of_distances_make_no_difference():
     rng = np.random.default_rng(0)
     points, centres = torch.as_tensor(rng.normal(size=(50, 4))), torch.as_tensor(rng.normal(size=(7, 4)))
     whole = furthest_first(points, iter([centres]), 20)
-    monkeypatch.setattr(coreset_module, "_BLOCK_BYTES", 100)
-    parts = furthest_first(points, iter([centres]), 20)
+    parts = furthest_first(points, iter([centres]), 20, block_bytes=100)
     assert whole[0].tolist() == parts[0].tolist()
     np.testing.assert_allclose(whole[1], parts[1])
 
@@ -181,7 +180,7 @@ def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
     X = flat_data[0]
     assert len(CoreSet(max_memory="1GB")(flat_learner, X, 3)) == 3
     with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
-        CoreSet(max_memory="1MB")(flat_learner, X, 3)
+        CoreSet(max_memory="400B")(flat_learner, X, 3)
 
 
 def test_bad_parameters(flat_learner, flat_data):

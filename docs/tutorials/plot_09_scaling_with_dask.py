@@ -1,0 +1,190 @@
+"""
+Scaling out with Dask
+=====================
+
+A large pool may not fit into memory, and one process may take too long to go through it. This tutorial queries a pool
+that stays on disk, forecasts what a query will take before it is made, and shares the work among processes and among
+the workers of a Dask cluster. The answer stays the same. At the end BADGE chooses from more samples than its memory
+bound allows, and we look at what that changes.
+"""
+
+# %%
+# A pool on disk
+# --------------
+# The pool is 20,000 noisy copies of digits, written in parts to a file in a temporary folder. ``np.load`` with
+# ``mmap_mode="r"`` opens it as a *memory map*: rows are read when somebody asks for them. It is small enough for any
+# laptop, so that this page runs quickly; nothing below would change for a file of many gigabytes.
+
+import tempfile
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from dask.distributed import Client, LocalCluster
+from sklearn.decomposition import PCA
+from skorch import NeuralNetClassifier
+
+from skal import ActiveLearner, datasets, nets
+from skal.context import QueryContext
+from skal.exceptions import TwoLevelWarning
+from skal.reuse import feature_reuse
+from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin
+
+digits = datasets.load("digits")
+rng = np.random.default_rng(0)
+folder = tempfile.TemporaryDirectory()
+path = Path(folder.name) / "pool.npy"
+writer = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(20_000, 1, 8, 8))
+for start in range(0, len(writer), 2_000):
+    originals = digits.X_train[rng.integers(len(digits.X_train), size=2_000)]
+    writer[start : start + 2_000] = np.clip(originals + rng.normal(scale=0.1, size=originals.shape), 0, 1)
+writer.flush()
+X_pool = np.load(path, mmap_mode="r")
+print(type(X_pool).__name__, X_pool.shape, f"{path.stat().st_size / 1e6:.1f} MB on disk")
+
+# %%
+# A learner with 100 labels, to have something to ask with. ``train_split=None`` keeps skorch from setting a fifth of
+# these few labels aside.
+
+torch.manual_seed(0)
+training = {"optimizer": torch.optim.Adam, "max_epochs": 30, "batch_size": 32, "train_split": None, "verbose": 0}
+net = NeuralNetClassifier(nets.CNN(in_channels=1, image_size=8), criterion=torch.nn.CrossEntropyLoss, **training)
+learner = ActiveLearner(net, Entropy(), X_training=digits.X_train[:100], y_training=digits.y_train[:100])
+
+# %%
+# What will it take?
+# ------------------
+# ``strategy.cost`` answers before the query. Passes through the network and bytes are counted; seconds come from
+# small trial queries on the first samples of the pool, and depend on the machine and on what else it is doing: for a
+# query as short as these they are rough.
+
+for strategy in (Entropy(), BADGE(random_state=0), DynamicAL()):
+    print(f"{type(strategy).__name__:>10}: {strategy.cost(learner, X_pool, n_instances=20)}")
+
+# %%
+# Several processes
+# -----------------
+# Every strategy has ``n_jobs``, with joblib's meaning. The pool is cut into shards at multiples of ``batch_size``, so
+# that every batch is the same one however many processes there are. A worker opens the memory map itself; only the
+# network travels. Results of an unchanged network are kept for the next query. Here we switch that off, or the second
+# query would have nothing to compute.
+
+with feature_reuse(None):
+    alone = Entropy(n_jobs=1).select(learner, X_pool, 20)[0]
+    shared = Entropy(n_jobs=2).select(learner, X_pool, 20)[0]
+print("same indices from one process and from two:", np.array_equal(alone, shared))
+
+# %%
+# New processes have to import torch first, which takes seconds. They are kept for the next query. A query whose
+# forecast is shorter than that is better made alone.
+#
+# A Dask cluster
+# --------------
+# Inside ``joblib.parallel_config(backend="dask")`` the shards go to the workers of the current Dask client. Here
+# these are two threads of this very process. Leave ``processes=False`` out and they are processes of this machine.
+# For a real cluster pass the address of its scheduler instead, ``Client("tcp://scheduler.example:8786")``: every
+# worker needs skal, and must see the pool's file under the same path.
+
+cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
+with cluster, Client(cluster), joblib.parallel_config(backend="dask"), feature_reuse(None):
+    print("workers:", joblib.effective_n_jobs())
+    on_cluster = Entropy().select(learner, X_pool, 20)[0]
+    batch_on_cluster = BADGE(random_state=0).select(learner, X_pool, 20)[0]
+batch_alone = BADGE(random_state=0).select(learner, X_pool, 20)[0]
+print("Entropy, same indices from the cluster:", np.array_equal(alone, on_cluster))
+print("BADGE,   same indices from the cluster:", np.array_equal(batch_alone, batch_on_cluster))
+
+# %%
+# BADGE draws at random, and still agrees: the workers compute embeddings, and all draws are made here, from
+# ``random_state``.
+#
+# Nothing is computed twice
+# -------------------------
+# Several strategies may look at the same network and the same pool in one round. Outputs and embeddings are kept,
+# within the memory that :func:`skal.reuse.feature_reuse` allows, and are found again by content: of the network, and
+# of all samples. So Margin finds the outputs that Entropy needed, and CoreSet the embeddings of BADGE.
+
+seconds = pd.DataFrame(columns=["Entropy", "Margin", "BADGE", "CoreSet"], dtype=float)
+for memory in (None, "256MB"):
+    with feature_reuse(memory):
+        for strategy in (Entropy(), Margin(), BADGE(random_state=0), CoreSet()):
+            start = time.perf_counter()
+            strategy.select(learner, X_pool, 20)
+            seconds.loc[f"reuse {memory}", type(strategy).__name__] = time.perf_counter() - start
+print(seconds.round(2).to_string())
+
+# %%
+# The 256 MB are the default. Nothing outdated can come back: a network that has been trained on is another network.
+#
+# More samples than fit
+# ---------------------
+# BADGE compares samples with each other and keeps an embedding of each. ``max_memory`` bounds that. If the pool does
+# not fit, the choice is made in two levels: each part of the pool that fits names a shortlist, and the batch is
+# chosen among the shortlists. skal says so by a :class:`skal.exceptions.TwoLevelWarning`, since the batch may be
+# another one.
+
+bounded = BADGE(max_memory="4MB", random_state=0)
+print("forecast:", bounded.cost(learner, X_pool, 20), "\n")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always", TwoLevelWarning)
+    batch_bounded = bounded.select(learner, X_pool, 20)[0]
+print(textwrap.fill(f"{caught[0].category.__name__}: {caught[0].message}", 100), "\n")
+print(len(np.intersect1d(batch_alone, batch_bounded)), "of 20 samples are in both batches")
+
+# %%
+# Other samples need not be worse ones: another ``random_state`` gives another batch, too. BADGE spreads its batch
+# over the samples' gradients, so we measure that: the mean squared distance from a sample's gradient to the nearest
+# chosen one. The gradient is a product of two vectors that :class:`skal.context.QueryContext` has: how far the
+# probabilities are from the predicted label, and the input of the last layer.
+
+features, logits = QueryContext(learner, X_pool).embeddings()
+proba = torch.softmax(logits, dim=1)
+residuals = proba - torch.nn.functional.one_hot(proba.argmax(dim=1), 10)
+some = np.arange(0, len(X_pool), 10)  # every tenth sample, to be quick
+
+
+def gradients(rows):
+    return (residuals[rows, :, None] * features[rows, None, :]).flatten(1)
+
+
+def spread(batch):
+    return torch.cdist(gradients(some), gradients(batch)).amin(dim=1).square().mean().item()
+
+
+rows = []
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", TwoLevelWarning)
+    for seed in range(5):
+        one = BADGE(random_state=seed).select(learner, X_pool, 20)[0]
+        two = BADGE(max_memory="4MB", random_state=seed).select(learner, X_pool, 20)[0]
+        drawn = np.random.default_rng(seed).choice(len(X_pool), 20, replace=False)
+        rows.append({"one level": spread(one), "two levels": spread(two), "random": spread(drawn)})
+print(pd.DataFrame(rows).rename_axis("seed").round(1).to_string())
+
+# %%
+# Smaller is better. One level and two differ from each other about as much as one seed from the next, and both stay
+# below a random batch. That is one network and one pool, and for BADGE no bound is known. The picture shows the
+# gradients in their first two principal components. Where the network is sure, they are near zero. Crosses that seem
+# close may be far apart in the components that are not shown.
+
+projection = PCA(n_components=2, random_state=0).fit(gradients(some).numpy())
+background = projection.transform(gradients(some).numpy())
+figure, axes = plt.subplots(1, 2, figsize=(7, 3.6), sharex=True, sharey=True, layout="constrained")
+figure.suptitle("What BADGE chose (crosses); colours are predicted classes")
+axes[0].set_ylabel("second component")
+batches = {"one level": batch_alone, "two levels, 4 MB": batch_bounded}
+for ax, (name, batch) in zip(axes, batches.items(), strict=True):
+    ax.scatter(*background.T, c=proba[some].argmax(dim=1), cmap="tab10", s=2, alpha=0.4)
+    ax.scatter(*projection.transform(gradients(batch).numpy()).T, color="black", marker="x", s=40, linewidth=1.5)
+    ax.set(title=name, xlabel="first component")
+
+# %%
+# :doc:`/guide/scaling` has the measurements, and a plan for pools that no single query can take.
+
+folder.cleanup()
