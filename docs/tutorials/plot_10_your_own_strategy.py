@@ -179,7 +179,8 @@ for comparison in result.comparisons():
 # Read the verdicts before the curves. Density does not rescue Entropy here: the picture above shows that both ask for
 # much the same images. SpreadOut starts from the same shortlist of uncertain samples, and what it adds is distance.
 # All this holds for small digits, one small network, one way of training it and eight seeds; on your data it may be
-# otherwise.
+# otherwise. And it is the second setting of this benchmark that we looked at: with fewer seeds and a smaller learning
+# rate, SpreadOut could not be told from Random. A p-value knows nothing of the settings that were tried before.
 #
 # ``beta=4`` is an obvious next try. Give it a name of its own in the same benchmark: the p-values are corrected for
 # the number of strategies that are compared, so that trying many is not rewarded. :doc:`/guide/benchmark` explains

@@ -119,7 +119,8 @@ def run_benchmark(
                 _refuse_other(found, strategy)
                 done.append(found)
                 continue
-            checkpoint = None if store is None else store.checkpoint(label, seed)
+            # absolute: a worker may have been started in another folder
+            checkpoint = None if store is None else store.checkpoint(label, seed).absolute()
             net = own_net if needed is None else needed
             tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
     failed = []
