@@ -316,5 +316,8 @@ class Network:
         return self.forward(samples, batch_size, self.to_logits)
 
     def n_classes(self, samples: Samples) -> int:
-        """How many classes the network has an output for, from one sample's output."""
-        return int(self.forward(samples.take(np.arange(1)), 1, self.to_logits).shape[1])
+        """How many classes the network has an output for, from the outputs of two samples.
+
+        A batch norm without running statistics cannot take one.
+        """
+        return int(self.forward(samples.take(np.arange(min(2, len(samples)))), 2, self.to_logits).shape[1])

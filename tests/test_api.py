@@ -32,6 +32,7 @@ INTERNAL = {
     "skal.learners",
     "skal.linearized",
     "skal.network",
+    "skal.parallel",
     "skal.retraining",
     "skal.samples",
     "skal.shipping",

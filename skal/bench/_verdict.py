@@ -54,7 +54,7 @@ class Comparison:
             few = f" with only {self.n_seeds} seeds" if self.n_seeds < 5 else ""
             possible = f"a difference of {_points(self.low)} to {_points(self.high)} points remains possible{few}"
             if self.p <= ALPHA:  # the interval leaves out zero, and would seem to contradict the verdict
-                possible += f" (by itself {p_phrase(self.p)}, but one of several comparisons comes that far by chance)"
+                possible += f" (by itself {p_phrase(self.p)}, before the correction for several comparisons)"
             return f"not distinguishable from {name}, {p_phrase(self.p_holm)}: {possible}"
         where = _where(self.ahead if self.outcome == "better" else self.behind, self.n_budgets)
         interval = f"95 % interval of the difference {_points(self.low)} to {_points(self.high)} points"

@@ -95,7 +95,7 @@ def test_an_interval_without_zero_is_explained_where_the_correction_overrules_it
     overruled = [c for c in comparisons if c.outcome == "not distinguishable" and c.p <= 0.05]
     assert overruled
     for comparison in comparisons:
-        assert ("one of several comparisons" in comparison.verdict) == (comparison in overruled)
+        assert ("before the correction" in comparison.verdict) == (comparison in overruled)
     assert all(c.low * c.high > 0 for c in overruled)
 
 
