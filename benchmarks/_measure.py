@@ -25,10 +25,12 @@ def interleaved(tasks: dict[str, Callable[[], object]], repeats: int = 5) -> dic
 
 
 def markdown(header: list[str], rows: list[list[object]]) -> str:
-    """A Markdown table; numbers with three significant digits."""
+    """A Markdown table; numbers with three significant digits, from 1,000 on without decimals."""
 
     def cell(value: object) -> str:
-        return f"{value:,.3g}" if isinstance(value, float) else str(value)
+        if not isinstance(value, float):
+            return str(value)
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(map(cell, row)) + " |" for row in rows])

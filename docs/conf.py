@@ -69,7 +69,7 @@ html_theme_options = {
     "show_prev_next": False,
     "header_links_before_dropdown": 7,
     # the home page is all content, and has wide code and a wide table
-    "secondary_sidebar_items": {"index": [], "**": ["page-toc", "sourcelink"]},
+    "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], "index": []},
 }
 html_sidebars = {page: [] for page in ("changelog", "contributing", "citing")}
 
