@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRecord"]
 
+_WORDS = {"sha256": "contents"}
+
 
 class RunRecord:
     """The checkpoint of one run.
@@ -67,7 +69,7 @@ class RunRecord:
         for what, ours in self.fingerprint.items():
             theirs = found[what]
             if theirs != ours:
-                names = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+                names = sorted(_WORDS.get(name, name) for name in ours | theirs if ours.get(name) != theirs.get(name))
                 raise CheckpointError(
                     f"The checkpoint in {self.checkpoint.folder} must be of the same {what}. Got one that differs in "
                     f"{shorten(names)}. Pass what the run was started with, or another folder."
