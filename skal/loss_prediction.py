@@ -204,6 +204,11 @@ class LossPredictionClassifier(NeuralNetClassifier):
         with self._example(X, y):
             return super().partial_fit(X, y, classes, **fit_params)
 
+    def initialize_for(self, X: Any, y: Any = None) -> LossPredictionClassifier:
+        """Initialise without training, with samples to see the layers' widths from."""
+        with self._example(X, y):
+            return self.initialize()
+
     @contextmanager
     def _example(self, X: Any, y: Any) -> Iterator[None]:
         """Keep a way to two samples at hand, for :meth:`initialize_module` to look at the module with."""

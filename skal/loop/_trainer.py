@@ -175,8 +175,10 @@ class Trainer:
             if net is None:
                 self.estimator.fit(X, y)
             else:
-                fit_transformers(self.estimator, X, y)
-                load_network_state(net.initialize(), stored)
+                X = fit_transformers(self.estimator, X, y)
+                # a net may have to see samples to know how large it is
+                initialized = net.initialize_for(X, y) if hasattr(net, "initialize_for") else net.initialize()
+                load_network_state(initialized, stored)
             self.fitted = fitted
             self._hand_over(names)
 

@@ -124,10 +124,11 @@ def training_data(
     return (_Labelled(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
 
 
-def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> None:
-    """Fit the steps before the last one of a Pipeline, as its ``fit`` does."""
+def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> Any:
+    """Fit the steps before the last one of a Pipeline, as its ``fit`` does, and give what the last one gets."""
     while isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
         before = estimator[:-1]
         X = before.fit_transform(X, y)
         estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
         estimator = estimator.steps[-1][1]
+    return X

@@ -146,7 +146,7 @@ def _contents(folder):
 
 
 def test_killed_at_random_and_restarted_gives_the_same_files(tmp_path):
-    strategies = {"random": Slow(), "badge": "badge"}
+    strategies = {"random": Slow(), "badge": "badge", "learning_loss": "learning_loss"}
     run_benchmark(strategies, out=tmp_path / "whole", **TINY)
     rng, kills = np.random.default_rng(0), 0
     for attempt in range(100):

@@ -23,7 +23,9 @@ from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.loop._checkpoint import Checkpoint
 from skal.loop._fingerprint import describe, fingerprint_data
-from skal.strategies import ALBL, BADGE, Margin, RandomSampling
+from skal.loss_prediction import LossPredictionClassifier
+from skal.nets import MLP
+from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
 from skal.training import FreshOptimizer
 
 
@@ -97,6 +99,18 @@ def test_network_at_the_end_of_a_pipeline(make_net, flat_data, tmp_path, same_ru
         StandardScaler(), PCA(3, svd_solver="randomized"), make_net(n_features=3, max_epochs=1, **ADAM)
     )
     loop = ActiveLearningClassifier(steps, Margin(), n_initial=9, query_size=4, n_rounds=3, random_state=0)
+    resumed, whole = interrupted(loop, X, y, tmp_path), clone(loop).fit(X, y)
+    same_run(resumed, whole)
+    np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["alone", "in a pipeline"])
+def test_a_network_that_must_see_samples_to_know_its_size(scaled, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    settings = ADAM | {"criterion": torch.nn.CrossEntropyLoss, "max_epochs": 2, "train_split": None, "verbose": 0}
+    net = LossPredictionClassifier(MLP, module__n_features=X.shape[1], module__n_classes=3, **settings)
+    estimator = make_pipeline(StandardScaler(), net) if scaled else net
+    loop = ActiveLearningClassifier(estimator, LearningLoss(), n_initial=9, query_size=4, n_rounds=3, random_state=0)
     resumed, whole = interrupted(loop, X, y, tmp_path), clone(loop).fit(X, y)
     same_run(resumed, whole)
     np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
