@@ -225,7 +225,7 @@ def test_other_data_are_refused(make_loop, flat_data, tmp_path):
     changed = X.copy()
     changed[5, 1] += 1e-6
     for other in (changed, X[:50], X.astype("float64")):
-        with pytest.raises(CheckpointError, match="same data.*contents"):
+        with pytest.raises(CheckpointError, match=r"same data.*contents"):
             make_loop(checkpoint=tmp_path).fit(other, y[: len(other)])
     with pytest.raises(CheckpointError, match="same eval_set"):
         make_loop(checkpoint=tmp_path).fit(X, y, eval_set=(X, y))
