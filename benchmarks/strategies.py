@@ -43,7 +43,7 @@ RUNS = {
     "mnist": LARGE.with_settings(data="mnist", rounds=4, n_pool=10_000),
     "cifar10_sub": LARGE.with_settings(data="cifar10_sub", rounds=9),
 }
-FIGURES = ("curves", "areas", "difference", "time", "overlap")
+FIGURES = ("curves", "areas", "time", "overlap")  # of the guide; the report has one more
 SHOWN = ("Scores", "Against random", "Pairwise penalties", "Time")  # the overlap is a figure
 
 # dynamicAL's Table 2: CIFAR-10, the tutorial CNN, M = 500, b = 250, accuracy in percent at these rounds

@@ -20,7 +20,7 @@ def test_quick_run_prints_tables_and_writes_figures(tmp_path, capsys):
     for name in strategies.STRATEGIES[1:]:
         assert f"- {name}: " in out
     assert out.count("**") == 2 * len(strategies.SHOWN)
-    assert len(list((tmp_path / "figures").iterdir())) == 5
+    assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
 def test_table2_puts_the_papers_rows_beside_ours(make_result):
