@@ -167,7 +167,7 @@ def on_every_worker(value: Any) -> Any:
     True
     """
     client = getattr(get_active_backend()[0], "client", None)
-    return value if client is None else client.scatter(value, broadcast=True, hash=False)
+    return value if client is None else client.scatter([value], broadcast=True, hash=False)[0]
 
 
 def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:

@@ -156,6 +156,7 @@ def _key(network: Any, samples: Samples, what: Any, also: Sequence[Any]) -> byte
     except Exception:  # what cannot be pickled cannot be compared, and is computed each time
         return None
     for part in everything:
+        digest.update(repr(len(part)).encode())
         for start in range(0, len(part), _CHUNK):
             _add(digest, part.read(start, min(start + _CHUNK, len(part))))
     for other in also:

@@ -147,6 +147,8 @@ def run_benchmark(
 
 
 def _outcomes(tasks: list[Task], data: Data, n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
+    if not tasks:
+        return
     parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
     shared = on_every_worker(data)
     outcomes = parallel(delayed(_attempt)(number, task, shared) for number, task in enumerate(tasks))

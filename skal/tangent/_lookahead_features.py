@@ -253,7 +253,8 @@ class FeatureReader:
         engine = self.engine
         plan = [(backend, sorted(covered)) for backend, covered in engine.plan]
         form = (self._factored, self.k, None if self._long is None else self._long.k, self._chunk, plan)
-        what = ("look-ahead features", self.kind, self.ridge, self.seed, form, type(engine.network).__name__)
+        reading = (type(engine.network).__name__, type(engine.network.criterion).__name__)  # of outputs as logits
+        what = ("look-ahead features", self.kind, self.ridge, self.seed, form, reading)
         compute = partial(self._compute_features, samples)
         return reused(engine.network, samples, what, compute, also=(self._samples,), limit=engine.memory // 2)
 

@@ -15,10 +15,13 @@ from torch.utils.data import TensorDataset
 
 from skal import reuse
 from skal.exceptions import InvalidParameterError
+from skal.nets import SquaredLoss
 from skal.network import Network
 from skal.reuse import feature_reuse
+from skal.samples import Samples
 from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
 from skal.tangent._engine import TangentEngine
+from skal.tangent._lookahead_features import FeatureReader
 
 
 @pytest.fixture
@@ -124,6 +127,32 @@ def test_gradients_are_computed_anew_after_a_change(strategy, what, image_learne
         expected = strategy.scores(learner, X)
     assert np.array_equal(answer, expected)
     assert not np.array_equal(answer, stale)
+
+
+def test_another_reading_of_the_outputs_is_another_result():
+    """The same module as one of probabilities, and as one whose outputs are taken as they are."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(1))
+    X = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
+
+    def logits(criterion):
+        net = NeuralNetClassifier(module, criterion=criterion, verbose=0).initialize()
+        engine = TangentEngine(Network(net), Samples(X))
+        return FeatureReader(engine, Samples(X[:5]), "pntk", 16, 1e-3, 0, 10**6).features(Samples(X[5:])).logits
+
+    assert logits(nn.NLLLoss).max() <= 0  # logarithms of probabilities
+    assert logits(SquaredLoss).min() >= 0
+
+
+def test_the_boundary_between_pool_and_labelled_samples_is_a_part_of_the_key(image_learner, images):
+    network = Network(image_learner.estimator)
+    X = np.tile(images[0], (26, 1, 1, 1))[: 3 * 1024]  # chunks of 1024 rows are looked at at once
+    sizes = []
+    for n in (2048, 1024):
+        pool, labelled = Samples(X[:n]), Samples(X[n:])
+        result = reuse.reused(network, pool, "size", lambda n=n: torch.zeros(n), also=(labelled,))
+        sizes.append(len(result))
+    assert sizes == [2048, 1024]
 
 
 def test_look_ahead_features_that_would_break_its_bound_are_not_kept(squared_learner, images):
