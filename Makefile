@@ -8,7 +8,7 @@ PEERS := $(VENV)/peers
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 # what depends on the releases of modAL and scikit-learn
-MODAL_TESTS := tests/compat tests/test_learners.py tests/strategies/test_uncertainty.py
+MODAL_TESTS := tests/compat tests/learners/test_active.py tests/strategies/test_uncertainty.py
 
 .PHONY: demo test test-modal lint format docs bench clean
 .DEFAULT_GOAL := test

@@ -13,10 +13,10 @@ from sklearn.utils import Bunch
 from torch import nn
 
 from benchmarks._measure import markdown
+from skal._core.samples import Samples
 from skal.datasets import load
 from skal.diagnostics import alignment, generalization_bound, training_dynamics
 from skal.nets import CNN, ConvNet, SquaredLoss
-from skal.samples import Samples
 from skal.tangent import gradient_scores, loss_gradient, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._sketch import loss_features

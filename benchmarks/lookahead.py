@@ -23,9 +23,9 @@ from torch import nn
 
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
 from skal import LinearizedLearner
+from skal._lookahead.retraining import Retrainer
 from skal.datasets import load
 from skal.nets import SquaredLoss
-from skal.retraining import Retrainer
 from skal.reuse import feature_reuse
 from skal.strategies import BADGE, NTKLookahead
 

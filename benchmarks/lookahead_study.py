@@ -24,10 +24,10 @@ from torch import nn
 
 from benchmarks._measure import markdown
 from skal import ActiveLearner, LinearizedLearner
+from skal.callbacks import FreshOptimizer, OneCycle
 from skal.datasets import load
 from skal.nets import MLP, SquaredLoss
 from skal.strategies import Entropy, NTKLookahead, RandomSampling
-from skal.training import FreshOptimizer, OneCycle
 
 # accuracy on the test set after every cycle, and what else a run wants to remember
 Run = dict[str, Any]

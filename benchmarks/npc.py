@@ -23,8 +23,7 @@ from benchmarks._measure import interleaved, markdown
 from skal.datasets import load
 from skal.nets import CNN, MLP
 from skal.strategies import NPC
-from skal.tangent import tangent_kernel
-from skal.tangent._spectral import (
+from skal.strategies._npc._spectral import (
     draw_batches,
     greedy_search,
     joined,
@@ -32,6 +31,7 @@ from skal.tangent._spectral import (
     ridge_logdets,
     smallest_eigenvalue,
 )
+from skal.tangent import tangent_kernel
 
 Blocks = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
+from skal._core.samples import Samples
 from skal.exceptions import UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
-from skal.samples import Samples
 from skal.tangent import loss_gradient
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores

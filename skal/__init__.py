@@ -9,8 +9,7 @@ True
 
 from skal._version import __version__
 from skal.compat.modal import patch_modal as _patch_modal
-from skal.learners import ActiveLearner
-from skal.linearized import LinearizedLearner
+from skal.learners import ActiveLearner, LinearizedLearner
 from skal.loop import ActiveLearningClassifier
 from skal.strategies import NPC, DynamicAL, NTKLookahead, dynamic_al, npc, ntk_lookahead
 

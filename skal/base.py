@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skal._core.containers import take_rows
+from skal._core.cost import Passes, QueryCost, forecast_seconds
+from skal._core.network import preserved_rng
+from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
-from skal.cost import Passes, QueryCost, forecast_seconds
-from skal.data import take_rows
 from skal.exceptions import InvalidParameterError, NonFiniteError, parameter_message
-from skal.network import preserved_rng
-from skal.parallel import Sharding
 from skal.validation import check_integer, check_memory, check_n_jobs, check_random_state, make_generator
 
 __all__ = ["QueryStrategy", "ScoreStrategy", "query_function", "top"]

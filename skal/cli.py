@@ -90,7 +90,7 @@ def _add_demo(commands: Any) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from skal.demo import learning_curve_plot, learning_curve_table, run_demo  # slow to import: only when needed
+    from skal.bench._demo import learning_curve_plot, learning_curve_table, run_demo  # slow to import: only when needed
 
     args.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should fail before the run
     curves = run_demo(

@@ -15,7 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch.utils.data import Dataset
 
-from skal.data import check_finite, dataset_target, is_lazy, n_rows
+from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
+from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
+from skal._core.network import Network
+from skal._core.samples import Samples
+from skal._core.sharding import Sharding
 from skal.exceptions import (
     EmptyPoolError,
     InvalidTypeError,
@@ -26,10 +30,6 @@ from skal.exceptions import (
     OutputError,
     shorten,
 )
-from skal.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
-from skal.network import Network
-from skal.parallel import Sharding
-from skal.samples import Samples
 
 __all__ = ["QueryContext", "check_distributions", "unwrap_estimator"]
 

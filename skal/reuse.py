@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skal.samples import Samples
+from skal._core.samples import Samples
 from skal.validation import check_memory
 
 __all__ = ["clear", "feature_reuse", "reused"]

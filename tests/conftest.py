@@ -9,9 +9,9 @@ from hypothesis import settings
 from skorch import NeuralNetClassifier
 from torch import nn
 
+from skal._core.network import preserved_rng
 from skal.checks import make_learner
 from skal.nets import MLP
-from skal.network import preserved_rng
 
 # the first example of a property pays for imports and warm-up: a deadline would fail it on a busy machine
 settings.register_profile("skal", deadline=None, max_examples=25)

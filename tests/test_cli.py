@@ -47,7 +47,7 @@ def test_more_labels_than_samples_is_an_error_without_a_traceback(tmp_path, caps
 
 
 def test_a_file_in_the_place_of_the_folder_is_an_error_before_the_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("skal.demo.run_demo", lambda **_: pytest.fail("the run was started"))
+    monkeypatch.setattr("skal.bench._demo.run_demo", lambda **_: pytest.fail("the run was started"))
     (tmp_path / "out").write_text("")
     assert cli.main(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "out" in capsys.readouterr().err

@@ -10,13 +10,13 @@ import torch
 from skorch import NeuralNet
 
 import skal.strategies
+from skal._core.network import preserved_rng
+from skal._core.samples import Samples
 from skal.base import QueryStrategy, ScoreStrategy
 from skal.checks import CHECKS, CheckFailure, check_strategy, make_learner
 from skal.checks._state import snapshot
 from skal.exceptions import EmptyPoolError, NotFittedError
 from skal.loss_prediction import LossPredictionClassifier
-from skal.network import preserved_rng
-from skal.samples import Samples
 from skal.strategies import Entropy, RandomSampling
 
 # the checks' network is trained with cross-entropy, which NTKLookahead names

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from skal._core.network import preserved_rng
 from skal.cli import _parser
-from skal.network import preserved_rng
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

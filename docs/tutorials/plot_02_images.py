@@ -17,8 +17,8 @@ with random choice over a few seeds, and see how little such a comparison can sa
 #   predicts. skorch's default, ``NLLLoss``, is for modules that end in a softmax. The two must not be mixed.
 # - ``train_split=None``: skorch would hold a fifth of the labels back for validation, and we have few.
 # - ``warm_start=True``: each round goes on from the weights of the last one, not from new random ones.
-# - The callbacks: :class:`skal.training.FreshOptimizer` lets Adam forget its moments from earlier rounds, and
-#   :class:`skal.training.StopAtTrainAccuracy` ends a round when the labelled images are fitted. It looks at the
+# - The callbacks: :class:`skal.callbacks.FreshOptimizer` lets Adam forget its moments from earlier rounds, and
+#   :class:`skal.callbacks.StopAtTrainAccuracy` ends a round when the labelled images are fitted. It looks at the
 #   training set only: stopping on test accuracy would use labels that we claim not to have.
 
 import matplotlib.pyplot as plt
@@ -28,8 +28,8 @@ from scipy import stats
 from skorch import NeuralNetClassifier
 
 from skal import ActiveLearner, datasets, nets
+from skal.callbacks import FreshOptimizer, StopAtTrainAccuracy
 from skal.strategies import BADGE, RandomSampling
-from skal.training import FreshOptimizer, StopAtTrainAccuracy
 
 digits = datasets.load("digits")
 X, y = digits.X_train, digits.y_train

@@ -12,6 +12,7 @@ from typing import Any
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
+from skal._core.sharding import on_every_worker
 from skal.base import QueryStrategy
 from skal.bench._data import Data, make_data
 from skal.bench._nets import make_net
@@ -22,7 +23,6 @@ from skal.bench._runner import Task, run_task
 from skal.bench._specs import describe, make_strategy
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError, parameter_message
-from skal.parallel import on_every_worker
 
 __all__ = ["BenchmarkError", "run_benchmark"]
 

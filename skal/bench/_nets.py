@@ -11,11 +11,11 @@ from torch import nn
 from skal import nets
 from skal.base import QueryStrategy
 from skal.bench._protocol import Protocol
+from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError, parameter_message
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
-from skal.training import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 
 __all__ = ["added", "make_net", "net_names"]
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from skal._core.network import preserved_rng
+from skal._core.sharding import one_thread
 from skal._version import __version__
 from skal.base import QueryStrategy
 from skal.bench._data import Data
@@ -23,8 +25,6 @@ from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.bench._specs import describe, seeded
 from skal.loop import ActiveLearningClassifier
-from skal.network import preserved_rng
-from skal.parallel import one_thread
 
 __all__ = ["Task", "run_task", "versions"]
 

@@ -8,12 +8,12 @@ import modAL.models
 import numpy as np
 from sklearn.base import clone
 
+from skal._core.network import preserved_rng
 from skal.base import query_function
 from skal.checks._support import Outcome, expect, expect_close, expect_error, expect_valid, fresh, variant
 from skal.compat.modal import expects_metrics
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.network import preserved_rng
 
 
 def check_indices(strategy: Any, learner: Any, X_pool: Any) -> None:

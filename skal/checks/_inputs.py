@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from skal._core.network import preserved_rng
 from skal.checks._support import Outcome, Softmaxed, TwoInputs, copied, expect_close, fresh, rewired, variant
-from skal.network import preserved_rng
 
 
 def check_batch_size(strategy: Any, learner: Any, X_pool: Any) -> None:

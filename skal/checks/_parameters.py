@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from skal._core.network import preserved_rng
 from skal.checks._support import CheckFailure, Outcome, expect, expect_close, expect_error, fresh
-from skal.network import preserved_rng
 
 # values that no strategy can use, for the parameters that strategies share
 _BAD_VALUES: dict[str, tuple[Any, ...]] = {

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skal._core.network import preserved_rng
 from skal.checks._support import copied, expect, fresh
 from skal.context import unwrap_estimator
-from skal.network import preserved_rng
 
 
 def _flatten(value: Any, name: str, into: dict[str, Any]) -> None:

@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
+from skal._core.network import preserved_rng
 from skal.exceptions import SkalError
-from skal.network import preserved_rng
 from skal.reuse import feature_reuse
 
 __all__ = ["CheckFailure", "Outcome", "expect", "expect_close", "expect_error", "expect_valid", "fresh", "make_learner"]

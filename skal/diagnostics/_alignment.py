@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from skal._core.network import Network
+from skal._core.samples import Samples
 from skal.diagnostics._checks import checked_kernel, checked_targets
 from skal.exceptions import InvalidParameterError
-from skal.network import Network
-from skal.samples import Samples
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
 from skal.validation import check_real

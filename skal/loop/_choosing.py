@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
-from skal.data import n_rows, take_rows
+from skal._core.containers import n_rows, take_rows
 from skal.exceptions import InvalidParameterError, parameter_message
 from skal.learners import ActiveLearner
 from skal.loop._labels import encode

@@ -17,13 +17,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
+from skal._core.containers import dataset_target, n_rows, take_rows
+from skal._core.network import Network
 from skal.context import unwrap_estimator
-from skal.data import dataset_target, n_rows, take_rows
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.loop._labels import expand_proba, read_labels
 from skal.loop._session import LabellingSession, check_oracle
 from skal.loop._training import inputs, own_network, uses_unlabelled
-from skal.network import Network
 from skal.strategies import margin
 from skal.validation import check_choice, check_integer, check_random_state, check_real
 

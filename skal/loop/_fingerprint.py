@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from skal.data import n_rows, take_rows
+from skal._core.containers import n_rows, take_rows
 
 __all__ = ["describe_params", "fingerprint_data"]
 

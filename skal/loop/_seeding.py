@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skal.network import preserved_rng
+from skal._core.network import preserved_rng
 
 __all__ = ["generator_states", "restore_generators", "seed_for", "seed_strategy", "seedable", "seeded"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skal.data import n_rows, take_rows
+from skal._core.containers import n_rows, take_rows
 from skal.exceptions import (
     CheckpointError,
     InvalidParameterError,

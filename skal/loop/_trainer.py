@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.metrics import check_scoring
 
-from skal.data import n_rows, take_rows
+from skal._core.containers import n_rows, take_rows
 from skal.exceptions import InvalidParameterError, parameter_message, shorten
 from skal.loop._interrupt import breaking_off
 from skal.loop._labels import class_names, encode

@@ -13,8 +13,8 @@ from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTraini
 from skorch import NeuralNet, NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
+from skal._core.containers import dataset_input, n_rows, take_rows
 from skal.context import unwrap_estimator
-from skal.data import dataset_input, n_rows, take_rows
 
 __all__ = [
     "fit_transformers",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from skal.data import all_finite, check_finite, dataset_input, dataset_target, n_rows
+from skal._core.containers import all_finite, check_finite, dataset_input, dataset_target, n_rows
 from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,

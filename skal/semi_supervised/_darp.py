@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.data import all_finite
+from skal._core.containers import all_finite
 from skal.exceptions import (
     AdjustedInputWarning,
     ConvergenceWarning,

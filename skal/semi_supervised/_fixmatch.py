@@ -17,10 +17,10 @@ from skorch.utils import to_tensor
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
-from skal.data import check_finite
+from skal._core.containers import check_finite
+from skal._core.network import Network, preserved_rng
+from skal._core.samples import Samples
 from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoUnlabelledDataWarning, parameter_message
-from skal.network import Network, preserved_rng
-from skal.samples import Samples
 from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._averaging import AveragingClassifier, spared_from_decay
 from skal.semi_supervised._checks import (

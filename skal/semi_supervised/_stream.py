@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler, Subset
 
-from skal.data import dataset_input, take_rows
+from skal._core.containers import dataset_input, take_rows
 
 __all__ = ["Paired", "Permutations", "Rows", "as_it_is", "is_sliceable", "rows_of"]
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from skal._core.cost import Passes
 from skal.base import QueryStrategy
 from skal.context import QueryContext
-from skal.cost import Passes
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.validation import check_choice, check_integer, check_real, make_generator
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.cost import Passes
-from skal.two_level import n_shortlisted, select_in_levels
+from skal.strategies._two_level import n_shortlisted, select_in_levels
 from skal.validation import check_memory
 
 __all__ = ["CoreSet", "coreset"]

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
-from skal.cost import Passes
 from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores

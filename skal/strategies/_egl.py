@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
-from skal.cost import Passes
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._engine import Gradients, TangentEngine

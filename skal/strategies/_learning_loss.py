@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.network import Network, evaluating
+from skal._core.samples import Samples
+from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule
-from skal.network import Network, evaluating
-from skal.parallel import filled
-from skal.samples import Samples
 
 __all__ = ["LearningLoss", "learning_loss"]
 

@@ -10,23 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skal._core.cost import Passes
+from skal._core.network import Network
+from skal._core.samples import Samples
+from skal._lookahead.blocks import BlockSource
+from skal._lookahead.criteria import CRITERIA
+from skal._lookahead.features import FeatureReader
+from skal._lookahead.infinite import depth_of, flat_inputs, infinite_diagonal, infinite_kernel
+from skal._lookahead.posterior import Outputs, Reading
+from skal._lookahead.sequence import Sequence
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, pool_scores
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext, check_distributions
-from skal.cost import Passes
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError, parameter_message
 from skal.nets import SquaredLoss
-from skal.network import Network
-from skal.samples import Samples
 from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
 from skal.tangent._gradients import one_hot
-from skal.tangent._infinite import depth_of, flat_inputs, infinite_diagonal, infinite_kernel
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
-from skal.tangent._lookahead import Outputs, Reading
-from skal.tangent._lookahead_blocks import BlockSource
-from skal.tangent._lookahead_criteria import CRITERIA
-from skal.tangent._lookahead_features import FeatureReader
-from skal.tangent._lookahead_sequence import Sequence
-from skal.tangent._lookahead_sources import FeatureSource, KernelSource, Source, pool_scores
 from skal.validation import check_choice, check_integer, check_memory, check_real, make_generator
 
 __all__ = ["NTKLookahead", "ntk_lookahead"]
@@ -185,7 +185,7 @@ class NTKLookahead(ScoreStrategy):
         evaluation = self._evaluation_rows(context.n_pool, generator)
         reading, reference = self._reading(context), self._settled_reference(context)
         if self.retraining in ONE_BY_ONE:
-            from skal.retraining import retrained_scores
+            from skal._lookahead.retraining import retrained_scores
 
             return retrained_scores(self, context, context.logit_network, reading, evaluation, reference=reference)
         e = len(evaluation)

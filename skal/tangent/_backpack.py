@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from skal._core.memory import is_out_of_memory
+from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.network import Network
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, PerSampleGradient
-from skal.tangent._memory import is_out_of_memory
 
 __all__ = ["BackpackBackend"]
 

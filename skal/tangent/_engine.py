@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.last_layer import find_last_layer
+from skal._core.memory import activation_bytes, is_out_of_memory
+from skal._core.network import Network, evaluating
+from skal._core.samples import Samples
+from skal._core.sharding import filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
-from skal.last_layer import find_last_layer
-from skal.network import Network, evaluating
-from skal.parallel import filled
-from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import PerSampleGradient
 from skal.tangent._layers import register_rule, users_rules
-from skal.tangent._memory import activation_bytes, is_out_of_memory
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
 from skal.tangent._structured import StructuredBackend
 from skal.validation import check_choice, check_integer, check_memory

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skal.network import Network
+from skal._core.network import Network
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, PerSampleGradient
 

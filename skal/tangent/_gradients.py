@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from skal._core.network import Network, evaluating
+from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
-from skal.network import Network, evaluating
-from skal.samples import Samples
 from skal.tangent._cotangents import Cotangent, cross_entropy, squared_error
 from skal.tangent._engine import Gradients, TangentEngine, check_trainable
 from skal.validation import check_choice

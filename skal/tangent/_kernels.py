@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.samples import Samples
+from skal._core.samples import Samples
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine, non_finite_gradients
 from skal.tangent._factors import Outer, PerSampleGradient, Rows

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.network import Network
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import given, probes
 from skal.tangent._factors import PerSampleGradient

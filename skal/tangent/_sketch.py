@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.parallel import filled
-from skal.samples import Samples
+from skal._core.samples import Samples
+from skal._core.sharding import filled
 from skal.tangent._cotangents import Cotangent, cross_entropy, kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer, PerSampleGradient, Rows

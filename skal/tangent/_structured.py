@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.network import Network
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, PerSampleGradient, Total
 from skal.tangent._layers import find_rule

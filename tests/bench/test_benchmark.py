@@ -13,6 +13,7 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
 
+from skal._core.network import preserved_rng
 from skal.base import QueryStrategy
 from skal.bench import BenchmarkError, BenchmarkResult, Protocol, run_benchmark
 from skal.bench._nets import make_net
@@ -20,7 +21,6 @@ from skal.bench._specs import make_strategy
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
-from skal.network import preserved_rng
 from skal.strategies import Entropy, RandomSampling
 
 TINY = {

@@ -20,13 +20,13 @@ from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback
 
 from skal import ActiveLearningClassifier
+from skal.callbacks import FreshOptimizer
 from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.loop._checkpoint import Checkpoint
 from skal.loop._fingerprint import describe, fingerprint_data
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
 from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
-from skal.training import FreshOptimizer
 
 
 class Killed(BaseException):

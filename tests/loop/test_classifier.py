@@ -16,6 +16,7 @@ from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch.utils.data import Dataset, TensorDataset
 
 from skal import ActiveLearningClassifier, DynamicAL
+from skal.callbacks import StopAtTrainAccuracy
 from skal.exceptions import (
     BudgetWarning,
     InvalidParameterError,
@@ -26,7 +27,6 @@ from skal.exceptions import (
 )
 from skal.nets import MLP
 from skal.strategies import ALBL, NPC, CoreSet, Entropy, Margin, RandomSampling, margin
-from skal.training import StopAtTrainAccuracy
 
 SCORES = ("round", "n_labelled", "indices", "declined", "metrics", "train_score", "seconds_fit", "seconds_query")
 

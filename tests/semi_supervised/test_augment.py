@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from skal._core.network import preserved_rng
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.network import preserved_rng
 from skal.semi_supervised import StrongImage, StrongJitter, WeakImage, WeakJitter
 from skal.semi_supervised import _randaugment as ops
 from skal.semi_supervised._augment import make_pair

@@ -9,12 +9,12 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal.dropout import dropout_outputs, dropped
+from skal._core.network import Network
+from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
-from skal.network import Network
-from skal.samples import Samples
 from skal.strategies import BALD, bald
-from skal.strategies._bald import joint_information
+from skal.strategies._bald._dropout import dropout_outputs, dropped
+from skal.strategies._bald._strategy import joint_information
 
 
 class Net(nn.Module):

@@ -11,11 +11,11 @@ from skorch import NeuralNetClassifier
 from skorch.dataset import ValidSplit
 from torch import nn
 
+from skal._core.network import preserved_rng
 from skal.checks import make_learner
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule, LossPredictionClassifier, ranking_loss
 from skal.nets import CNN, MLP, ResNet18
-from skal.network import preserved_rng
 from skal.strategies import Entropy, LearningLoss, learning_loss
 
 

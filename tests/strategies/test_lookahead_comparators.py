@@ -12,12 +12,12 @@ from sklearn.gaussian_process.kernels import Kernel
 from skorch import NeuralNetClassifier
 from torch import nn
 
+from skal._core.network import preserved_rng
+from skal._lookahead.infinite import infinite_kernel
 from skal.checks import check_nll_loss, check_probabilities, check_untouched, make_learner
 from skal.exceptions import InvalidParameterError
 from skal.nets import MLP, SquaredLoss
-from skal.network import preserved_rng
 from skal.strategies import NTKLookahead
-from skal.tangent._infinite import infinite_kernel
 
 CRITERIA = ["mlmoc", "emoc", "eer"]
 RIDGE = 1e-3

@@ -21,8 +21,8 @@ from skal.exceptions import (
 )
 from skal.nets import CNN, MLP
 from skal.strategies import NPC, npc
-from skal.tangent._candidates import CandidateKernel
-from skal.tangent._spectral import draw_batches
+from skal.strategies._npc._candidates import CandidateKernel
+from skal.strategies._npc._spectral import draw_batches
 
 
 def learner_of(module, shape, n_labelled, n_pool, seed=0, criterion=nn.CrossEntropyLoss, dtype=np.float64):
@@ -98,7 +98,7 @@ def test_every_backend_finds_the_same_batch(backend):
 
 
 def test_n_candidates_is_the_pool_size_or_a_thousand(monkeypatch):
-    import skal.strategies._npc as module
+    import skal.strategies._npc._strategy as module
 
     asked = []
     monkeypatch.setattr(module, "draw_batches", lambda N, b, m, rng: asked.append(m) or draw_batches(N, b, 5, rng))

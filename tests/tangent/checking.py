@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from skal.samples import Samples
+from skal._core.samples import Samples
 from skal.tangent import gradient_scores, tangent_features, tangent_kernel
 from skal.tangent._engine import TangentEngine
 

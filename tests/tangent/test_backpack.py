@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.network import Network
 from skal.tangent import gradient_scores
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import given, probes

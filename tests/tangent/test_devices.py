@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skal.samples import Samples
+from skal._core.samples import Samples
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 from skal.tangent._cotangents import cross_entropy
 from skal.tangent._engine import TangentEngine

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal.samples import Samples
+from skal._core.samples import Samples
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
@@ -216,7 +216,7 @@ def run_alone(script):
 SETUP = """
     import resource, numpy as np, torch
     from torch import nn
-    from skal.samples import Samples
+    from skal._core.samples import Samples
     from skal.tangent._engine import TangentEngine
     from skal.tangent._gradients import loss_scores
     torch.manual_seed(0)

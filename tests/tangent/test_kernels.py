@@ -11,10 +11,10 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 from torch import nn
 
+from skal._core.last_layer import embeddings, find_last_layer
+from skal._core.network import Network
+from skal._core.samples import Samples
 from skal.exceptions import NonFiniteError
-from skal.last_layer import embeddings, find_last_layer
-from skal.network import Network
-from skal.samples import Samples
 from skal.tangent import tangent_features, tangent_kernel
 
 from . import oracle

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from skal._core.network import Network
+from skal._core.samples import Samples
 from skal.exceptions import UnsupportedLayerError
-from skal.network import Network
-from skal.samples import Samples
 from skal.tangent import _plan, gradient_scores, loss_gradient, register_rule, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._layers import _RULES

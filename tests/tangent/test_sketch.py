@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from skal._core.samples import Samples
 from skal.nets import MLP
-from skal.samples import Samples
 from skal.tangent import tangent_features, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._sketch import Sketch, feature_matrix

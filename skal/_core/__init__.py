@@ -1,0 +1,1 @@
+"""What the rest of skal stands on: networks, samples, memory, workers. Not meant to be imported by users."""

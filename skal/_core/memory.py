@@ -1,0 +1,46 @@
+"""How much memory a network pass takes, and whether an error means that there was too little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from skal._core.network import Network
+
+__all__ = ["activation_bytes", "is_out_of_memory"]
+
+_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    # oneDNN, which convolves on the CPU, has no other words for it
+    "could not create a primitive",
+    "could not create a memory object",
+    "could not execute a primitive",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a smaller chunk may help."""
+    text = str(error).lower()
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(words in text for words in _MESSAGES)
+
+
+def activation_bytes(network: Network, sample: Any) -> int:
+    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
+    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
+    del logits
+    return sum(seen.values())

@@ -1,0 +1,323 @@
+"""A torch module seen as a map from a batch of inputs to logits, and left exactly as it was found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from skorch.dataset import Dataset as SkorchDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from skal._core.containers import check_finite, dataset_input, is_lazy
+from skal._core.samples import Samples
+from skal._core.sharding import Sharding, filled
+from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError, shorten
+from skal.nets import SquaredLoss
+from skal.reuse import reused
+
+__all__ = ["Network", "evaluating", "preserved_rng"]
+
+# parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
+_FOR_TRAINING = (
+    "module",
+    "module_",
+    "criterion_",
+    "optimizer_",
+    "history_",
+    "callbacks",
+    "callbacks_",
+    "train_split",
+    "accelerator",  # of skorch.hf
+)
+
+
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Give torch, numpy and ``random`` their states back, whatever happens inside."""
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if cuda_states is not None:
+            torch.cuda.set_rng_state_all(cuda_states)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode, no autocast, inside; every submodule's flag and buffer, and the RNGs, as before outside."""
+    flags = {submodule: submodule.training for submodule in module.modules()}
+    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    # embeddings with max_norm rescale their weights whenever they are called
+    rescaled = [x.weight for x in module.modules() if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
+    weights = [(weight, weight.detach().clone()) for weight in rescaled]
+    device_type = _device_of(module).type
+    try:
+        has_autocast = torch.amp.is_autocast_available(device_type)
+        with preserved_rng(), torch.autocast(device_type, enabled=False) if has_autocast else nullcontext():
+            module.eval()
+            yield
+    finally:
+        for submodule, flag in flags.items():
+            submodule.training = flag
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                if name in buffers and buffer.shape == buffers[name].shape:
+                    buffer.copy_(buffers[name])
+            for weight, before in weights:
+                weight.copy_(before)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    tensor = next(chain(module.parameters(), module.buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+class Network:
+    """A module, how to feed it, and how to read its outputs as logits.
+
+    Parameters
+    ----------
+    net : skorch NeuralNet (initialised or fitted) or nn.Module
+        A skorch net's criterion says what its outputs are. A bare module is taken to return logits.
+    sharding : Sharding, optional
+        Who shares the passes over many samples; by default this process makes them alone.
+
+    Examples
+    --------
+    >>> network = Network(nn.Linear(4, 3))
+    >>> network.logits(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
+        self.sharding = sharding or Sharding()
+        if isinstance(net, nn.Module):
+            self.net, self.module = None, net
+        elif isinstance(net, NeuralNet):
+            if getattr(net, "module_", None) is None:
+                raise NotFittedError(
+                    f"The network must be fitted, or at least initialised. Got an unfitted {type(net).__name__} "
+                    "instead. Call fit(X, y), or initialize() for a network with random weights."
+                )
+            self.net, self.module = net, net.module_
+        else:
+            raise NoNetworkError(
+                "The network must be a skorch net or a torch nn.Module. "
+                f"Got {type(net).__name__} instead. Wrap the module in skorch.NeuralNetClassifier."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: the module once, and of the net what reads its inputs and outputs, not how it is trained."""
+        state = self.__dict__ | {"sharding": Sharding()}
+        if self.net is not None:
+            shell = object.__new__(type(self.net))
+            shell.__dict__.update(vars(self.net))
+            for name in _FOR_TRAINING:
+                if name in shell.__dict__:
+                    shell.__dict__[name] = None
+            state["net"] = shell, vars(self.net).get("criterion_")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["net"] is not None:
+            shell, criterion = state["net"]
+            shell.__dict__.update(module_=state["module"], criterion_=criterion)
+            state = state | {"net": shell}
+        self.__dict__.update(state)
+
+    @property
+    def criterion(self) -> nn.Module | None:
+        """The fitted criterion, None for a bare module."""
+        criterion = getattr(self.net, "criterion_", None)
+        return getattr(criterion, "_orig_mod", criterion)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return _device_of(self.module)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the parameters."""
+        floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        return next(floating, torch.get_default_dtype())
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters with ``requires_grad``, tied ones once, in the module's order."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def batches(self, samples: Samples, batch_size: int) -> Iterator[Any]:
+        """Batches on the network's device.
+
+        Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
+        through a DataLoader with the net's own settings.
+        """
+        if self.reads_arrays(samples):
+            yield from map(self._to_device, samples.chunks(batch_size))
+            return
+        is_dataset = isinstance(samples.X, Dataset)
+        # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
+        for chunk in samples.chunks(len(samples) if is_dataset else max(batch_size, 4096)):
+            for number, batch in enumerate(self._loader(chunk, batch_size)):
+                batch = dataset_input(batch)
+                if is_dataset:
+                    start = number * batch_size
+                    check_finite(batch, samples.name, samples.row_numbers(start, start + batch_size))
+                yield self._to_device(batch)
+
+    def reads_arrays(self, samples: Samples) -> bool:
+        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes."""
+        X = samples.X
+        parts = X.values() if isinstance(X, Mapping) else [X]
+        plain = all(isinstance(x, (np.ndarray, Tensor)) or is_lazy(x) for x in parts) or samples.transform is not None
+        if self.net is None:
+            return not isinstance(X, Dataset)
+        own_loading = self.net.dataset is not SkorchDataset or self.net.iterator_valid is not DataLoader
+        own_loading = own_loading or "collate_fn" in self.net.get_params_for("iterator_valid")
+        return plain and not own_loading
+
+    def _loader(self, chunk: Any, batch_size: int) -> Any:
+        if self.net is None:
+            return DataLoader(chunk, batch_size=batch_size)
+        dataset = self.net.get_dataset(chunk)
+        settings = {**self.net.get_params_for("iterator_valid"), "batch_size": batch_size}
+        return self.net.iterator_valid(dataset, **settings)
+
+    def _to_device(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._to_device(part) for key, part in value.items()}
+        if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
+            return type(value)(self._to_device(part) for part in value)
+        if not isinstance(value, Tensor):
+            array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+            if array.dtype.kind not in "fiub":
+                raise InvalidTypeError(
+                    "The network's input must be numbers. "
+                    f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
+                )
+            # torch cannot share read-only memory (memory maps) or negative strides
+            if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+                array = array.copy()
+            value = torch.from_numpy(array)
+        return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
+
+    def output(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
+        """What the module returns (the first of several outputs), with other parameters if given."""
+        args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
+        if parameters is None:
+            output = self.module(*args, **kwargs)
+        else:
+            output = torch.func.functional_call(self.module, parameters, args, kwargs)
+        return output[0] if isinstance(output, tuple) else output
+
+    def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
+        """(n, C) outputs before any softmax, as part of the graph, in the parameters' type even under autocast."""
+        return self.to_logits(self.output(batch, parameters).to(self.dtype))
+
+    def to_logits(self, output: Tensor) -> Tensor:
+        """Logits of the module's output, following the criterion as skorch does.
+
+        With ``NLLLoss`` the module returns probabilities, and skorch takes ``log(p + eps)``; with
+        ``BCEWithLogitsLoss`` it returns one number z, and the two classes have the logits (0, z).
+        """
+        if isinstance(self.criterion, nn.NLLLoss):
+            return torch.log(output + torch.finfo(output.dtype).eps)
+        if isinstance(self.criterion, nn.BCEWithLogitsLoss):
+            z = output.reshape(output.shape[0], 1)
+            return torch.cat([torch.zeros_like(z), z], dim=1)
+        return output
+
+    @property
+    def needs_softmax(self) -> bool:
+        """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are."""
+        return isinstance(self.criterion, SquaredLoss) and getattr(self.net, "predict_nonlinearity", None) == "auto"
+
+    def to_proba(self, output: Tensor) -> Tensor:
+        """(n, C) class probabilities of the module's output, as the net's ``predict_proba`` gives them.
+
+        skorch knows no nonlinearity for :class:`skal.nets.SquaredLoss`: such nets get a softmax, unless the user
+        set ``predict_nonlinearity``.
+        """
+        if self.net is None or self.needs_softmax:
+            return torch.softmax(output, dim=-1)
+        if isinstance(self.criterion, nn.BCEWithLogitsLoss):
+            output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
+        return self.net._get_predict_nonlinearity()(output)
+
+    def check_output(self, output: Tensor) -> None:
+        """Refuse outputs that are not finite, not (n, C), or not what the criterion expects."""
+        binary = isinstance(self.criterion, nn.BCEWithLogitsLoss)
+        if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise OutputError(
+                f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
+                "Give the last layer one output per class and return a tensor."
+            )
+        if not bool(torch.isfinite(output).all()):
+            raise NonFiniteError(
+                "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
+                "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
+            )
+        if isinstance(self.criterion, SquaredLoss) or self.net is None or binary:
+            return
+        rows = output.detach().sum(dim=1)
+        in_range = bool((output >= 0).all()) and bool((output <= 1 + 1e-4).all())
+        distributions = in_range and bool(((rows - 1).abs() < 1e-4).all())
+        name = type(self.criterion).__name__
+        if isinstance(self.criterion, nn.NLLLoss) and not distributions:
+            raise OutputError(
+                "With criterion NLLLoss the module must return probabilities (skorch takes their logarithm). "
+                f"Got rows such as {shorten(output[0].tolist())} instead. End the module in a softmax, or return "
+                "logits and use criterion=torch.nn.CrossEntropyLoss."
+            )
+        if not isinstance(self.criterion, nn.NLLLoss) and distributions:
+            raise OutputError(
+                f"With criterion {name} the module must return logits. Got probabilities (rows in [0, 1] that sum "
+                f"to 1, such as {shorten(output[0].tolist())}) instead. Remove the softmax at the end of the module, "
+                "or use criterion=torch.nn.NLLLoss."
+            )
+
+    def outputs(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, C) outputs of all samples, checked, without gradient, on the network's device."""
+
+        def shard(part: Samples) -> Tensor:
+            return filled(self._output_batches(part, batch_size), len(part))
+
+        def compute() -> Tensor:
+            return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
+
+        return reused(self, samples, ("outputs", batch_size), compute)
+
+    def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
+        with evaluating(self.module), torch.no_grad():
+            for batch in self.batches(samples, batch_size):
+                output = self.output(batch)
+                self.check_output(output)
+                yield output
+
+    def forward(self, samples: Samples, batch_size: int, read: Callable[[Tensor], Tensor]) -> Tensor:
+        """``read(outputs)`` of all samples, without gradient, on the network's device."""
+        with torch.no_grad():
+            return read(self.outputs(samples, batch_size))
+
+    def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, C) logits of all samples, without gradient."""
+        return self.forward(samples, batch_size, self.to_logits)
+
+    def n_classes(self, samples: Samples) -> int:
+        """How many classes the network has an output for, from the outputs of two samples.
+
+        A batch norm without running statistics cannot take one.
+        """
+        return int(self.forward(samples.take(np.arange(min(2, len(samples)))), 2, self.to_logits).shape[1])

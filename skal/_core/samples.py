@@ -1,0 +1,116 @@
+"""A set of samples that can be fed, chunk by chunk, to an estimator or a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from torch.utils.data import Dataset
+
+from skal._core.containers import check_finite, n_rows, take_rows
+from skal._core.shipping import opened, reference_to, shippable
+from skal.exceptions import InvalidTypeError
+
+__all__ = ["Samples"]
+
+
+class Samples:
+    """Rows of X, transformed lazily: only the current chunk is ever in memory.
+
+    Parameters
+    ----------
+    X : array-like, tensor, data frame, dict of these, or Dataset
+    name : str
+        What error messages call it.
+    transform : callable, optional
+        The steps of a Pipeline before its last one. Applied to each chunk, as fitted.
+    rows : (n,) integer array or range, optional
+        Only these rows of X, in this order.
+    allow_nan : bool, default=False
+        Leave the check of finiteness to the estimator.
+    numbers : (n,) integer array or range, optional
+        What error messages call the rows, where X is itself a part of something larger.
+
+    Examples
+    --------
+    >>> samples = Samples(np.arange(10).reshape(5, 2), rows=np.array([4, 0, 1]))
+    >>> len(samples), next(samples.chunks(2)).tolist()
+    (3, [[8, 9], [0, 1]])
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        *,
+        name: str = "X",
+        transform: Callable[[Any], Any] | None = None,
+        rows: np.ndarray | range | None = None,
+        allow_nan: bool = False,
+        numbers: Sequence[int] | np.ndarray | None = None,
+    ) -> None:
+        if isinstance(X, list) and X and not isinstance(X[0], str):
+            X = np.asarray(X)
+        if transform is not None and isinstance(X, Dataset):
+            raise InvalidTypeError(
+                f"{name} must be an array or a data frame when the network stands at the end of a Pipeline. "
+                f"Got a {type(X).__name__} instead. Move the preprocessing into the Dataset, or pass arrays."
+            )
+        self.X = X
+        self.name = name
+        self.transform = transform
+        self.rows = rows
+        self.allow_nan = allow_nan
+        self.numbers = numbers
+        self._n = n_rows(X, name) if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: where it finds the samples, or these rows and no others."""
+        state = dict(self.__dict__)
+        reference = reference_to(self.X)
+        if reference is not None:
+            return state | {"X": reference}
+        numbers = self.row_numbers(0, self._n)
+        return state | {"X": shippable(self.read(0, self._n)), "rows": None, "numbers": numbers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"X": opened(state["X"])})
+
+    def take(self, rows: np.ndarray | range) -> Samples:
+        """A part of the samples; nothing is read or transformed yet. A range is read in one piece."""
+        whole = self.rows
+        if isinstance(rows, range):
+            rows = rows if whole is None else whole[rows.start : rows.stop]
+        elif whole is None:
+            rows = np.asarray(rows)
+        else:
+            rows = whole[rows] if isinstance(whole, np.ndarray) else np.asarray(rows) + whole.start
+        return Samples(self.X, name=self.name, transform=self.transform, rows=rows, allow_nan=self.allow_nan)
+
+    def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
+        """Where in X the samples ``start`` … ``stop - 1`` stand."""
+        if self.numbers is not None:
+            return self.numbers[start:stop]
+        return range(start, stop) if self.rows is None else self.rows[start:stop]
+
+    def read(self, start: int, stop: int) -> Any:
+        """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed."""
+        rows = range(start, stop) if self.rows is None else self.rows[start:stop]
+        return take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
+
+    def chunks(self, size: int) -> Iterator[Any]:
+        """Transformed chunks of at most ``size`` rows, checked to be finite (a Dataset's items are not looked at)."""
+        for start in range(0, self._n, size):
+            stop = min(start + size, self._n)
+            chunk = self.read(start, stop)
+            if self.transform is not None:
+                chunk = self.transform(chunk)
+            if sp.issparse(chunk) and self.transform is not None:
+                chunk = chunk.toarray()
+            if not self.allow_nan and not isinstance(chunk, Dataset):
+                check_finite(chunk, self.name, self.row_numbers(start, stop))
+            yield chunk

@@ -1,0 +1,354 @@
+"""Passes over a set of samples, cut into shards that joblib's workers share.
+
+What is to be done with a shard is a function, which holds the network. It is pickled once, sent to each worker once
+(joblib maps it into memory for the processes of one machine; Dask gets it broadcast, so that a worker that dies takes
+nothing along) and kept there until the next one comes. A shard itself is a pair of numbers where the worker can open
+the samples, and its rows where it cannot.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from joblib import Parallel, delayed, effective_n_jobs
+from joblib.parallel import get_active_backend
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from tqdm import tqdm
+
+from skal._core.samples import Samples
+from skal._core.shipping import opened, reference_to, row_bytes, shippable
+from skal.exceptions import InvalidTypeError, ShardError, WorkerError
+
+__all__ = ["Sharding", "filled", "on_every_worker", "one_thread"]
+
+_SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
+_MAX_ROWS = 2**14
+# rows that are sent with a task; Dask warns of tasks beyond 10 MB
+_MAX_BYTES = 2**23
+_KEPT = 2  # functions that a worker keeps
+_local = threading.local()  # two threads of one process must not run one network at the same time
+
+Function = Callable[[Samples], Any]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Who shares the passes over a set of samples.
+
+    Parameters
+    ----------
+    n_jobs : int or None, default=1
+        As in joblib; None is what ``joblib.parallel_config`` says, and 1 without it.
+    verbose : int, default=0
+        Whether to show a progress bar.
+    owner : str
+        What the progress bar is called.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from skal._core.sharding import Sharding, filled
+    >>> from skal._core.samples import Samples
+    >>> samples = Samples(np.arange(6.0).reshape(6, 1))
+    >>> parts = Sharding(n_jobs=1).map(lambda part: torch.cat([torch.as_tensor(c) for c in part.chunks(2)]), samples, 2)
+    >>> filled(parts, 6)[:, 0]
+    tensor([0., 1., 2., 3., 4., 5.], dtype=torch.float64)
+    """
+
+    n_jobs: int | None = 1
+    verbose: int = 0
+    owner: str = "skal"
+
+    def jobs(self) -> int:
+        """How many workers there are."""
+        return effective_n_jobs(self.n_jobs)
+
+    def map(self, function: Function, samples: Samples, step: int, device: Any = None) -> Iterator[Any]:
+        """``function(part)`` of one part of the samples after the other, in their order.
+
+        Parameters
+        ----------
+        function : callable
+            Takes Samples, returns tensors, arrays, or tuples of them. It may run in another process, on a copy of
+            all that it holds.
+        samples : Samples
+        step : int
+            Parts are cut at multiples of this, so that batches are the same however many parts there are.
+        device : torch.device, optional
+            Where tensors from other processes are put.
+        """
+        if len(samples) <= step or (not self.verbose and self.jobs() == 1):
+            return iter([function(samples)])
+        return self._shards(function, samples, step, device)
+
+    def _shards(self, function: Function, samples: Samples, step: int, device: Any) -> Iterator[Any]:
+        jobs, n = self.jobs(), len(samples)
+        reference = None if jobs == 1 else reference_to(samples.X)
+        rows = shard_rows(n, step, jobs, None if reference is not None or jobs == 1 else row_bytes(samples.X) or 2**13)
+        bounds = [(start, min(start + rows, n)) for start in range(0, n, rows)]
+        if jobs == 1:
+            results: Iterator[Any] = (function(samples.take(range(*part))) for part in bounds)
+        else:
+            results = self._in_parallel(function, samples, reference, bounds)
+        progress = tqdm(results, desc=self.owner, total=len(bounds), unit="shard", disable=not self.verbose)
+        try:
+            for result in progress:
+                yield tree_map(lambda x: x.tensor(device) if isinstance(x, _Sent) else x, result)
+        except _ShardFailedError as failure:
+            raise failure.rebuilt(samples.name) from failure.error
+
+    def _in_parallel(
+        self, function: Function, samples: Samples, reference: Any, bounds: list[tuple[int, int]]
+    ) -> Iterator[Any]:
+        template = (samples.name, samples.transform, samples.allow_nan, None if reference is None else samples.rows)
+        try:
+            pickled = cloudpickle.dumps((function, reference, template))
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise InvalidTypeError(
+                f"The network, its preprocessing and a Dataset in {samples.name} must be picklable to be sent to "
+                f"workers. Got {type(error).__name__}: {error}. Remove what cannot be pickled (open files, locks), or "
+                "use n_jobs=1."
+            ) from error
+        digest = blake2b(pickled, digest_size=16).digest()
+        payload = on_every_worker(np.frombuffer(pickled, dtype=np.uint8))  # an array, which joblib maps into memory
+        run = _run if isinstance(payload, np.ndarray) else _run_anywhere
+
+        def tasks() -> Iterator[Any]:
+            for start, stop in bounds:
+                rows = None if reference is not None else shippable(samples.read(start, stop))
+                numbers = samples.row_numbers(start, stop)
+                # in a tuple, which joblib does not scatter to a single Dask worker that might die
+                yield delayed(run)(payload, digest, (start, stop, rows, numbers))
+
+        streams = getattr(get_active_backend()[0], "supports_return_generator", False)
+        parallel = Parallel(
+            n_jobs=self.n_jobs, batch_size=1, max_nbytes=1024, return_as="generator" if streams else "list"
+        )
+        try:
+            yield from parallel(tasks())
+        except (_ShardFailedError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise _worker_error(error) from error
+
+
+def on_every_worker(value: Any) -> Any:
+    """What is passed to all tasks of a ``Parallel``: itself, and with Dask a replica that every worker holds.
+
+    joblib alone would send it with each task, or to a single worker, and the loss of that one would lose it.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    object
+        ``value``, or with Dask the future that stands for it.
+
+    Examples
+    --------
+    >>> from skal._core.sharding import on_every_worker
+    >>> data = [1, 2, 3]
+    >>> on_every_worker(data) is data  # unless joblib.parallel_config(backend="dask") says otherwise
+    True
+    """
+    client = getattr(get_active_backend()[0], "client", None)
+    return value if client is None else client.scatter([value], broadcast=True, hash=False)[0]
+
+
+def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
+    """Rows of a shard: a multiple of ``step``.
+
+    Examples
+    --------
+    >>> shard_rows(100_000, 256, 2, None), shard_rows(100_000, 256, 2, 12_288), shard_rows(300, 256, 2, None)
+    (12288, 512, 256)
+    """
+    rows = min(-(-n // (_SHARDS_PER_JOB * jobs)), _MAX_ROWS)
+    if n_bytes is not None:
+        rows = min(rows, _MAX_BYTES // max(1, n_bytes))
+    return max(step, rows // step * step)
+
+
+def filled(parts: Iterator[Any], n: int) -> Any:
+    """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room.
+
+    Parameters
+    ----------
+    parts : iterator of tensors, or of tuples of them
+    n : int
+        Rows of all parts together.
+
+    Returns
+    -------
+    tensor, or tuple of them
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal._core.sharding import filled
+    >>> filled(iter([torch.tensor([1, 2]), torch.tensor([3])]), 3)
+    tensor([1, 2, 3])
+    """
+    wholes: list[Tensor] = []
+    position = 0
+    structure: Any = None
+    for part in parts:
+        leaves, structure = tree_flatten(part)
+        if len(leaves[0]) == n:
+            return part
+        if not wholes:
+            wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
+        for whole, leaf in zip(wholes, leaves, strict=True):
+            whole[position : position + len(leaf)] = leaf
+        position += len(leaves[0])
+    return tree_unflatten(wholes, structure)
+
+
+class _Sent:
+    """A tensor on its way back: as an array, since tensors of some libraries' pickles share memory that may vanish."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        tensor = tensor.detach().cpu()
+        self.short = tensor.dtype == torch.bfloat16  # numpy has none
+        self.array = (tensor.view(torch.int16) if self.short else tensor).numpy()
+
+    def tensor(self, device: Any) -> Tensor:
+        """The tensor, on the caller's device."""
+        tensor = torch.from_numpy(self.array if self.array.flags.writeable else self.array.copy())
+        return (tensor.view(torch.bfloat16) if self.short else tensor).to(device)
+
+
+class _ShardFailedError(Exception):
+    """An error in a worker, with the rows that it was working on."""
+
+    def __init__(self, first: int, last: int, error: BaseException, trace: str) -> None:
+        super().__init__(first, last, error, trace)
+        self.first, self.last, self.error, self.trace = first, last, error, trace
+
+    def rebuilt(self, name: str) -> BaseException:
+        """The error once more, in its own type if that can be made from a message, with the rows in it."""
+        message = f"{self.error} (in rows {self.first} to {self.last} of {name})"
+        self.error.__cause__ = _RemoteTracebackError(self.trace)
+        try:
+            rebuilt = type(self.error)(message)
+        except Exception:
+            rebuilt = None
+        if isinstance(rebuilt, BaseException) and message in str(rebuilt):
+            return rebuilt
+        return ShardError(f"{type(self.error).__name__}: {message}")
+
+
+class _MissingPackageError(ImportError):
+    """A worker lacks what the function needs."""
+
+
+class _RemoteTracebackError(Exception):
+    """Where in the worker it happened."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any]) -> Any:
+    """One shard, in a worker."""
+    start, stop, rows, numbers = shard
+    with one_thread():
+        try:
+            try:
+                function, X, (name, transform, allow_nan, own_rows) = _unpacked(payload, digest)
+            except ImportError as error:  # no matter of this shard's
+                raise _MissingPackageError(str(error), name=error.name) from None
+            if X is None:
+                part = Samples(rows, name=name, transform=transform, allow_nan=allow_nan, numbers=numbers)
+            else:
+                whole = Samples(X, name=name, transform=transform, allow_nan=allow_nan, rows=own_rows)
+                part = whole.take(range(start, stop))
+            return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
+        except _MissingPackageError:
+            raise
+        except Exception as error:
+            first, last = int(numbers[0]), int(numbers[-1])
+            raise _ShardFailedError(first, last, _picklable(error), traceback.format_exc()) from None
+
+
+def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
+    """:func:`_run` for a worker that may lack skal: one that cannot even read its task would die without a word."""
+    from skal._core.sharding import _run
+
+    return _run(payload, digest, shard)
+
+
+_run_anywhere.__module__ = "__main__"  # so that it is pickled with its code, not by its name
+
+
+def _unpacked(payload: np.ndarray, digest: bytes) -> Any:
+    if not hasattr(_local, "kept"):
+        _local.kept = OrderedDict()
+    kept: OrderedDict[bytes, Any] = _local.kept
+    if digest not in kept:
+        while len(kept) >= _KEPT:
+            kept.popitem(last=False)
+        function, reference, template = pickle.loads(payload.data)
+        kept[digest] = function, None if reference is None else opened(reference), template
+    kept.move_to_end(digest)
+    return kept[digest]
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    except Exception:  # whatever keeps it from travelling, its text can
+        pass
+    return ShardError(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch: there are as many shards at a time as there are workers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal._core.sharding import one_thread
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _worker_error(error: Exception) -> WorkerError:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ImportError):
+        missing = (error.name or "skal").partition(".")[0]
+        return WorkerError(
+            f"Every worker must have skal and what your network is made of installed. Got {text} from a worker. "
+            f"Install {missing} there, in the version that is used here (for a module of your own: "
+            "client.upload_file), or use n_jobs=1."
+        )
+    return WorkerError(
+        f"The workers must stay alive and share this program's packages. Got {text}. "
+        "A worker that was killed may have run out of memory: lower max_memory or batch_size, or use fewer workers. "
+        "If it could not be started or could not read its task, install skal there in the version that is used here."
+    )

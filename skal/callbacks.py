@@ -1,0 +1,159 @@
+"""The papers' training protocol between rounds, as skorch callbacks.
+
+``NeuralNetClassifier(..., warm_start=True, max_epochs=cap, callbacks=[FreshOptimizer(), StopAtTrainAccuracy(0.99)])``
+trains on from round to round, with the optimiser's state fresh each time, until the training set is fitted. With
+``warm_start=False`` skorch re-initialises the network each time: the papers' alternative. Nothing here looks at
+validation or test data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import Callback
+from skorch.dataset import unpack_data
+from skorch.utils import to_device
+from torch import Tensor
+
+from skal._core.network import preserved_rng
+from skal.validation import check_integer, check_real
+
+__all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]
+
+
+class FreshOptimizer(Callback):
+    """Start every ``fit`` of a warm-started net with a new optimiser.
+
+    skorch keeps the optimiser, and with it momentum and Adam's moments from labels of earlier rounds. A learning rate
+    scheduler must come after this callback and be told to start again as well, which skorch's does with
+    ``LRScheduler(policy, last_epoch=-1, ...)``.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal.nets import MLP
+    >>> from skal.callbacks import FreshOptimizer
+    >>> net = NeuralNetClassifier(MLP(2, 2), warm_start=True, callbacks=[FreshOptimizer()])
+    """
+
+    def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """Replace the optimiser."""
+        net.initialize_optimizer()
+
+
+class OneCycle(Callback):
+    """The learning rate rises to the net's ``lr`` and falls to almost zero over the epochs of one ``fit``.
+
+    ``torch.optim.lr_scheduler.OneCycleLR`` with the number of steps of this ``fit``, which grows with the labels:
+    skorch's ``LRScheduler`` would need to be told. Put it after :class:`FreshOptimizer`.
+
+    Parameters
+    ----------
+    cycle_momentum : bool, default=False
+        Whether the momentum falls while the learning rate rises; the optimiser must have one.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal.nets import MLP
+    >>> from skal.callbacks import FreshOptimizer, OneCycle
+    >>> net = NeuralNetClassifier(MLP(2, 2), warm_start=True, callbacks=[FreshOptimizer(), OneCycle()])
+    """
+
+    def __init__(self, cycle_momentum: bool = False) -> None:
+        self.cycle_momentum = cycle_momentum
+
+    def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """Forget the last cycle."""
+        self.scheduler_: Any = None
+
+    def on_epoch_begin(self, net: NeuralNet, dataset_train: Any = None, **kwargs: Any) -> None:
+        """Start the cycle with the first epoch, when the data is known."""
+        if self.scheduler_ is None:
+            steps = len(net.get_iterator(dataset_train, training=True)) * net.max_epochs
+            self.scheduler_ = torch.optim.lr_scheduler.OneCycleLR(
+                net.optimizer_, max_lr=net.lr, total_steps=max(2, steps), cycle_momentum=self.cycle_momentum
+            )
+
+    def on_batch_end(self, net: NeuralNet, training: bool = False, **kwargs: Any) -> None:
+        """One step of the cycle, except after the last: the next ``fit`` has its own."""
+        if training and self.scheduler_.last_epoch < self.scheduler_.total_steps - 1:
+            self.scheduler_.step()
+
+
+class StopAtTrainAccuracy(Callback):
+    """End training as soon as the accuracy on the training set, in eval mode, reaches a threshold.
+
+    The net's ``max_epochs`` is the cap.
+
+    Parameters
+    ----------
+    threshold : float, default=0.99
+    every : int, default=1
+        Look every so many epochs of a ``fit``; a look costs a forward pass over the training set.
+
+    Attributes
+    ----------
+    accuracy_ : float
+        As last seen, NaN before the first look. Also in the net's history, for every epoch, as ``train_acc``.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal.nets import MLP
+    >>> from skal.callbacks import StopAtTrainAccuracy
+    >>> X, y = np.array([[-1.0], [1.0]], dtype="float32"), np.array([0, 1])
+    >>> net = NeuralNetClassifier(
+    ...     MLP(1, 2), criterion=torch.nn.CrossEntropyLoss, lr=1.0, max_epochs=100, train_split=None, verbose=0,
+    ...     callbacks=[StopAtTrainAccuracy()],
+    ... ).fit(X, y)
+    >>> len(net.history) < 100, net.history[-1, "train_acc"]
+    (True, 1.0)
+    """
+
+    def __init__(self, threshold: float = 0.99, every: int = 1) -> None:
+        self.threshold = threshold
+        self.every = every
+
+    def initialize(self) -> StopAtTrainAccuracy:
+        """Check the parameters."""
+        check_real(type(self).__name__, "threshold", self.threshold, 0, 1)
+        check_integer(type(self).__name__, "every", self.every, 1)
+        return self
+
+    def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """Count the epochs of this ``fit`` alone: a warm-started net's history goes on."""
+        self.epochs_before_ = len(net.history)
+        self.accuracy_ = float("nan")
+
+    def on_epoch_end(self, net: NeuralNet, dataset_train: Any = None, **kwargs: Any) -> None:
+        """Look, and stop the way skorch's own early stopping does."""
+        due = (len(net.history) - self.epochs_before_) % self.every == 0
+        if due:
+            self.accuracy_ = _accuracy(net, dataset_train)
+        net.history.record("train_acc", self.accuracy_)
+        if due and self.accuracy_ >= self.threshold:
+            raise KeyboardInterrupt
+
+
+def _accuracy(net: NeuralNet, dataset: Any) -> float:
+    right = total = 0
+    with preserved_rng():  # a data loader draws a seed: looking must not change how training goes on
+        for batch in net.get_iterator(dataset, training=False):
+            output = net.evaluation_step(batch, training=False)
+            output = output[0] if isinstance(output, tuple) else output
+            y = torch.as_tensor(unpack_data(batch)[1])
+            right += int((_predicted(net, output) == to_device(y, output.device).reshape(-1)).sum())
+            total += len(y)
+    return right / total
+
+
+def _predicted(net: NeuralNet, output: Tensor) -> Tensor:
+    """Class numbers; one output per sample is a binary classifier's logit, or its probability of class 1."""
+    if output.ndim > 1 and output.shape[-1] > 1:
+        return output.argmax(-1)
+    is_logit = isinstance(net.criterion_, torch.nn.BCEWithLogitsLoss)
+    return (output.reshape(-1) > (0 if is_logit else 0.5)).long()

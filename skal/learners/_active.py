@@ -1,0 +1,241 @@
+"""The learner that a loop talks to: modAL's ``ActiveLearner``, repaired and extended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from modAL.models import ActiveLearner as _ModalActiveLearner
+from modAL.uncertainty import uncertainty_sampling
+from torch.utils.data import Dataset
+
+from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
+from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, parameter_message, shorten
+
+__all__ = ["ActiveLearner"]
+
+
+class ActiveLearner(_ModalActiveLearner):
+    """An estimator, the labels it has been taught, and a strategy to ask for more.
+
+    A subclass of modAL's ``ActiveLearner`` with its signature and attributes. It calls a strategy exactly once per
+    query, whatever convention the strategy answers in, takes samples as arrays, tensors, memory maps, Datasets, data
+    frames or dicts of arrays, and can add labels without training.
+
+    Parameters
+    ----------
+    estimator : classifier
+        A skorch net, a Pipeline that ends in one, or any scikit-learn classifier.
+    query_strategy : callable, default=modAL's uncertainty_sampling
+        A strategy of :mod:`skal.strategies`, of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns
+        indices or ``(indices, metrics)``.
+    X_training, y_training : optional
+        Labelled samples to fit the estimator on at once. For a Dataset of ``(x, y)`` pairs ``y_training`` may be None.
+    bootstrap_init, on_transformed, force_all_finite : bool
+        As in modAL.
+    **fit_kwargs
+        Passed to the estimator's ``fit``.
+
+    Attributes
+    ----------
+    X_training, y_training
+        What has been labelled so far, in order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.strategies import margin
+    >>> X, y = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
+    >>> learner = ActiveLearner(LogisticRegression(), margin, X_training=X, y_training=y)
+    >>> pool = np.array([[0.5], [2.1], [3.5]])
+    >>> indices, samples = learner.query(pool)
+    >>> learner.teach(samples, np.array([1]))
+    >>> indices, len(learner.y_training)
+    (array([1]), 5)
+    """
+
+    _wants_metrics = False  # True while a query with return_metrics runs: see skal.compat.modal.expects_metrics
+
+    def __init__(
+        self,
+        estimator: Any,
+        query_strategy: Callable[..., Any] = uncertainty_sampling,
+        X_training: Any = None,
+        y_training: Any = None,
+        bootstrap_init: bool = False,
+        on_transformed: bool = False,
+        force_all_finite: bool = True,
+        **fit_kwargs: Any,
+    ) -> None:
+        if not callable(query_strategy):
+            raise InvalidTypeError(
+                parameter_message(
+                    "ActiveLearner",
+                    "query_strategy",
+                    "callable",
+                    query_strategy,
+                    "Pass for example skal.strategies.entropy.",
+                )
+            )
+        self.estimator = estimator
+        self.query_strategy = query_strategy
+        self.X_training = None
+        self.y_training = None
+        self.bootstrap_init = bootstrap_init
+        self.on_transformed = on_transformed
+        self.force_all_finite = force_all_finite
+        if X_training is not None:
+            self.fit(X_training, y_training, bootstrap=bootstrap_init, **fit_kwargs)
+
+    def query(self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False, **query_kwargs: Any) -> tuple:
+        """Ask the strategy, once, which samples of the pool to label.
+
+        Parameters
+        ----------
+        X_pool : array-like, tensor, memory map, Dataset, data frame, or dict of arrays
+        n_instances : int, default=1
+        return_metrics : bool, default=False
+            Whether to return the strategy's metrics too (None if it has none).
+        **query_kwargs
+            Passed to the strategy.
+
+        Returns
+        -------
+        indices : (n_instances,) int64 array
+        samples : the chosen rows, in the type of X_pool (a ``Subset`` of a Dataset)
+        metrics : only with ``return_metrics=True``
+        """
+        self._wants_metrics = return_metrics
+        try:
+            answer = self.query_strategy(self, X_pool, n_instances=n_instances, **query_kwargs)
+        finally:
+            del self._wants_metrics
+        indices, metrics = answer if isinstance(answer, tuple) else (answer, None)
+        indices = _checked_indices(indices, n_rows(X_pool, "X_pool"), n_instances, self.query_strategy)
+        samples = take_rows(X_pool, indices)
+        return (indices, samples, metrics) if return_metrics else (indices, samples)
+
+    def fit(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
+        """Forget all labels and fit the estimator on these."""
+        self._check_labelled(X, y)
+        self.X_training, self.y_training = X, y
+        return self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
+
+    def teach(
+        self, X: Any, y: Any, bootstrap: bool = False, only_new: bool = False, fit: bool = True, **fit_kwargs: Any
+    ) -> None:
+        """Add labelled samples and train on all of them.
+
+        Parameters
+        ----------
+        X, y : the new samples and their labels
+        bootstrap : bool, default=False
+            Train on a bootstrap sample.
+        only_new : bool, default=False
+            Train on the new samples alone (they are remembered all the same).
+        fit : bool, default=True
+            With False the labels are added and nothing is trained.
+        **fit_kwargs
+            Passed to the estimator's ``fit``.
+        """
+        self._add_training_data(X, y)
+        if not fit:
+            return
+        if only_new:
+            self._fit_on_new(X, y, bootstrap=bootstrap, **fit_kwargs)
+        else:
+            self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
+
+    def _add_training_data(self, X: Any, y: Any) -> None:
+        self._check_labelled(X, y)
+        if self.X_training is None:
+            self.X_training, self.y_training = X, y
+            return
+        if (self.y_training is None) != (y is None):
+            raise InvalidTypeError(
+                f"The y given to teach must be {'None' if self.y_training is None else 'labels'}, as for the samples "
+                f"taught so far. Got {shorten(y)} instead. Keep the labels either in y or in the Dataset."
+            )
+        try:
+            X_all = concat_rows(self.X_training, X)
+            y_all = None if y is None else concat_rows(self.y_training, y)
+        except (ValueError, RuntimeError) as error:
+            raise InvalidParameterError(
+                f"The samples given to teach must have the shape of those taught so far ({_shape(self.X_training)}). "
+                f"Got {_shape(X)} instead. Reshape them; a single sample needs a leading dimension of 1. ({error})"
+            ) from error
+        self.X_training, self.y_training = X_all, y_all
+
+    def _fit_to_known(self, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
+        return self._fit(self.X_training, self.y_training, bootstrap, fit_kwargs)
+
+    def _fit_on_new(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
+        return self._fit(X, y, bootstrap, fit_kwargs)
+
+    def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict) -> ActiveLearner:
+        if bootstrap:
+            rows = np.random.choice(n_rows(X), n_rows(X), replace=True)
+            X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)
+        self.estimator.fit(_in_memory(X), y, **fit_kwargs)
+        return self
+
+    def _check_labelled(self, X: Any, y: Any) -> None:
+        n_samples = n_rows(X, "X")
+        if y is None and not isinstance(X, Dataset):
+            raise InvalidTypeError(
+                "The y of the labelled samples must be given. Got None instead. "
+                "Pass one label per sample; only a Dataset of (x, y) pairs brings its own."
+            )
+        if n_samples == 0:
+            raise InvalidParameterError(
+                "The X of the labelled samples must hold at least one sample. Got none. Skip teach when nothing is new."
+            )
+        if y is not None and n_rows(y, "y") != n_samples:
+            raise InvalidParameterError(
+                f"The y of the labelled samples must have one label for each of the {n_samples} samples. "
+                f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
+            )
+        if self.force_all_finite and not isinstance(X, Dataset):
+            check_finite(X, "X")
+
+
+def _in_memory(X: Any) -> Any:
+    """A copy of a read-only memory map, which torch cannot share; anything else as it is."""
+    if isinstance(X, Mapping):
+        return {key: _in_memory(value) for key, value in X.items()}
+    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
+
+
+def _shape(X: Any) -> str:
+    if isinstance(X, Mapping):
+        return str({key: _shape(value) for key, value in X.items()})
+    return str(tuple(X.shape)) if hasattr(X, "shape") else type(X).__name__
+
+
+def _checked_indices(indices: Any, n_pool: int, n_instances: int, strategy: Any) -> np.ndarray:
+    """Indices as a flat int64 array, refused if they cannot be used."""
+    name = getattr(strategy, "__name__", type(strategy).__name__)
+    if isinstance(indices, torch.Tensor):
+        indices = indices.cpu().numpy()
+    array = np.atleast_1d(np.asarray(indices))
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidQueryError(
+            f"The query strategy {name} must return a flat array of integer indices. Got {shorten(indices)} instead. "
+            "Return positions in X_pool."
+        )
+    array = array.astype(np.int64)
+    if len(array) != n_instances or len(set(array.tolist())) != n_instances:
+        raise InvalidQueryError(
+            f"The query strategy {name} must return n_instances={n_instances} distinct indices. "
+            f"Got {shorten(array.tolist())} instead. Remove the duplicates and return as many as were asked for."
+        )
+    if array.min() < 0 or array.max() >= n_pool:
+        raise InvalidQueryError(
+            f"The query strategy {name} must return indices in 0 … {n_pool - 1}. Got {shorten(array.tolist())} "
+            "instead. Return positions in X_pool, not in another set."
+        )
+    return array

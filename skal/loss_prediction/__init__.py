@@ -1,0 +1,5 @@
+"""Networks that learn to predict their own loss, for :class:`skal.strategies.LearningLoss`."""
+
+from skal.loss_prediction._classifier import LossPredictingModule, LossPredictionClassifier, ranking_loss
+
+__all__ = ["LossPredictingModule", "LossPredictionClassifier", "ranking_loss"]

@@ -1,0 +1,269 @@
+"""NPC: query the batch that keeps the tangent kernel best conditioned (Kong et al. 2022)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from skal._core.cost import Passes
+from skal.base import QueryStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError, RankDeficiencyWarning, parameter_message
+from skal.strategies._npc._candidates import RIDGE, CandidateKernel, distinct_rows
+from skal.strategies._npc._spectral import draw_batches, greedy_logdet, greedy_search
+from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
+from skal.validation import check_choice, check_integer, check_memory, make_generator
+
+__all__ = ["NPC", "npc"]
+
+KERNELS = ["pntk", "last_layer", "logit", "trace"]
+
+
+class NPC(QueryStrategy):
+    """Query the batch with the largest smallest eigenvalue of the tangent kernel on labelled set and batch together.
+
+    Gradient descent on a wide network with squared loss converges at a rate that this eigenvalue bounds from below.
+    The search over random batches is exact: it returns the batch that an eigenvalue computation for every candidate
+    would return, at a fraction of the cost.
+
+    Exact copies count once: a batch holds no two, and none of a labelled sample, while other samples remain.
+
+    Parameters
+    ----------
+    kernel : {"pntk", "last_layer", "logit", "trace"}, default="pntk"
+        ``pntk``, ``logit`` and ``trace`` are those of :func:`skal.tangent.tangent_kernel` in all trainable parameters.
+        ``last_layer``, the paper's, is the trace in the last layer's parameters: of rank d + 1 for d inputs of that
+        layer, so that it cannot tell batches apart once labelled set and batch together are larger.
+    search : {"random", "greedy"}, default="random"
+        ``random`` takes the best of ``n_candidates`` random batches. ``greedy`` adds one sample after the other, each
+        the one that keeps the eigenvalue highest.
+    n_candidates : int or None, default=None
+        Number of random batches; None is the pool's size, 1000 at most. For ``greedy`` the number of random samples
+        to choose from; None is the whole pool up to 1000 or five batches.
+    n_features : int or None, default=None
+        None searches with the exact kernel. A number k lets a sketch of that length propose a batch first; the others
+        are then held against its exact eigenvalue, so that the answer is the same. Only the batches that the
+        kernel between labelled set and pool cannot rule out have their own part of the exact kernel computed. Without
+        effect for ``greedy``, and where k is not larger than labelled set and batch together.
+    backend : {"auto", "structured", "backpack", "func"}, default="auto"
+        How per-sample gradients are computed; see :mod:`skal.tangent`.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``; None is 1 GB. Candidates whose kernel does not fit are searched
+        group by group.
+    random_state : None, int, Generator or RandomState, default=None
+        For the candidates, and the sketch.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
+    Warns
+    -----
+    RankDeficiencyWarning
+        If the kernel's rank is too low for any batch to have a non-zero eigenvalue, by its size or by its spectrum.
+        The batch is then the one with the largest ``log det(K + ρI)``, ρ = 0.001 times the mean diagonal.
+
+    Notes
+    -----
+    The metrics of a batch are the winning eigenvalue, for every sample of it; with ``greedy`` the eigenvalue after each
+    sample, the last of which is the batch's; 0 where it is zero up to rounding.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import MLP
+    >>> from skal.strategies import NPC, npc
+    >>> digits = load("digits")
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> learner = ActiveLearner(net, NPC(n_candidates=20, random_state=0), digits.X_train[:20], digits.y_train[:20])
+    >>> X_pool = digits.X_train[20:220]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    >>> bool((npc(learner, X_pool, 5, n_candidates=20, random_state=0) == indices).all())  # the same, as a function
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str = "pntk",
+        search: str = "random",
+        n_candidates: int | None = None,
+        n_features: int | None = None,
+        backend: str = "auto",
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.search = search
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.backend = backend
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @property
+    def draws_from_pool(self) -> bool:  # type: ignore[override]
+        """Whether the answer comes from random draws: of batches, or of the samples that greedy chooses from.
+
+        Greedy search draws by itself, too, where the pool is larger than what it looks at.
+        """
+        return self.search == "random" or self.n_candidates is not None
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        owner = type(self).__name__
+        check_choice(owner, "kernel", self.kernel, KERNELS)
+        check_choice(owner, "search", self.search, ["random", "greedy"])
+        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
+        check_integer(owner, "n_candidates", self.n_candidates, 1, optional=True)
+        check_integer(owner, "n_features", self.n_features, 1, optional=True)
+
+    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        super()._check_n_instances(n_instances, n_pool)
+        if self.search == "greedy" and self.n_candidates is not None and n_instances > self.n_candidates:
+            raise InvalidParameterError(
+                parameter_message(
+                    type(self).__name__,
+                    "n_instances",
+                    f"at most n_candidates ({self.n_candidates}), the samples that search='greedy' chooses from",
+                    n_instances,
+                    "Ask for fewer samples, or raise n_candidates.",
+                )
+            )
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        network, engine = context.logit_network, self._engine(context)
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        seen: set[bytes] = set()
+        labelled = context.labelled if context.n_labelled else None
+        if labelled is not None:
+            labelled = labelled.take(distinct_rows(network, labelled, self.batch_size, seen))
+        distinct = distinct_rows(network, context.pool, self.batch_size, seen)
+        if len(distinct) < n_instances:  # all that are distinct, and as many copies as it takes
+            copies = np.setdiff1d(np.arange(context.n_pool), distinct)
+            return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
+        kind = "trace" if self.kernel == "last_layer" else self.kernel
+        kernel = CandidateKernel(engine, context.pool, labelled, kind, memory // 2)
+        max_rank = self._max_rank(engine, context)
+        generator = make_generator(type(self).__name__, self.random_state)
+        if self.search == "greedy":
+            n_points = self.n_candidates or max(1000, 5 * n_instances)
+            if n_points < len(distinct):
+                distinct = np.sort(generator.choice(distinct, n_points, replace=False))
+            return self._greedy(kernel, max_rank, distinct, n_instances)
+        n_candidates = self.n_candidates or min(context.n_pool, 1000)
+        batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
+        return self._random(kernel, max_rank, batches, generator)
+
+    def _engine(self, context: QueryContext) -> TangentEngine:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        return TangentEngine(
+            context.logit_network,
+            context.pool,
+            backend=self.backend,
+            layers="last" if self.kernel == "last_layer" else "all",
+            batch_size=self.batch_size,
+            max_memory=max(1, memory // 2),
+            owner=type(self).__name__,
+        )
+
+    def _points(self, n: int, n_instances: int) -> int:
+        """How many samples of n the candidates hold, on average: each of m random batches misses one by 1 − b/n."""
+        if self.search == "greedy":
+            return min(n, self.n_candidates or max(1000, 5 * n_instances))
+        n_candidates = self.n_candidates or min(n, 1000)
+        return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        """Each set's gradients once to be kept and once to be compared, and the labelled ones' with the points'."""
+        u, labelled = self._points(n, n_instances), context.n_labelled
+        times = context.n_classes if self.kernel in ("trace", "last_layer") else 1
+        pool, own = (3 if labelled else 2) * u, 3 * labelled
+        return Passes(pool, times * pool, own, times * own)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        u = self._points(n, n_instances) + context.n_labelled
+        return 96 * n + min(memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
+
+    def _work(self, n: int, n_instances: int) -> float:
+        return float(self._points(n, n_instances)) ** 2
+
+    def _max_rank(self, engine: TangentEngine, context: QueryContext) -> int:
+        """The dimension of the space in which the gradients lie."""
+        if self.kernel == "last_layer":
+            last, layer = context.last_layer, context.last_layer.layer
+            if isinstance(layer, nn.Linear) and last.width == layer.in_features:
+                bias = layer.bias is not None and layer.bias.requires_grad
+                return last.width * layer.weight.requires_grad + bias
+        per_parameter = engine.n_classes if self.kernel in ("trace", "last_layer") else 1
+        return per_parameter * sum(engine.sizes.values())
+
+    def _random(
+        self, kernel: CandidateKernel, max_rank: int, batches: np.ndarray, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        b = batches.shape[1]
+        rank = None
+        if kernel.n + b <= max_rank:
+            winner, value = None, -np.inf
+            if self.n_features is not None and self.n_features > kernel.n + b:
+                winner, value = kernel.proposed(batches, self.n_features, int(generator.integers(2**31)))
+            rivals = batches if winner is None else kernel.not_ruled_out(batches, value)
+            winner, value = kernel.best(rivals, value, winner)
+            rank = kernel.rank(batches[0] if winner is None else winner)
+            if winner is not None and rank == kernel.n + b:
+                return winner, np.full(b, value)
+        self._warn(kernel.n, b, max_rank, rank)
+        return kernel.largest_logdet(batches), np.zeros(b)
+
+    def _greedy(
+        self, kernel: CandidateKernel, max_rank: int, points: np.ndarray, n_instances: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        K_LU, K_UU = kernel.exact(points)
+        rank = None
+        if kernel.n + n_instances <= max_rank:
+            picked, values = greedy_search(kernel.K_LL, K_LU, K_UU, n_instances)
+            rank = kernel.rank(points[picked])
+            if rank == kernel.n + n_instances:
+                return points[picked], values
+        self._warn(kernel.n, n_instances, max_rank, rank)
+        ridge = RIDGE * float(np.concatenate([kernel.K_LL.diagonal(), K_UU.diagonal()]).mean())
+        return points[greedy_logdet(kernel.K_LL, K_LU, K_UU, n_instances, ridge)], np.zeros(n_instances)
+
+    def _warn(self, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
+        if rank is None:
+            found = f"Got the rank {max_rank} at most, from the sizes of the network."
+        else:
+            found = f"Got the rank {rank}, up to rounding, for the best of the candidates."
+        remedies = {
+            "last_layer": "Use kernel='pntk', which takes all layers.",
+            "trace": "Query fewer samples at a time, or use a wider network.",
+        }
+        warnings.warn(
+            f"The {self.kernel} kernel of NPC must have the rank {n + n_instances} to tell batches apart ({n} distinct "
+            f"labelled samples and {n_instances} to query). {found} Every smallest eigenvalue is zero, so the batch is "
+            "chosen by the log-determinant with a ridge instead. "
+            + remedies.get(self.kernel, "Use kernel='trace', query fewer samples at a time, or use a wider network."),
+            RankDeficiencyWarning,
+            stacklevel=2,
+        )
+
+
+npc = query_function(NPC, "npc", __name__)

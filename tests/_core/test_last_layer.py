@@ -1,0 +1,211 @@
+"""Tests of skal._core.last_layer: found in any architecture, by hooks alone."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skal._core.last_layer import embeddings, find_last_layer
+from skal._core.network import Network
+from skal._core.samples import Samples
+from skal.exceptions import OutputError, UnsupportedLayerError
+from skal.nets import CNN, MLP, ConvNet, ResNet18
+
+
+class Block(nn.Module):
+    """A residual block as torchvision writes it: in-place ReLU and ``+=``."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += identity
+        return self.relu(out)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)  # defined first, called last
+        self.stem = nn.Conv2d(1, 4, 3)
+        self.blocks = nn.Sequential(Block(4), Block(4))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x):
+        return self.fc(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))
+
+
+class UnusedAfterHead(Residual):
+    """Layers that come after the head in ``named_modules`` and are never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.auxiliary = nn.Linear(4, 7)
+        self.more = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True, dropout=0.1)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embed(x[:, 0])).mean(dim=1))
+
+
+class InPlaceAfterHead(MLP):
+    """Overwrites what the head returned."""
+
+    def forward(self, x):
+        return super().forward(x).mul_(2.0)
+
+
+class OverwritesFeatures(MLP):
+    """Overwrites what the head received, after it has been used."""
+
+    def forward(self, x):
+        features = self.features(x)
+        logits = self.fc(features)
+        features.zero_()
+        return logits
+
+
+IMAGES = np.random.default_rng(0).normal(size=(9, 1, 8, 8)).astype(np.float32)
+FOUND = [
+    (lambda: MLP((1, 8, 8), 3, hidden=(16, 12)), "fc", 12),
+    (lambda: CNN(1, 3, 8, dropout=0.5), "fc3", 84),
+    (lambda: ConvNet(1, 3, width=6), "fc", 6),
+    (lambda: ResNet18(in_channels=1, n_classes=3, width=4), "fc", 32),
+    (Residual, "fc", 4),
+    (UnusedAfterHead, "fc", 4),
+    (Transformer, "head", 8),
+    (lambda: OverwritesFeatures((1, 8, 8), 3, hidden=(16,)), "fc", 16),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), "3", 5),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), "1", 64),
+]
+
+
+def count_hooks(module):
+    return sum(
+        len(hooks) for m in module.modules() for name, hooks in vars(m).items() if name.endswith("_hooks") and hooks
+    )
+
+
+@pytest.mark.parametrize(("make", "name", "width"), FOUND)
+def test_last_layer_is_found(make, name, width):
+    torch.manual_seed(0)
+    module = make()
+    module.train()
+    forward, hooks = type(module).forward, count_hooks(module)
+    network, samples = Network(module), Samples(IMAGES)
+    last = find_last_layer(network, samples)
+    assert (last.name, last.width) == (name, width)
+    assert last.layer is module.get_submodule(last.name)
+    assert last.gives_logits
+
+    features, logits = embeddings(network, samples, 4, last)
+    assert features.shape == (9, last.width)
+    # the proof that these are the layer's inputs: it maps them to the network's output
+    with torch.no_grad():
+        rebuilt = last.layer(features)
+        expected = module.eval()(torch.from_numpy(IMAGES))
+    torch.testing.assert_close(rebuilt, logits)
+    torch.testing.assert_close(logits, expected)
+    assert count_hooks(module) == hooks
+    assert type(module).forward is forward
+    assert "forward" not in vars(module)
+
+
+def test_the_users_hooks_stay():
+    module = MLP(4, 3, hidden=(5,))
+    calls = []
+    module.fc.register_forward_hook(lambda *_: calls.append(1))
+    network, samples = Network(module), Samples(np.ones((3, 4), dtype=np.float32))
+    last = find_last_layer(network, samples)
+    embeddings(network, samples, 2, last)
+    assert len(module.fc._forward_hooks) == 1
+    assert len(calls) == 3  # one pass to find it, two batches
+
+
+@pytest.mark.parametrize("make", [lambda: MLP(4, 3, hidden=(5,)), Residual])
+def test_hooks_are_removed_after_an_error(make):
+    module = make()
+    network, samples = Network(module), Samples(np.ones((3, 2), dtype=np.float32))  # one of a wrong shape
+    before = count_hooks(module)
+    with pytest.raises(RuntimeError, match=r"shape|dimension|size"):
+        find_last_layer(network, samples)
+    assert count_hooks(module) == before
+
+
+def test_hooks_are_removed_when_outputs_are_refused():
+    module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
+    network, samples = Network(net), Samples(np.ones((3, 4), dtype=np.float32))
+    last = find_last_layer(network, samples)
+    with pytest.raises(OutputError, match="must return logits"):
+        embeddings(network, samples, 2, last)
+    assert count_hooks(net.module_) == 0
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1)])
+def test_a_softmax_after_the_last_layer_is_seen_through(end):
+    module = nn.Sequential(nn.Linear(4, 3), end)
+    last = find_last_layer(Network(module), Samples(np.ones((2, 4), dtype=np.float32)))
+    assert last.name == "0"
+    assert last.gives_logits
+
+
+@pytest.mark.parametrize("module", [InPlaceAfterHead(4, 3, hidden=(5,)), nn.Sequential(nn.Linear(4, 3), nn.Tanh())])
+def test_what_changes_the_outputs_afterwards_is_noticed(module):
+    last = find_last_layer(Network(module), Samples(np.ones((2, 4), dtype=np.float32)))
+    assert not last.gives_logits
+
+
+def test_a_module_without_layers_is_refused():
+    class Own(nn.Module):
+        def forward(self, x):
+            return x[:, :2]
+
+    with pytest.raises(UnsupportedLayerError, match=r"at least one layer .* Got Own, .* Use layers"):
+        find_last_layer(Network(Own()), Samples(np.ones((2, 4), dtype=np.float32)))
+
+
+class CallsByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(input=torch.relu(self.body(x)))
+
+
+def test_a_layer_that_is_called_by_the_name_of_its_argument_is_seen():
+    network, samples = Network(CallsByName()), Samples(np.random.default_rng(0).normal(size=(7, 5)).astype("float32"))
+    last = find_last_layer(network, samples)
+    assert (last.name, last.width, last.gives_logits) == ("head", 4, True)
+    features, logits = embeddings(network, samples, 3, last)
+    expected = torch.relu(network.module.body(torch.as_tensor(samples.X)))
+    torch.testing.assert_close(features, expected.detach())
+    torch.testing.assert_close(logits, network.module.head(expected).detach())
+
+
+class ReturnsADict(CallsByName):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+def test_outputs_that_are_no_tensor_are_refused_by_name():
+    with pytest.raises(OutputError, match="Got dict instead"):
+        find_last_layer(Network(ReturnsADict()), Samples(np.zeros((3, 5), dtype="float32")))

@@ -1,0 +1,298 @@
+"""Tests of skal._core.network: a module as a map to logits, left as it was found."""
+
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from skal._core.network import Network, evaluating, preserved_rng
+from skal._core.samples import Samples
+from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError
+from skal.nets import MLP, SquaredLoss
+
+X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+
+
+def linear(n_in=4, n_out=3):
+    with preserved_rng():
+        torch.manual_seed(0)
+        return nn.Linear(n_in, n_out)
+
+
+def all_logits(network, X, batch_size=5, **kwargs):
+    return network.forward(Samples(X, **kwargs), batch_size, network.to_logits)
+
+
+def test_rng_states_come_back_even_after_an_error():
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+
+    def draw():
+        with preserved_rng():
+            random.random(), np.random.rand(), torch.rand(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        draw()
+    assert random.getstate() == states[0]
+    assert np.array_equal(np.random.get_state()[1], states[1])
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_evaluating_restores_flags_and_buffers_even_after_an_error():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())
+    module[2].eval()
+    mean = module[1].running_mean.clone()
+
+    def spoil():
+        with evaluating(module):
+            assert not any(submodule.training for submodule in module.modules())
+            module.train()
+            module(torch.randn(6, 4))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        spoil()
+    assert [submodule.training for submodule in module.modules()] == [True, True, True, False]
+    assert torch.equal(module[1].running_mean, mean)
+    assert module[1].num_batches_tracked == 0
+
+
+def test_evaluating_takes_a_module_without_parameters():
+    with evaluating(nn.ReLU()):
+        pass
+
+
+def test_evaluating_switches_autocast_off():
+    with torch.autocast("cpu", dtype=torch.bfloat16), evaluating(module := linear()):
+        assert module(torch.ones(1, 4)).dtype == torch.float32
+
+
+def test_a_bare_module_gives_logits():
+    module = linear()
+    expected = X.astype(float) @ module.weight.detach().double().numpy().T + module.bias.detach().double().numpy()
+    logits = all_logits(Network(module), X)
+    assert not logits.requires_grad
+    np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@given(st.integers(1, 20))
+def test_any_batch_size_gives_the_same(batch_size):
+    network = Network(linear())
+    np.testing.assert_allclose(all_logits(network, X, batch_size), all_logits(network, X, 12), rtol=1e-5, atol=1e-6)
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return X[i], i % 3
+
+
+def as_memory_map(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+
+CONTAINERS = {
+    "float64": lambda _: X.astype(np.float64),
+    "tensor": lambda _: torch.from_numpy(X),
+    "float64 tensor": lambda _: torch.from_numpy(X).double(),
+    "list": lambda _: X.tolist(),
+    "memory map": as_memory_map,
+    "read-only": lambda _: np.broadcast_to(X, X.shape),
+    "reversed view": lambda _: X[::-1].copy()[::-1],
+    "Dataset": lambda _: Rows(),
+    "TensorDataset": lambda _: TensorDataset(torch.from_numpy(X)),
+}
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize("skorch_net", [True, False])
+def test_containers_give_the_same(make, skorch_net, tmp_path):
+    network = Network(linear())
+    expected = all_logits(network, X)
+    if skorch_net:
+        net = NeuralNetClassifier(linear(), criterion=nn.CrossEntropyLoss).initialize()
+        network = Network(net)
+    np.testing.assert_allclose(all_logits(network, make(tmp_path)), expected, rtol=1e-6, atol=1e-6)
+    rows = np.array([7, 1, 1, 4])
+    np.testing.assert_allclose(all_logits(network, make(tmp_path), 3, rows=rows), expected[rows], rtol=1e-6, atol=1e-6)
+
+
+def test_frames_reach_a_bare_module():
+    np.testing.assert_allclose(all_logits(Network(linear()), pd.DataFrame(X)), all_logits(Network(linear()), X))
+
+
+def test_integers_stay_integers():
+    embedding = nn.Sequential(nn.Embedding(5, 3), nn.Flatten())
+    tokens = np.array([[0], [4], [2]])
+    assert torch.equal(all_logits(Network(embedding), tokens), embedding[0].weight[[0, 4, 2]].detach())
+
+
+def test_text_is_refused():
+    with pytest.raises(InvalidTypeError, match=r"must be numbers\. Got an array of dtype .* instead\. Encode"):
+        all_logits(Network(linear()), np.array([["a"] * 4]))
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = linear(2), linear(2)
+
+    def forward(self, left, right):
+        return self.left(left) - self.right(right)
+
+
+def test_dicts_are_keyword_arguments():
+    module = TwoInputs()
+    inputs = {"right": X[:, :2], "left": torch.from_numpy(X[:, 2:])}
+    expected = module(torch.from_numpy(X[:, 2:]), torch.from_numpy(X[:, :2])).detach()
+    for net in (module, NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()):
+        np.testing.assert_allclose(all_logits(Network(net), inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_of_several_outputs_counts():
+    class WithAuxiliary(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), torch.zeros(1)
+
+    assert all_logits(Network(WithAuxiliary(4, 3)), X).shape == (12, 3)
+
+
+def test_a_net_with_its_own_collate_function_is_respected():
+    def doubled(items):
+        inputs, targets = zip(*items, strict=True)
+        return 2 * torch.as_tensor(np.stack(inputs)), torch.as_tensor(targets)
+
+    settings = {"criterion": nn.CrossEntropyLoss, "iterator_valid__collate_fn": doubled}
+    net = NeuralNetClassifier(linear(), **settings).initialize()
+    expected = all_logits(Network(linear()), 2 * X)
+    np.testing.assert_allclose(all_logits(Network(net), X), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(net.forward(X), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_other_parameters_can_be_put_in():
+    network = Network(linear())
+    zeros = {name: torch.zeros_like(p) for name, p in network.trainable().items()}
+    assert network.logits(torch.ones(2, 4), zeros).abs().max() == 0
+    assert network.logits(torch.ones(2, 4)).abs().max() > 0
+
+
+def test_trainable_parameters_leave_out_frozen_and_count_tied_ones_once():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    module[2].weight.requires_grad_(False)
+    assert list(Network(module).trainable()) == ["0.weight", "0.bias", "1.bias", "2.bias"]
+
+
+def test_dtype_and_device_are_the_parameters():
+    network = Network(linear().double())
+    assert network.dtype == torch.float64
+    assert network.device.type == "cpu"
+    assert all_logits(network, X).dtype == torch.float64
+    assert Network(nn.ReLU()).dtype == torch.float32
+
+
+def test_nll_loss_takes_the_logarithm_of_probabilities():
+    logits = all_logits(Network(linear()), X)
+    net = NeuralNetClassifier(nn.Sequential(linear(), nn.Softmax(-1))).initialize()
+    network = Network(net)
+    np.testing.assert_allclose(all_logits(network, X), torch.log_softmax(logits, -1), atol=1e-5)
+    proba = network.forward(Samples(X), 5, network.to_proba)
+    np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
+    np.testing.assert_allclose(proba, torch.softmax(logits, -1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("end", [nn.Identity(), nn.Flatten(0)], ids=["(n, 1)", "(n,)"])
+def test_a_binary_net_has_the_logits_0_and_z(end):
+    net = NeuralNetBinaryClassifier(nn.Sequential(linear(4, 1), end)).initialize()
+    network = Network(net)
+    logits = all_logits(network, X)
+    np.testing.assert_allclose(logits[:, 1], linear(4, 1)(torch.from_numpy(X)).detach()[:, 0], rtol=1e-5, atol=1e-6)
+    assert (logits[:, 0] == 0).all()
+    proba = network.forward(Samples(X), 5, network.to_proba)
+    np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
+    np.testing.assert_allclose(torch.softmax(logits, -1), proba, rtol=1e-4, atol=1e-6)
+
+
+def test_squared_loss_gets_a_softmax_unless_the_user_says_otherwise():
+    net = NeuralNetClassifier(linear(), criterion=SquaredLoss).initialize()
+    network = Network(net)
+    outputs = all_logits(network, X)
+    np.testing.assert_allclose(network.to_proba(outputs), torch.softmax(outputs, -1))
+    net.set_params(predict_nonlinearity=torch.sigmoid)
+    np.testing.assert_allclose(network.to_proba(outputs), torch.sigmoid(outputs))
+
+
+def test_a_compiled_criterion_is_looked_through():
+    net = NeuralNetClassifier(nn.Sequential(linear(), nn.Softmax(-1))).initialize()
+    net.criterion_ = torch.compile(net.criterion_, backend="eager")
+    assert isinstance(Network(net).criterion, nn.NLLLoss)
+
+
+def test_what_is_not_a_network_is_refused():
+    with pytest.raises(NoNetworkError, match=r"Got LogisticRegression instead\. Wrap"):
+        Network(LogisticRegression())
+    with pytest.raises(NotFittedError, match=r"Got an unfitted NeuralNet instead\. Call fit"):
+        Network(NeuralNet(MLP, criterion=nn.MSELoss))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [torch.zeros(3), torch.zeros(3, 1), torch.zeros(3, 2, 2), [1, 2]],
+    ids=["vector", "one column", "three axes", "list"],
+)
+def test_outputs_of_another_shape_are_refused(output):
+    with pytest.raises(OutputError, match=r"shape \(n_samples, n_classes >= 2\)\. Got .* instead\. Give"):
+        Network(linear()).check_output(output)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_outputs_that_are_not_finite_are_refused(bad):
+    output = torch.zeros(3, 2)
+    output[1, 1] = bad
+    with pytest.raises(NonFiniteError, match="outputs must be finite"):
+        Network(linear()).check_output(output)
+
+
+def test_probabilities_and_logits_are_told_apart():
+    logits, probabilities = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.full((6, 3), 1 / 3)
+    cross_entropy = Network(NeuralNetClassifier(linear(), criterion=nn.CrossEntropyLoss).initialize())
+    cross_entropy.check_output(logits)
+    with pytest.raises(OutputError, match=r"With criterion CrossEntropyLoss the module must return logits"):
+        cross_entropy.check_output(probabilities)
+    nll = Network(NeuralNetClassifier(linear()).initialize())
+    nll.check_output(probabilities)
+    with pytest.raises(OutputError, match="With criterion NLLLoss the module must return probabilities"):
+        nll.check_output(logits)
+    with pytest.raises(OutputError, match="NLLLoss"):
+        nll.check_output(torch.log(probabilities))
+    # a bare module has no criterion, and squared errors fit outputs to one-hot rows
+    Network(linear()).check_output(probabilities)
+    Network(NeuralNetClassifier(linear(), criterion=SquaredLoss).initialize()).check_output(probabilities)
+
+
+def test_nonfinite_items_of_a_dataset_are_named_by_their_place():
+    spoilt = X.copy()
+    spoilt[9, 0] = np.nan
+    dataset = TensorDataset(torch.from_numpy(spoilt))
+    net = NeuralNetClassifier(linear(), criterion=nn.CrossEntropyLoss).initialize()
+    for network in (Network(net), Network(linear())):
+        with pytest.raises(NonFiniteError, match=r"X .* row 9\."):
+            all_logits(network, dataset, 4)
+        with pytest.raises(NonFiniteError, match=r"row 9\."):
+            all_logits(network, dataset, 2, rows=np.array([0, 1, 9]))
+
+
+def test_the_number_of_classes_comes_from_the_output():
+    assert Network(linear(4, 7)).n_classes(Samples(X)) == 7
+    assert Network(NeuralNetBinaryClassifier(linear(4, 1)).initialize()).n_classes(Samples(X)) == 2
