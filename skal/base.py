@@ -18,8 +18,8 @@ from skal._core.network import preserved_rng
 from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, NonFiniteError, parameter_message
-from skal.validation import check_integer, check_memory, check_n_jobs, check_random_state, make_generator
+from skal.exceptions import InvalidParameterError, NonFiniteError
+from skal.validation import check_integer, check_n_jobs, check_seed, make_generator, parse_memory
 
 __all__ = ["QueryStrategy", "ScoreStrategy", "query_function", "top"]
 
@@ -138,9 +138,9 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         if "subset" in params:
             check_integer(owner, "subset", params["subset"], 1, optional=True)
         if "max_memory" in params:
-            check_memory(owner, "max_memory", params["max_memory"])
+            parse_memory(owner, "max_memory", params["max_memory"])
         if "random_state" in params:
-            check_random_state(owner, params["random_state"])
+            check_seed(owner, params["random_state"])
         if "n_jobs" in params:
             check_n_jobs(owner, params["n_jobs"])
         if "verbose" in params:
@@ -163,25 +163,21 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         owner = type(self).__name__
         check_integer(owner, "n_instances", n_instances, 1, remedy="Ask for at least one sample.")
         if n_instances > n_pool:
-            raise InvalidParameterError(
-                parameter_message(
-                    owner,
-                    "n_instances",
-                    f"at most the size of the pool ({n_pool})",
-                    n_instances,
-                    "Ask for fewer samples, or pass a larger pool.",
-                )
+            raise InvalidParameterError.for_parameter(
+                owner,
+                "n_instances",
+                f"at most the size of the pool ({n_pool})",
+                n_instances,
+                "Ask for fewer samples, or pass a larger pool.",
             )
         subset = self.get_params(deep=False).get("subset")
         if subset is not None and n_instances > subset:
-            raise InvalidParameterError(
-                parameter_message(
-                    owner,
-                    "n_instances",
-                    f"at most subset ({subset}), the number of samples that take part",
-                    n_instances,
-                    "Ask for fewer samples, or raise subset.",
-                )
+            raise InvalidParameterError.for_parameter(
+                owner,
+                "n_instances",
+                f"at most subset ({subset}), the number of samples that take part",
+                n_instances,
+                "Ask for fewer samples, or raise subset.",
             )
 
     def _subset_rows(self, n_pool: int) -> np.ndarray | None:

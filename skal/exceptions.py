@@ -6,8 +6,13 @@ Every one is a :class:`SkalError` and at the same time the built-in or scikit-le
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sklearn.exceptions import ConvergenceWarning as _SklearnConvergenceWarning
 from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = [
     "AdjustedInputWarning",
@@ -44,6 +49,18 @@ class SkalError(Exception):
     >>> issubclass(EmptyPoolError, SkalError) and issubclass(EmptyPoolError, ValueError)
     True
     """
+
+    @classmethod
+    def for_parameter(cls, owner: str, name: str, expected: str, got: object, remedy: str) -> Self:
+        """The error in the words that every parameter's error has.
+
+        Examples
+        --------
+        >>> from skal.exceptions import InvalidParameterError
+        >>> print(InvalidParameterError.for_parameter("Entropy", "subset", "an integer > 0", 0, "Leave it None."))
+        The 'subset' parameter of Entropy must be an integer > 0. Got 0 instead. Leave it None.
+        """
+        return cls(parameter_message(owner, name, expected, got, remedy))
 
 
 class InvalidParameterError(SkalError, ValueError):

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.samples import Samples
-from skal.validation import check_memory
+from skal.validation import parse_memory
 
 __all__ = ["clear", "feature_reuse", "reused"]
 
@@ -53,7 +53,7 @@ def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
     """
     global _memory
     before = _memory
-    _memory = 0 if max_memory in (0, None) else check_memory("feature_reuse", "max_memory", max_memory) or 0
+    _memory = 0 if max_memory in (0, None) else parse_memory("feature_reuse", "max_memory", max_memory) or 0
     _shrink()
     try:
         yield

@@ -14,11 +14,11 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_m
 __all__ = [
     "check_choice",
     "check_integer",
-    "check_memory",
     "check_n_jobs",
-    "check_random_state",
     "check_real",
+    "check_seed",
     "make_generator",
+    "parse_memory",
 ]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -128,10 +128,10 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> N
     """
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
-        raise InvalidParameterError(parameter_message(owner, name, expected, value, "Use one of the listed values."))
+        raise InvalidParameterError.for_parameter(owner, name, expected, value, "Use one of the listed values.")
 
 
-def check_memory(owner: str, name: str, value: Any) -> int | None:
+def parse_memory(owner: str, name: str, value: Any) -> int | None:
     """Turn a memory bound such as ``"2GB"``, ``"512MiB"`` or a number of bytes into bytes.
 
     Parameters
@@ -152,8 +152,8 @@ def check_memory(owner: str, name: str, value: Any) -> int | None:
 
     Examples
     --------
-    >>> from skal.validation import check_memory
-    >>> check_memory("NPC", "max_memory", "1.5GB")
+    >>> from skal.validation import parse_memory
+    >>> parse_memory("NPC", "max_memory", "1.5GB")
     1500000000
     """
     if value is None:
@@ -207,7 +207,7 @@ def check_n_jobs(owner: str, n_jobs: Any) -> None:
         raise InvalidParameterError(message)
 
 
-def check_random_state(owner: str, random_state: Any) -> None:
+def check_seed(owner: str, random_state: Any) -> None:
     """Refuse what :func:`make_generator` cannot take.
 
     Parameters
@@ -222,9 +222,9 @@ def check_random_state(owner: str, random_state: Any) -> None:
 
     Examples
     --------
-    >>> from skal.validation import check_random_state
-    >>> check_random_state("MyStrategy", 0)
-    >>> check_random_state("MyStrategy", "zero")
+    >>> from skal.validation import check_seed
+    >>> check_seed("MyStrategy", 0)
+    >>> check_seed("MyStrategy", "zero")
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidTypeError: The 'random_state' parameter of MyStrategy must be None, an integer >= 0, ...
@@ -261,7 +261,7 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
     >>> int(make_generator("MyStrategy", 0).integers(100)) == int(make_generator("MyStrategy", 0).integers(100))
     True
     """
-    check_random_state(owner, random_state)
+    check_seed(owner, random_state)
     if random_state is None:
         return np.random.default_rng()
     if isinstance(random_state, np.random.Generator):

@@ -449,7 +449,7 @@ BROKEN = [
     ("check_invalid_parameters", Signed(), "sign=.* must raise ValueError or TypeError"),
     ("check_invalid_parameters", BareError(), "must raise a SkalError"),
     ("check_pickle", LosesSign(), "Pickling must give the same scores"),
-    ("check_random_state", GlobalDraws(), "from random_state alone"),
+    ("check_seed", GlobalDraws(), "from random_state alone"),
     ("check_batch_size", PerBatch(), "batch_size=1 must give the same scores"),
     ("check_n_jobs", PerJob(), "n_jobs=2 must give the same batch"),
     ("check_pool_order", ByPosition(), "reordered pool must give the same scores"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.validation import check_choice, check_integer, check_memory, check_random_state, check_real, make_generator
+from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator, parse_memory
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int8(3), np.uint64(9)])
@@ -90,19 +90,19 @@ def test_true_is_not_one_among_choices():
     ],
 )
 def test_memory(text, n_bytes):
-    assert check_memory("Owner", "max_memory", text) == n_bytes
+    assert parse_memory("Owner", "max_memory", text) == n_bytes
 
 
 @pytest.mark.parametrize("value", ["", "GB", "2XB", "-1GB", "1e9", "2GB 1MB", 0, -5, "0.1B", "0GB"])
 def test_memory_values_that_mean_nothing(value):
     with pytest.raises(InvalidParameterError, match="'max_memory' parameter of Owner"):
-        check_memory("Owner", "max_memory", value)
+        parse_memory("Owner", "max_memory", value)
 
 
 @pytest.mark.parametrize("value", [1.5, True, b"2GB", object()])
 def test_memory_types_that_mean_nothing(value):
     with pytest.raises(InvalidTypeError, match="such as '2GB'"):
-        check_memory("Owner", "max_memory", value)
+        parse_memory("Owner", "max_memory", value)
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -126,7 +126,7 @@ def test_generators_are_advanced_and_reproduce(make):
     assert draws == [make_generator("Owner", again).random() for _ in range(2)]
 
 
-@pytest.mark.parametrize("check", [check_random_state, make_generator])
+@pytest.mark.parametrize("check", [check_seed, make_generator])
 @pytest.mark.parametrize(
     ("value", "error"),
     [(-1, InvalidParameterError), (0.5, InvalidTypeError), (True, InvalidTypeError), ("a", InvalidTypeError)],

@@ -28,7 +28,7 @@ from skal._lookahead.direct import DirectSolver
 from skal._lookahead.posterior import Outputs, Reading, settle_known
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.validation import make_generator
@@ -80,7 +80,7 @@ def retrained_scores(
     if reference != "network":
         expected = f"'network' with retraining={strategy.retraining!r}, where nothing is linearised"
         remedy = "Leave it at its default."
-        raise InvalidParameterError(parameter_message(context.owner, "reference", expected, reference, remedy))
+        raise InvalidParameterError.for_parameter(context.owner, "reference", expected, reference, remedy)
     seed = int(make_generator(context.owner, strategy.random_state).integers(2**31))
     retrainer = Retrainer(context, evaluation, seed=seed)
     retrain = retrainer.retrained if strategy.retraining == "retrain" else retrainer.stepped

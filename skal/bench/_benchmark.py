@@ -22,7 +22,7 @@ from skal.bench._run import Run
 from skal.bench._runner import Task, run_task
 from skal.bench._specs import describe, make_strategy
 from skal.bench._store import Store
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 
 __all__ = ["BenchmarkError", "run_benchmark"]
 
@@ -177,7 +177,7 @@ def _strategies(strategies: Sequence[str] | Mapping[str, Any]) -> Strategies:
         if not isinstance(strategy, QueryStrategy):
             expected = "names, or a mapping of names to strategies of skal.base.QueryStrategy"
             remedy = "Derive the class from QueryStrategy or ScoreStrategy."
-            raise InvalidTypeError(parameter_message("run_benchmark", "strategies", expected, entry, remedy))
+            raise InvalidTypeError.for_parameter("run_benchmark", "strategies", expected, entry, remedy)
         found[str(label)] = (strategy, net)
     return found
 

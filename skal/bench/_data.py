@@ -10,7 +10,7 @@ import numpy as np
 
 from skal.bench._protocol import Protocol
 from skal.datasets import load
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 
 __all__ = ["Data", "make_data"]
 
@@ -41,14 +41,12 @@ class Data:
         rows = np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
         needed = protocol.n_labels[-1]
         if needed > n_pool:
-            raise InvalidParameterError(
-                parameter_message(
-                    "run_benchmark",
-                    "rounds",
-                    f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool",
-                    protocol.rounds,
-                    f"{needed} labels do not fit: ask for fewer rounds or smaller batches.",
-                )
+            raise InvalidParameterError.for_parameter(
+                "run_benchmark",
+                "rounds",
+                f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool",
+                protocol.rounds,
+                f"{needed} labels do not fit: ask for fewer rounds or smaller batches.",
             )
         if protocol.start == "balanced":
             return rows, _balanced(self.y_train[rows], protocol.n_initial, generator)
@@ -71,7 +69,7 @@ def make_data(data: Any, protocol: Protocol, data_home: Any = None) -> Data:
     if missing:
         expected = "the name of a data set, or an object with X_train, y_train, X_test and y_test"
         remedy = "See skal.datasets.load."
-        raise InvalidParameterError(parameter_message("run_benchmark", "data", expected, data, remedy))
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, data, remedy)
     classes, codes = np.unique(np.concatenate([bunch.y_train, bunch.y_test]), return_inverse=True)
     X_train, X_test = _scaled(np.asarray(bunch.X_train), np.asarray(bunch.X_test), protocol.inputs)
     y_train, y_test = codes[: len(bunch.y_train)].astype(np.int64), codes[len(bunch.y_train) :].astype(np.int64)

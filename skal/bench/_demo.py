@@ -21,7 +21,7 @@ from skal import strategies
 from skal._core.network import preserved_rng
 from skal.base import QueryStrategy
 from skal.datasets import load
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.nets import MLP
 from skal.validation import check_integer
@@ -91,14 +91,12 @@ def run_demo(
         check_integer("run_demo", name, value, 1)
     data = load("digits")
     if n_initial + n_rounds * batch > len(data.X_train):
-        raise InvalidParameterError(
-            parameter_message(
-                "run_demo",
-                "n_rounds",
-                f"such that n_initial + n_rounds * batch is at most {len(data.X_train)}, the size of the training set",
-                n_rounds,
-                "Ask for fewer rounds or smaller batches.",
-            )
+        raise InvalidParameterError.for_parameter(
+            "run_demo",
+            "n_rounds",
+            f"such that n_initial + n_rounds * batch is at most {len(data.X_train)}, the size of the training set",
+            n_rounds,
+            "Ask for fewer rounds or smaller batches.",
         )
     names = demo_strategies()
     rows: list[dict[str, Any]] = []

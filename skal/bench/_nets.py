@@ -12,7 +12,7 @@ from skal import nets
 from skal.base import QueryStrategy
 from skal.bench._protocol import Protocol
 from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
@@ -50,7 +50,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     """
     if protocol.net not in _NETS:
         expected, remedy = f"one of {', '.join(_NETS)}", "Pass a skorch net to run one of your own."
-        raise InvalidParameterError(parameter_message("run_benchmark", "net", expected, protocol.net, remedy))
+        raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, protocol.net, remedy)
     addition = added(strategy)
     module, params = _module(protocol, shape, n_classes, addition == "dropout")
     settings: dict[str, Any] = {"module": module, "train_split": None, "verbose": 0, "callbacks__print_log": None}

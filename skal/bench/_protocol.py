@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["Protocol"]
@@ -141,13 +141,11 @@ class Protocol:
         if self.semi_supervised is not None and self.inputs != "unit":
             remedy = "Set inputs='unit'."
             expected = "'unit' where images are augmented"
-            raise InvalidParameterError(parameter_message(owner, "inputs", expected, self.inputs, remedy))
+            raise InvalidParameterError.for_parameter(owner, "inputs", expected, self.inputs, remedy)
         if len(set(self.strategies)) != len(self.strategies) or not self.strategies:
             remedy = "Name each once; tell copies apart by their names in a mapping."
             expected = "one or more different strategies"
-            raise InvalidParameterError(
-                parameter_message(owner, "strategies", expected, tuple(self.strategies), remedy)
-            )
+            raise InvalidParameterError.for_parameter(owner, "strategies", expected, tuple(self.strategies), remedy)
         return self
 
     def as_dict(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ from skal.checks._parameters import (
     check_invalid_parameters,
     check_parameters,
     check_pickle,
-    check_random_state,
+    check_seed,
 )
 from skal.checks._state import check_untouched
 from skal.checks._support import CheckFailure, make_learner
@@ -73,7 +73,7 @@ CHECKS = [
     check_init,
     check_invalid_parameters,
     check_pickle,
-    check_random_state,
+    check_seed,
     check_untouched,
     check_batch_size,
     check_n_jobs,

@@ -77,7 +77,7 @@ def check_pickle(strategy: Any, learner: Any, X_pool: Any) -> None:
     expect_close(Outcome.of(fresh(strategy), learner, X_pool), Outcome.of(restored, learner, X_pool), "Pickling")
 
 
-def check_random_state(strategy: Any, learner: Any, X_pool: Any) -> None:
+def check_seed(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The same answer from the same ``random_state``, whatever the global generators say."""
 
     def answer(seed: int, **params: Any) -> tuple[np.ndarray, np.ndarray]:

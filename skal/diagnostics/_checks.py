@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skal.exceptions import InvalidParameterError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, shorten
 
 __all__ = ["checked_kernel", "checked_matrix", "checked_targets"]
 
@@ -17,7 +17,7 @@ def checked_kernel(owner: str, K: Any, name: str = "K") -> np.ndarray:
     array = _numbers(owner, name, "a square, finite kernel matrix", K, remedy)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         got = f"shape {array.shape}"
-        raise InvalidParameterError(parameter_message(owner, name, "a square, finite kernel matrix", got, remedy))
+        raise InvalidParameterError.for_parameter(owner, name, "a square, finite kernel matrix", got, remedy)
     return array
 
 
@@ -27,7 +27,7 @@ def checked_targets(owner: str, name: str, Y: Any, n: int) -> np.ndarray:
     array = _numbers(owner, name, expected, Y, remedy)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[0] != n:
-        raise InvalidParameterError(parameter_message(owner, name, expected, f"shape {array.shape}", remedy))
+        raise InvalidParameterError.for_parameter(owner, name, expected, f"shape {array.shape}", remedy)
     return array
 
 
@@ -37,7 +37,7 @@ def checked_matrix(owner: str, name: str, array: Any, shape: tuple[int | None, i
     expected = f"a finite matrix of {rows} and {shape[1]} columns"
     checked = _numbers(owner, name, expected, array, remedy)
     if checked.ndim != 2 or checked.shape[1] != shape[1] or checked.shape[0] != (shape[0] or checked.shape[0]):
-        raise InvalidParameterError(parameter_message(owner, name, expected, f"shape {checked.shape}", remedy))
+        raise InvalidParameterError.for_parameter(owner, name, expected, f"shape {checked.shape}", remedy)
     return checked
 
 
@@ -45,7 +45,7 @@ def _numbers(owner: str, name: str, expected: str, value: Any, remedy: str) -> n
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidParameterError(parameter_message(owner, name, expected, shorten(value), remedy)) from None
+        raise InvalidParameterError.for_parameter(owner, name, expected, shorten(value), remedy) from None
     if not np.isfinite(array).all():
-        raise InvalidParameterError(parameter_message(owner, name, expected, "NaN or infinity", remedy))
+        raise InvalidParameterError.for_parameter(owner, name, expected, "NaN or infinity", remedy)
     return array

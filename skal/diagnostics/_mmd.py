@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from skal.diagnostics._checks import checked_kernel
-from skal.exceptions import InvalidParameterError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent import tangent_kernel
 
 __all__ = ["mmd", "mmd_of", "mmd_squared"]
@@ -39,12 +39,12 @@ def mmd_squared(K: Any, initial: Any) -> float:
     initial = np.asarray(initial)
     n, m = len(K), initial.size
     if initial.ndim != 1 or initial.dtype.kind not in "iu" or m < 2 or len(set(initial.tolist())) != m:
-        raise InvalidParameterError(
-            parameter_message("mmd", "initial", "at least two distinct positions", shorten(initial), "Pass integers.")
+        raise InvalidParameterError.for_parameter(
+            "mmd", "initial", "at least two distinct positions", shorten(initial), "Pass integers."
         )
     if initial.min() < 0 or initial.max() >= n:
-        raise InvalidParameterError(
-            parameter_message("mmd", "initial", f"positions in 0 … {n - 1}", shorten(initial), "They index K's rows.")
+        raise InvalidParameterError.for_parameter(
+            "mmd", "initial", f"positions in 0 … {n - 1}", shorten(initial), "They index K's rows."
         )
     diagonal = K.diagonal()
     within_initial = K[np.ix_(initial, initial)].sum() - diagonal[initial].sum()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 
 __all__ = ["query_overlap"]
 
@@ -40,7 +40,7 @@ def query_overlap(queried: Mapping[Any, Iterable[Any]]) -> pd.DataFrame:
     if not isinstance(queried, Mapping):
         remedy = "Write for example {'entropy': [first, second]}."
         expected = "a mapping of names to lists of index arrays"
-        raise InvalidTypeError(parameter_message("query_overlap", "queried", expected, queried, remedy))
+        raise InvalidTypeError.for_parameter("query_overlap", "queried", expected, queried, remedy)
     sets = {name: _union(name, trials) for name, trials in queried.items()}
     names = list(sets)
     overlap = np.array([[_iou(sets[a], sets[b]) for b in names] for a in names]).reshape(len(names), len(names))
@@ -63,6 +63,6 @@ def _union(name: Any, trials: Any) -> set[int]:
             remedy = "Pass what the strategy returned, mapped to positions in the whole data set."
             got = f"{shorten(trial)} for {name!r}"
             expected = "lists of index arrays, integers >= 0"
-            raise InvalidParameterError(parameter_message("query_overlap", "queried", expected, got, remedy))
+            raise InvalidParameterError.for_parameter("query_overlap", "queried", expected, got, remedy)
         indices.update(array.tolist())
     return indices

@@ -12,7 +12,7 @@ from modAL.uncertainty import uncertainty_sampling
 from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
-from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 
 __all__ = ["ActiveLearner"]
 
@@ -72,14 +72,12 @@ class ActiveLearner(_ModalActiveLearner):
         **fit_kwargs: Any,
     ) -> None:
         if not callable(query_strategy):
-            raise InvalidTypeError(
-                parameter_message(
-                    "ActiveLearner",
-                    "query_strategy",
-                    "callable",
-                    query_strategy,
-                    "Pass for example skal.strategies.entropy.",
-                )
+            raise InvalidTypeError.for_parameter(
+                "ActiveLearner",
+                "query_strategy",
+                "callable",
+                query_strategy,
+                "Pass for example skal.strategies.entropy.",
             )
         self.estimator = estimator
         self.query_strategy = query_strategy

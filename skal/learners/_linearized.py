@@ -182,7 +182,7 @@ class LinearizedLearner(ActiveLearner):
         for name, value in (("bootstrap", bootstrap), ("only_new", only_new)):
             if value:
                 remedy = "Use ActiveLearner to train on a part of the samples."
-                raise InvalidParameterError(parameter_message("LinearizedLearner", name, "False", value, remedy))
+                raise InvalidParameterError.for_parameter("LinearizedLearner", name, "False", value, remedy)
         first = self.X_training is None
         self._add_training_data(X, y)
         self._n_untrained += n_rows(X, "X")
@@ -333,7 +333,7 @@ def _checked_strategy(query_strategy: Any) -> NTKLookahead:
     if query_strategy.retraining != "linearized":
         expected = "an NTKLookahead with retraining='linearized'"
         remedy = "The others have no linearised network to predict with; use skal.ActiveLearner."
-        raise InvalidParameterError(
-            parameter_message("LinearizedLearner", "query_strategy", expected, query_strategy, remedy)
+        raise InvalidParameterError.for_parameter(
+            "LinearizedLearner", "query_strategy", expected, query_strategy, remedy
         )
     return query_strategy

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import clone
 
 from skal._core.containers import n_rows, take_rows
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._labels import encode
 from skal.loop._seeding import seed_for, seed_strategy, seedable, seeded
@@ -65,9 +65,7 @@ class Chooser:
                 expected = f"at most {classifier.budget} positions, as many as the 'budget'"
                 remedy = f"Raise the budget to {len(self._given)} or more, or give fewer positions."
                 got = self._given.tolist()
-                raise InvalidParameterError(
-                    parameter_message(type(classifier).__name__, "initial", expected, got, remedy)
-                )
+                raise InvalidParameterError.for_parameter(type(classifier).__name__, "initial", expected, got, remedy)
         self.n_initial = classifier.n_initial if self._given is None else len(self._given)
 
     def choose(self, state: LoopState) -> tuple[np.ndarray, list[Any] | None]:

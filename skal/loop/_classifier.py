@@ -25,7 +25,7 @@ from skal.loop._labels import expand_proba, read_labels
 from skal.loop._session import LabellingSession, check_oracle
 from skal.loop._training import inputs, own_network, uses_unlabelled
 from skal.strategies import margin
-from skal.validation import check_choice, check_integer, check_random_state, check_real
+from skal.validation import check_choice, check_integer, check_real, check_seed
 
 __all__ = ["ActiveLearningClassifier"]
 
@@ -315,7 +315,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         owner = type(self).__name__
         if not callable(self.query_strategy):
             remedy = "Pass for example skal.strategies.entropy."
-            raise InvalidTypeError(parameter_message(owner, "query_strategy", "callable", self.query_strategy, remedy))
+            raise InvalidTypeError.for_parameter(owner, "query_strategy", "callable", self.query_strategy, remedy)
         check_integer(owner, "n_initial", self.n_initial, 0)
         check_integer(owner, "query_size", self.query_size, 1)
         check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
@@ -331,9 +331,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         callbacks = () if self.callbacks is None else self.callbacks
         if not isinstance(callbacks, (list, tuple)) or not all(callable(callback) for callback in callbacks):
             expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
-            raise InvalidTypeError(parameter_message(owner, "callbacks", expected, self.callbacks, remedy))
+            raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
         self._check_checkpoint()
-        check_random_state(owner, self.random_state)
+        check_seed(owner, self.random_state)
 
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:

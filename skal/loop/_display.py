@@ -120,7 +120,7 @@ class ActiveLearningCurveDisplay:
 def _history(loop: Any) -> list[dict[str, Any]]:
     if not hasattr(loop, "fit"):
         expected, remedy = "a fitted ActiveLearningClassifier, a list or a dict of such", "Fit the loop first."
-        raise InvalidTypeError(parameter_message("ActiveLearningCurveDisplay", "estimator", expected, loop, remedy))
+        raise InvalidTypeError.for_parameter("ActiveLearningCurveDisplay", "estimator", expected, loop, remedy)
     check_is_fitted(loop, "history_")
     return loop.history_
 
@@ -133,7 +133,7 @@ def _column(score: str, histories: list[list[dict[str, Any]]]) -> str:
     there = sorted({name for history in histories for row in history for name in row if name.endswith("_score")})
     expected = f"'auto' or a score in the history of every loop ({shorten(there)})"
     remedy = "Pass eval_set to fit to have eval_score."
-    raise InvalidParameterError(parameter_message("ActiveLearningCurveDisplay", "score", expected, score, remedy))
+    raise InvalidParameterError.for_parameter("ActiveLearningCurveDisplay", "score", expected, score, remedy)
 
 
 def _curve(histories: list[list[dict[str, Any]]], column: str) -> tuple[np.ndarray, np.ndarray]:

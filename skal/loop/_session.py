@@ -14,7 +14,6 @@ from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,
     NoLabelledDataError,
-    parameter_message,
     shorten,
 )
 from skal.loop._choosing import Chooser
@@ -200,7 +199,7 @@ class LabellingSession:
         if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) == 0:
             expected = "a list or array with one label per sample, or a dict from position to label"
             remedy = "Put None where there is no label; an oracle must return its labels."
-            raise InvalidTypeError(parameter_message("tell", "labels", expected, labels, remedy))
+            raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
         values, dtype = read_labels(labels)
         if uses_unlabelled(self.classifier.estimator):
             values = [None if value == -1 else value for value in values]
@@ -303,7 +302,7 @@ def check_oracle(oracle: Any) -> None:
     if not callable(oracle):
         remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."
         owner = "ActiveLearningClassifier"
-        raise InvalidTypeError(parameter_message(owner, "oracle", "callable", oracle, remedy))
+        raise InvalidTypeError.for_parameter(owner, "oracle", "callable", oracle, remedy)
 
 
 def _check_answer(indices: np.ndarray, values: list[Any], open_indices: np.ndarray) -> None:

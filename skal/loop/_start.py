@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skal.exceptions import InvalidParameterError, NoLabelledDataError, parameter_message
+from skal.exceptions import InvalidParameterError, NoLabelledDataError
 
 __all__ = ["given_start", "random_start", "stratified_start"]
 
@@ -57,5 +57,5 @@ def given_start(indices: Any, n_samples: int, owner: str) -> np.ndarray:
         expected = f"'random', 'stratified' or distinct positions in 0 … {n_samples - 1}"
         remedy = "Pass a flat, non-empty array of integers without duplicates."
         got = indices if isinstance(indices, str) else array.tolist()
-        raise InvalidParameterError(parameter_message(owner, "initial", expected, got, remedy))
+        raise InvalidParameterError.for_parameter(owner, "initial", expected, got, remedy)
     return array.astype(np.int64)

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import check_scoring
 
 from skal._core.containers import n_rows, take_rows
-from skal.exceptions import InvalidParameterError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, shorten
 from skal.loop._interrupt import breaking_off
 from skal.loop._labels import class_names, encode
 from skal.loop._network_state import load_network_state, network_state
@@ -129,7 +129,7 @@ class Trainer:
         if own_network(params.estimator) is not params.estimator:
             remedy = "Pass n_initial=1 or more."
             expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
-            raise InvalidParameterError(parameter_message(type(params).__name__, "n_initial", expected, 0, remedy))
+            raise InvalidParameterError.for_parameter(type(params).__name__, "n_initial", expected, 0, remedy)
         with seeded(seed_for(state.seed, 0, "fit")):
             self.estimator = self._fresh().initialize()
 

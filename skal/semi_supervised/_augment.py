@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised._randaugment import cutout, randaugment
 from skal.validation import check_integer, check_real
 
@@ -182,12 +182,10 @@ def make_pair(owner: str, augment: Any) -> tuple[Any, Any]:
         return WeakJitter(), StrongJitter()
     if isinstance(augment, (tuple, list)) and len(augment) == 2 and all(map(callable, augment)):
         return augment[0], augment[1]
-    raise InvalidParameterError(
-        parameter_message(
-            owner,
-            "augment",
-            "'image', 'tabular' or a pair of callables (weak, strong)",
-            augment,
-            "For photographs pass (WeakImage(flip=True), StrongImage(flip=True)).",
-        )
+    raise InvalidParameterError.for_parameter(
+        owner,
+        "augment",
+        "'image', 'tabular' or a pair of callables (weak, strong)",
+        augment,
+        "For photographs pass (WeakImage(flip=True), StrongImage(flip=True)).",
     )

@@ -38,14 +38,14 @@ def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
     remedy = "Encode labels with sklearn.preprocessing.LabelEncoder and put −1 where there is none."
     array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if array.dtype.kind not in "iu":
-        raise InvalidTypeError(parameter_message(owner, name, expected, y, remedy))
+        raise InvalidTypeError.for_parameter(owner, name, expected, y, remedy)
     n_samples = n_rows(X, "X")
     if array.shape != (n_samples,):
         message = parameter_message(owner, name, f"{n_samples} {expected}", f"shape {array.shape}", remedy)
         raise InvalidParameterError(message)
     labels = array.astype(np.int64)
     if len(labels) and labels.min() < -1:
-        raise InvalidParameterError(parameter_message(owner, name, expected, int(labels.min()), remedy))
+        raise InvalidParameterError.for_parameter(owner, name, expected, int(labels.min()), remedy)
     return labels
 
 
@@ -63,7 +63,7 @@ def check_classes(owner: str, labels: np.ndarray, n_classes: int) -> None:
     if len(labels) and labels.max() >= n_classes:
         expected = f"integers 0 … {n_classes - 1}, as the module has {n_classes} outputs"
         remedy = "Encode labels as 0 … C−1, or give the module more outputs."
-        raise InvalidParameterError(parameter_message(owner, "y", expected, int(labels.max()), remedy))
+        raise InvalidParameterError.for_parameter(owner, "y", expected, int(labels.max()), remedy)
 
 
 def checked_truth(owner: str, y_true: Any, X: Any) -> Tensor | None:
@@ -77,7 +77,7 @@ def check_column_names(owner: str, X: Any) -> None:
     if names:
         expected = "an array, or a DataFrame whose column names are those of the module's inputs"
         remedy = "Pass X.to_numpy(), here and to predict, if the columns are the features of one input."
-        raise InvalidTypeError(parameter_message(owner, "X", expected, f"columns {names}", remedy))
+        raise InvalidTypeError.for_parameter(owner, "X", expected, f"columns {names}", remedy)
 
 
 def check_labelled_batch(X: Any, dataset: Any, rows: Iterable[int]) -> None:

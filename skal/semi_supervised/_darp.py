@@ -197,10 +197,10 @@ def _checked_table(proba: Any) -> Tensor:
     expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
     table = real_numbers(proba)
     if table is None:
-        raise InvalidTypeError(parameter_message("darp", "proba", expected, proba, "Pass what predict_proba gives."))
+        raise InvalidTypeError.for_parameter("darp", "proba", expected, proba, "Pass what predict_proba gives.")
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         got = tuple(table.shape)
-        raise InvalidParameterError(parameter_message("darp", "proba", expected, got, "Pass what predict_proba gives."))
+        raise InvalidParameterError.for_parameter("darp", "proba", expected, got, "Pass what predict_proba gives.")
     if not all_finite(table):
         raise NonFiniteError("The 'proba' of darp must be finite. Got NaN or infinity. Check the network's outputs.")
     total = table.sum(dim=1, keepdim=True)

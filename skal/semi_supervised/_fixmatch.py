@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, Subset
 from skal._core.containers import check_finite
 from skal._core.network import Network, preserved_rng
 from skal._core.samples import Samples
-from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoUnlabelledDataWarning, parameter_message
+from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoUnlabelledDataWarning
 from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._averaging import AveragingClassifier, spared_from_decay
 from skal.semi_supervised._checks import (
@@ -34,7 +34,7 @@ from skal.semi_supervised._checks import (
 from skal.semi_supervised._monitor import Monitor
 from skal.semi_supervised._pseudo_labels import PseudoLabels, check_target, pseudo_label_loss
 from skal.semi_supervised._stream import Paired, Permutations, Rows, as_it_is, is_sliceable, rows_of
-from skal.validation import check_integer, check_random_state, check_real, make_generator
+from skal.validation import check_integer, check_real, check_seed, make_generator
 
 __all__ = ["FixMatchClassifier"]
 
@@ -180,7 +180,7 @@ class FixMatchClassifier(AveragingClassifier):
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
-        check_random_state(type(self).__name__, self.random_state)
+        check_seed(type(self).__name__, self.random_state)
         if self.random_state is None or self._is_seeded:
             yield
             return
@@ -259,7 +259,7 @@ class FixMatchClassifier(AveragingClassifier):
         check_real(owner, "ema_decay", self.ema_decay, 0, 1)
         if not isinstance(self.cosine, (bool, np.bool_)):
             remedy = "Pass False to leave the learning rate to callbacks."
-            raise InvalidTypeError(parameter_message(owner, "cosine", "True or False", self.cosine, remedy))
+            raise InvalidTypeError.for_parameter(owner, "cosine", "True or False", self.cosine, remedy)
         sizes = {"batch_size": self.batch_size}
         if "batch_size" in (settings := self.get_params_for("iterator_train")):
             sizes["iterator_train__batch_size"] = settings["batch_size"]

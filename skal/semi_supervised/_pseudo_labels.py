@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 from skal.semi_supervised._checks import real_numbers
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
 
@@ -128,13 +128,11 @@ def check_target(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> n
     shares = real_numbers(darp)
     target = np.empty(0) if shares is None else shares.cpu().numpy()
     if target.shape != (n_classes,) or not np.isfinite(target).all() or (target < 0).any() or target.sum() <= 0:
-        raise InvalidParameterError(
-            parameter_message(
-                owner,
-                "darp",
-                f"None, 'uniform', 'labels', or {n_classes} numbers >= 0, one for each class, not all of them 0",
-                darp,
-                "Pass the classes' shares.",
-            )
+        raise InvalidParameterError.for_parameter(
+            owner,
+            "darp",
+            f"None, 'uniform', 'labels', or {n_classes} numbers >= 0, one for each class, not all of them 0",
+            darp,
+            "Pass the classes' shares.",
         )
     return target / target.sum()

@@ -12,7 +12,7 @@ import numpy as np
 from skal._core.cost import Passes
 from skal.base import QueryStrategy
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
 __all__ = ["ALBL"]
@@ -141,7 +141,7 @@ class ALBL(QueryStrategy):
         listed = isinstance(self.arms, (list, tuple)) and len(self.arms) > 0
         if self.arms is not None and not (listed and all(isinstance(arm, QueryStrategy) for arm in self.arms)):
             expected, remedy = "a list of strategies, or None", "Write for example [Margin(), CoreSet()]."
-            raise InvalidTypeError(parameter_message(owner, "arms", expected, self.arms, remedy))
+            raise InvalidTypeError.for_parameter(owner, "arms", expected, self.arms, remedy)
         check_choice(owner, "uniform", self.uniform, [True, False])
         check_integer(owner, "horizon", self.horizon, 1)
         check_real(owner, "delta", self.delta, 1e-12, 1)

@@ -13,7 +13,7 @@ from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._two_level import n_shortlisted, select_in_levels
-from skal.validation import check_memory, make_generator
+from skal.validation import make_generator, parse_memory
 
 __all__ = ["BADGE", "badge"]
 
@@ -130,7 +130,7 @@ class BADGE(QueryStrategy):
         return (context.last_layer.width + context.n_classes) * 12 + 32
 
     def _room(self, context: QueryContext) -> int | None:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
         return None if memory is None else memory // self._bytes(context)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

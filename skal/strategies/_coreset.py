@@ -13,7 +13,7 @@ from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._two_level import n_shortlisted, select_in_levels
-from skal.validation import check_memory
+from skal.validation import parse_memory
 
 __all__ = ["CoreSet", "coreset"]
 
@@ -129,11 +129,11 @@ class CoreSet(QueryStrategy):
 
     def _block_bytes(self) -> int:
         """For distances that are computed at once, of which there are two blocks at a time: a quarter of the bound."""
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
         return _BLOCK_BYTES if memory is None else min(_BLOCK_BYTES, memory // 8)
 
     def _room(self, context: QueryContext) -> int | None:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory)
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
         return None if memory is None else (memory - 2 * self._block_bytes()) // self._bytes(context)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

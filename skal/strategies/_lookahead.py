@@ -22,12 +22,12 @@ from skal._lookahead.sequence import Sequence
 from skal._lookahead.sources import FeatureSource, KernelSource, Source, pool_scores
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext, check_distributions
-from skal.exceptions import CrossEntropyWarning, InvalidParameterError, parameter_message
+from skal.exceptions import CrossEntropyWarning, InvalidParameterError
 from skal.nets import SquaredLoss
 from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
-from skal.validation import check_choice, check_integer, check_memory, check_real, make_generator
+from skal.validation import check_choice, check_integer, check_real, make_generator, parse_memory
 
 __all__ = ["NTKLookahead", "ntk_lookahead"]
 
@@ -178,7 +178,7 @@ class NTKLookahead(ScoreStrategy):
         if self.batch == "greedy" and self.retraining in ONE_BY_ONE:
             expected = f"'top' with retraining={self.retraining!r}"
             remedy = "Greedy batches need a closed form: use retraining='linearized'."
-            raise InvalidParameterError(parameter_message(owner, "batch", expected, self.batch, remedy))
+            raise InvalidParameterError.for_parameter(owner, "batch", expected, self.batch, remedy)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         generator = make_generator(type(self).__name__, self.random_state)
@@ -242,7 +242,7 @@ class NTKLookahead(ScoreStrategy):
         return Passes(4 * n, 3 * times * n, 4 * labelled, 3 * times * labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         e, labelled = self._n_evaluation(n), context.n_labelled
         if self.n_features is None or self.kernel == "entk" or self.retraining != "linearized":
             return 16 * n + min(memory, 8 * n * (2 * e + 3 * labelled))
@@ -288,7 +288,7 @@ class NTKLookahead(ScoreStrategy):
             expected = f"enough for {n_candidates} samples at a time (there is room for {source.room(n_columns)})"
             remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
             got = "1GB" if self.max_memory is None else self.max_memory
-            raise InvalidParameterError(parameter_message(type(self).__name__, "max_memory", expected, got, remedy))
+            raise InvalidParameterError.for_parameter(type(self).__name__, "max_memory", expected, got, remedy)
 
     def _reading(self, context: QueryContext) -> Reading:
         """How the network's outputs are to be understood: by its criterion."""
@@ -319,7 +319,7 @@ class NTKLookahead(ScoreStrategy):
     def _source(self, context: QueryContext, generator: np.random.Generator, n_kept: int) -> Source:
         """What the look-ahead is computed from, the labelled samples read."""
         owner, network = type(self).__name__, context.logit_network
-        memory = check_memory(owner, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        memory = parse_memory(owner, "max_memory", self.max_memory) or DEFAULT_MEMORY
         targets = one_hot(context.class_labels, len(context.labelled), context.n_classes, network).double()
         reading = self._reading(context)
         epsilon = torch.finfo(network.dtype).eps
@@ -381,7 +381,7 @@ class NTKLookahead(ScoreStrategy):
         if self.kernel == "logit" and isinstance(network.criterion, nn.BCEWithLogitsLoss):
             expected = "'pntk' or 'entk' for a network with one output"
             remedy = "The first of the two classes has the constant logit 0, which has no gradient."
-            raise InvalidParameterError(parameter_message(type(self).__name__, "kernel", expected, self.kernel, remedy))
+            raise InvalidParameterError.for_parameter(type(self).__name__, "kernel", expected, self.kernel, remedy)
 
 
 def _infinite(network: Network, batch_size: int) -> tuple[Callable, Callable]:

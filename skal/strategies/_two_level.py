@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from skal.exceptions import InvalidParameterError, TwoLevelWarning, parameter_message
+from skal.exceptions import InvalidParameterError, TwoLevelWarning
 
 __all__ = ["n_shortlisted", "select_in_levels"]
 
@@ -60,7 +60,7 @@ def select_in_levels(
     if room < 2 * n_instances:
         expected = f"enough for the embeddings of {2 * n_instances} samples, two batches (there is room for {room})"
         remedy = "Raise it, or query fewer samples at a time."
-        raise InvalidParameterError(parameter_message(owner, "max_memory", expected, max_memory, remedy))
+        raise InvalidParameterError.for_parameter(owner, "max_memory", expected, max_memory, remedy)
     warnings.warn(
         f"The embeddings of all {n_pool} samples should fit into the max_memory of {owner}. Got {max_memory!r}, with "
         f"room for {room}, so that every part of the pool names a shortlist and the batch is chosen among those. Raise "

@@ -21,7 +21,7 @@ from skal.tangent._factors import PerSampleGradient
 from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
 from skal.tangent._structured import StructuredBackend
-from skal.validation import check_choice, check_integer, check_memory
+from skal.validation import check_choice, check_integer, parse_memory
 
 __all__ = ["TangentEngine"]
 
@@ -68,7 +68,7 @@ class TangentEngine:
         check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
         self.autocast: torch.dtype | None = None  # the plan is checked in full precision
         self.network = net if isinstance(net, Network) else Network(net)
-        self.memory = check_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
+        self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
         if len(samples) == 0:
             raise InvalidParameterError(f"The X given to {owner} must hold at least one sample. Got none. Pass more.")
         trainable = check_trainable(self.network, owner)

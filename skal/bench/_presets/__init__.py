@@ -33,5 +33,5 @@ def preset(name: str) -> tuple[Protocol, ...]:
     """
     if name not in PRESETS:
         expected = f"one of {', '.join(PRESETS)}"
-        raise InvalidParameterError(parameter_message("skal.bench", "preset", expected, name, "Choose one of these."))
+        raise InvalidParameterError.for_parameter("skal.bench", "preset", expected, name, "Choose one of these.")
     return PRESETS[name]

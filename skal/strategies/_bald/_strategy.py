@@ -15,7 +15,7 @@ from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.strategies._bald._dropout import dropout_outputs
-from skal.validation import check_choice, check_integer, check_memory, make_generator
+from skal.validation import check_choice, check_integer, make_generator, parse_memory
 
 __all__ = ["BALD", "bald"]
 
@@ -165,7 +165,7 @@ class BALD(ScoreStrategy):
 
     def _room(self, context: QueryContext, n_instances: int) -> int:
         """Samples whose predictions ``joint`` may keep."""
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or _DEFAULT_MEMORY
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or _DEFAULT_MEMORY
         return max(n_instances, memory // (8 * self.n_passes * context.n_classes))
 
     def _joint(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:

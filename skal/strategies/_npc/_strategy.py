@@ -11,11 +11,11 @@ from torch import nn
 from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, RankDeficiencyWarning, parameter_message
+from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._npc._candidates import RIDGE, CandidateKernel, distinct_rows
 from skal.strategies._npc._spectral import draw_batches, greedy_logdet, greedy_search
 from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
-from skal.validation import check_choice, check_integer, check_memory, make_generator
+from skal.validation import check_choice, check_integer, make_generator, parse_memory
 
 __all__ = ["NPC", "npc"]
 
@@ -138,19 +138,17 @@ class NPC(QueryStrategy):
     def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         super()._check_n_instances(n_instances, n_pool)
         if self.search == "greedy" and self.n_candidates is not None and n_instances > self.n_candidates:
-            raise InvalidParameterError(
-                parameter_message(
-                    type(self).__name__,
-                    "n_instances",
-                    f"at most n_candidates ({self.n_candidates}), the samples that search='greedy' chooses from",
-                    n_instances,
-                    "Ask for fewer samples, or raise n_candidates.",
-                )
+            raise InvalidParameterError.for_parameter(
+                type(self).__name__,
+                "n_instances",
+                f"at most n_candidates ({self.n_candidates}), the samples that search='greedy' chooses from",
+                n_instances,
+                "Ask for fewer samples, or raise n_candidates.",
             )
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         network, engine = context.logit_network, self._engine(context)
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         seen: set[bytes] = set()
         labelled = context.labelled if context.n_labelled else None
         if labelled is not None:
@@ -173,7 +171,7 @@ class NPC(QueryStrategy):
         return self._random(kernel, max_rank, batches, generator)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         return TangentEngine(
             context.logit_network,
             context.pool,
@@ -199,7 +197,7 @@ class NPC(QueryStrategy):
         return Passes(pool, times * pool, own, times * own)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        memory = check_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
+        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         u = self._points(n, n_instances) + context.n_labelled
         return 96 * n + min(memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
 
