@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from skal.bench._presets import _dynamic_al, _npc, _ntk
 from skal.bench._protocol import Protocol
-from skal.exceptions import InvalidParameterError, parameter_message
+from skal.exceptions import InvalidParameterError
 
 __all__ = ["PRESETS", "preset"]
 
