@@ -343,12 +343,10 @@ def _worker_error(error: Exception) -> WorkerError:
     if isinstance(error, ImportError):
         missing = (error.name or "skal").partition(".")[0]
         return WorkerError(
-            f"Every worker must have skal and what your network is made of installed. Got {text} from a worker. "
-            f"Install {missing} there, in the version that is used here (for a module of your own: "
-            "client.upload_file), or use n_jobs=1."
+            f"A worker failed: {text}. Every worker needs skal and the packages of your network. Install {missing} "
+            "there, in the version that is used here (for a module of your own: client.upload_file), or use n_jobs=1."
         )
     return WorkerError(
-        f"The workers must stay alive and share this program's packages. Got {text}. "
-        "A worker that was killed may have run out of memory: lower max_memory or batch_size, or use fewer workers. "
-        "If it could not be started or could not read its task, install skal there in the version that is used here."
+        f"A worker failed: {text}. It may have run out of memory: lower max_memory or batch_size, or use fewer "
+        "workers. If it could not start or could not read its task, install the same version of skal there."
     )

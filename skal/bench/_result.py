@@ -52,7 +52,7 @@ class BenchmarkResult:
         order = {name: i for i, name in enumerate(protocol.strategies)}
         self.runs = sorted((run for run in runs if run.strategy in order), key=lambda r: (order[r.strategy], r.seed))
         if not self.runs:
-            raise InvalidParameterError("A result must have at least one finished run. Got none. Run the benchmark on.")
+            raise InvalidParameterError("No run has finished yet. Run the benchmark first.")
 
     def __repr__(self) -> str:
         sizes = f"{len(self.seeds)} seeds, {self.n_labels[-1]} labels"
@@ -89,7 +89,7 @@ class BenchmarkResult:
         """(strategy, seed, budget) test scores of the paired seeds."""
         if not self.seeds:
             raise InvalidParameterError(
-                "Strategies are compared over seeds that all of them have finished. Got none. Run the benchmark on."
+                "No seed has been finished by every strategy, so there is nothing to compare. Run the benchmark on."
             )
         found = {(run.strategy, run.seed): run.scores for run in self.runs}
         shape = (len(self.strategies), len(self.seeds), len(self.n_labels))

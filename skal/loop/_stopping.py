@@ -17,10 +17,10 @@ def planned_labels(n_initial: int, query_size: int, n_rounds: int | None, budget
         return n_samples
     planned = budget if budget is not None else n_initial + (n_rounds or 0) * query_size
     if planned > n_samples:
+        asked = f"budget={budget}" if budget is not None else f"n_initial + n_rounds * query_size = {planned}"
         warnings.warn(
-            f"The budget of ActiveLearningClassifier must be at most the number of samples ({n_samples}). "
-            f"Got {planned} labels instead; all samples will be labelled. Lower n_initial, n_rounds or query_size; "
-            "n_rounds=None labels everything without this warning.",
+            f"{asked} exceeds the {n_samples} samples; all of them will be labelled. "
+            "Use n_rounds=None to label everything without this warning.",
             BudgetWarning,
             stacklevel=4,
         )

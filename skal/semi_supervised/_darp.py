@@ -122,22 +122,22 @@ def darp(
     )
     if report.target_normalised:
         warnings.warn(
-            f"The target of darp must sum to the number of samples, {len(labels)}, or to 1. Got {shorten(target)}, "
-            "which was scaled. Pass counts or shares to be sure of what is meant.",
+            f"target={shorten(target)} sums neither to the {len(labels)} samples nor to 1, so darp scaled it. "
+            "Pass counts or shares to be sure of what is meant.",
             AdjustedInputWarning,
             stacklevel=2,
         )
     if report.n_clipped:
         warnings.warn(
-            f"The probabilities given to darp must be at least clip={clip:g}. Got {report.n_clipped} smaller ones, "
-            "which were raised to it. Lower clip to stay closer to such labels.",
+            f"darp raised {report.n_clipped} probabilities below clip={clip:g} to that value. "
+            "Lower clip to stay closer to such labels.",
             AdjustedInputWarning,
             stacklevel=2,
         )
     if not report.converged:
         warnings.warn(
-            f"darp did not reach tol={tol:g} in {report.n_iterations} steps: a class is off its target by "
-            f"{report.column_residual:.1e}, relatively. Raise max_iter, clip or min_entropy.",
+            f"darp did not reach tol={tol:g} in {report.n_iterations} steps: the sum of a class differs from its "
+            f"target by {report.column_residual:.1e} of it. Raise max_iter, clip or min_entropy.",
             ConvergenceWarning,
             stacklevel=2,
         )

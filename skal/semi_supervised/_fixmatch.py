@@ -221,8 +221,8 @@ class FixMatchClassifier(AveragingClassifier):
         if (labels >= 0).all():
             per_pass = math.ceil(len(labels) / self._labelled_batch_size())
             warnings.warn(
-                f"The y of {owner} has no unlabelled samples (−1): this is plain supervised training. "
-                "Pass all of the pool in X, with −1 in y for what is not labelled.",
+                f"The y given to {owner} has no unlabelled samples (−1), so this is plain supervised training. "
+                "Pass the whole pool in X, with −1 in y for the samples without a label.",
                 NoUnlabelledDataWarning,
                 stacklevel=2,
             )

@@ -308,9 +308,9 @@ class NTKLookahead(ScoreStrategy):
         if self.retraining in ("gp", "one_step", "retrain"):  # real outputs, or none of the network's
             return self.reference
         warnings.warn(
-            f"The network that NTKLookahead works on should have been trained with squared loss. Got "
-            f"{type(criterion).__name__}, so that labels are compared with probabilities and change is measured from "
-            "the linearised network. Use criterion=skal.nets.SquaredLoss, or set reference='linearized' to agree.",
+            f"NTKLookahead assumes squared loss, but the network uses {type(criterion).__name__}. Labels are compared "
+            "with probabilities, and change is measured from the linearised network. Train with "
+            "skal.nets.SquaredLoss, or pass reference='linearized' to silence this warning.",
             CrossEntropyWarning,
             stacklevel=2,
         )

@@ -62,9 +62,8 @@ def select_in_levels(
         remedy = "Raise it, or query fewer samples at a time."
         raise InvalidParameterError.for_parameter(owner, "max_memory", expected, max_memory, remedy)
     warnings.warn(
-        f"The embeddings of all {n_pool} samples should fit into the max_memory of {owner}. Got {max_memory!r}, with "
-        f"room for {room}, so that every part of the pool names a shortlist and the batch is chosen among those. Raise "
-        "max_memory, or take a random part of the pool with subset.",
+        f"max_memory={max_memory!r} holds only {room} of {n_pool} embeddings, so {owner} selects in two stages and the "
+        "batch may differ. Raise max_memory, or set subset.",
         TwoLevelWarning,
         stacklevel=3,
     )

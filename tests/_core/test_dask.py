@@ -122,6 +122,6 @@ def test_a_worker_without_skal(image_learner, images, tmp_path):
         cluster,
         Client(cluster),
         parallel_config(backend="dask"),
-        pytest.raises(WorkerError, match=r"Every worker must have skal.*No module named 'skal'.*Install skal"),
+        pytest.raises(WorkerError, match=r"No module named 'skal'.*Every worker needs skal.*Install skal"),
     ):
         Entropy(batch_size=8).scores(image_learner, images[0])

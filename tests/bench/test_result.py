@@ -126,7 +126,7 @@ def test_nothing_to_compare_yet(result):
     runs = [run for run in result.runs if (run.strategy, run.seed) in {("random", 0), ("s1", 1)}]
     with pytest.raises(InvalidParameterError, match="finished"):
         BenchmarkResult(result.protocol, runs).table()
-    with pytest.raises(InvalidParameterError, match="at least one finished run"):
+    with pytest.raises(InvalidParameterError, match="No run has finished"):
         BenchmarkResult(result.protocol, [])
 
 

@@ -132,7 +132,7 @@ def test_overconfident_labels(counts, target):
     assert report.n_clipped == 60
     assert report.converged
     check_sums(labels, target)
-    with pytest.warns(AdjustedInputWarning, match="60 smaller ones"):
+    with pytest.warns(AdjustedInputWarning, match="raised 60 probabilities"):
         np.testing.assert_array_equal(darp(proba, target), labels)
 
 
@@ -177,7 +177,7 @@ def test_targets_are_normalised_and_said():
         warnings.simplefilter("error")
         np.testing.assert_allclose(darp(proba, [0.5, 0.5]), reference)  # shares
         np.testing.assert_allclose(darp(proba, [10, 10]), reference)
-    with pytest.warns(AdjustedInputWarning, match="sum to the number of samples, 20"):
+    with pytest.warns(AdjustedInputWarning, match="neither to the 20 samples"):
         np.testing.assert_allclose(darp(proba, [3, 3]), reference)
     assert solve_darp(proba, [3, 3])[1].target_normalised
     assert not solve_darp(proba, [0.5, 0.5])[1].target_normalised

@@ -30,7 +30,7 @@ def largest(values, seen=None):
 def test_levels_find_what_a_single_choice_finds_when_parts_are_independent(room):
     values = np.random.default_rng(0).normal(size=1000)
     seen = []
-    with pytest.warns(TwoLevelWarning, match=f"room for {room}"):
+    with pytest.warns(TwoLevelWarning, match=f"holds only {room} of"):
         indices, metrics = select_in_levels(1000, 10, room, largest(values, seen), "Largest", "1KB")
     assert indices.tolist() == np.argsort(-values)[:10].tolist()
     assert np.array_equal(metrics, values[indices])

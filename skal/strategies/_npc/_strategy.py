@@ -247,17 +247,17 @@ class NPC(QueryStrategy):
 
     def _warn(self, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
         if rank is None:
-            found = f"Got the rank {max_rank} at most, from the sizes of the network."
+            found = f"The sizes of the network allow a rank of at most {max_rank}."
         else:
-            found = f"Got the rank {rank}, up to rounding, for the best of the candidates."
+            found = f"The best candidate batch has rank {rank} up to rounding."
         remedies = {
             "last_layer": "Use kernel='pntk', which takes all layers.",
             "trace": "Query fewer samples at a time, or use a wider network.",
         }
         warnings.warn(
-            f"The {self.kernel} kernel of NPC must have the rank {n + n_instances} to tell batches apart ({n} distinct "
-            f"labelled samples and {n_instances} to query). {found} Every smallest eigenvalue is zero, so the batch is "
-            "chosen by the log-determinant with a ridge instead. "
+            f"The {self.kernel} kernel of NPC cannot tell batches apart: that takes rank {n + n_instances} ({n} "
+            f"distinct labelled samples and {n_instances} to query). {found} All smallest eigenvalues are zero, so "
+            "the batch is chosen by the log-determinant with a ridge. "
             + remedies.get(self.kernel, "Use kernel='trace', query fewer samples at a time, or use a wider network."),
             RankDeficiencyWarning,
             stacklevel=2,
