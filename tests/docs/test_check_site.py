@@ -106,7 +106,7 @@ def test_the_tutorials_are_all_there_in_order_and_shown_on_the_site():
 SECTIONS = [
     "In short",
     "The formula",
-    "What the papers say otherwise",
+    "Known errors in papers and code",
     "What we do differently, and why",
     "Cost",
     "When it fails",
