@@ -68,81 +68,89 @@ def _positive(text: str) -> int:
     return value
 
 
+# option: (setting of skal.bench.Protocol, help)
+_COUNTS = {
+    "--initial": ("n_initial", "labels at the start"),
+    "--batch": ("batch", "labels per query"),
+    "--rounds": ("rounds", "number of queries"),
+    "--seeds": ("seeds", "repetitions, each with its own pool, first labels and initial weights"),
+    "--epochs": ("max_epochs", "training epochs per round, at most"),
+    "--pool": ("n_pool", "use only this many training images"),
+    "--test": ("n_test", "use only this many test images"),
+}
+
+
+def _add_counts(parser: argparse.ArgumentParser, defaults: dict[str, int | None]) -> None:
+    """Add an option for each setting in ``defaults``."""
+    for flag, (setting, text) in _COUNTS.items():
+        if setting in defaults:
+            default = defaults[setting]
+            parser.add_argument(flag, type=_positive, dest=setting, default=default, metavar="N", help=text)
+
+
+# name in the table: strategy. reference="linearized" is what NTKLookahead falls back to, with a warning, for a network
+# trained with cross-entropy, as this one is.
+_DEMO_STRATEGIES = {
+    "random": "random",
+    "entropy": "entropy",
+    "dynamic_al": "dynamic_al",
+    "ntk_lookahead": "ntk_lookahead(reference='linearized')",
+    "npc": "npc",
+}
+_DEMO_COUNTS: dict[str, int | None] = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 3, "max_epochs": 40}
+_DEMO_SETTINGS: dict[str, Any] = {"net": "mlp", "inputs": "unit", "lr": 0.003, "batch_size": 32, "stop_accuracy": None}
+
+
 def _add_demo(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
-        help="an active-learning run on digits, in under a minute",
+        help="compare strategies on digits, in under a minute",
         description="Compare query strategies on digits: print a table of accuracy by number of labels and write "
         "a learning-curve plot. Needs no files and no network.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("skal-demo"), metavar="FOLDER", help="where the plot goes")
-    counts = {
-        "--seeds": (3, "repetitions, each with its own initial labels and weights"),
-        "--rounds": (5, "queries"),
-        "--initial": (20, "labels at the start"),
-        "--batch": (20, "labels per query"),
-        "--epochs": (40, "training epochs per round"),
-    }
-    for flag, (default, text) in counts.items():
-        parser.add_argument(flag, type=_positive, default=default, metavar="N", help=text)
+    _add_counts(parser, _DEMO_COUNTS)
     parser.set_defaults(run=_demo)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from skal.bench._demo import learning_curve_plot, learning_curve_table, run_demo  # slow to import: only when needed
+    from skal.bench import run_benchmark  # takes long to import: only when needed
 
     args.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should fail before the run
-    curves = run_demo(
-        n_seeds=args.seeds,
-        n_rounds=args.rounds,
-        n_initial=args.initial,
-        batch=args.batch,
-        max_epochs=args.epochs,
-        progress=True,
-    )
+    counts = {name: getattr(args, name) for name in _DEMO_COUNTS}
+    result = run_benchmark(_DEMO_STRATEGIES, data="digits", progress=True, **_DEMO_SETTINGS, **counts)
     seeds = "1 seed" if args.seeds == 1 else f"mean ± standard deviation over {args.seeds} seeds"
     print(f"Digits, an MLP, test accuracy in percent, {seeds}\n")
-    print(learning_curve_table(curves))
+    print(result.table().T.rename_axis("labels").reset_index().to_string(index=False))
     print("\nA few seeds do not prove a difference between strategies: look at the spread before you look at the mean.")
-    print(f"Learning curves: {learning_curve_plot(curves, args.out / 'learning_curve.png')}")
+    path = args.out / "learning_curve.png"
+    result.plot().figure.savefig(path, dpi=150)
+    print(f"Learning curves: {path}")
     return 0
-
-
-# option: (setting of skal.bench.Protocol, help)
-_BENCH_COUNTS = {
-    "--initial": ("n_initial", "labels at the start"),
-    "--batch": ("batch", "labels per query"),
-    "--rounds": ("rounds", "queries"),
-    "--seeds": ("seeds", "repetitions, each with its own pool, first labels and initial weights"),
-    "--epochs": ("max_epochs", "training epochs per round, at most"),
-    "--pool": ("n_pool", "use only so many training images"),
-    "--test": ("n_test", "use only so many test images"),
-}
 
 
 def _add_bench(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="compare strategies over seeds, with significance tests",
-        description="Run strategies on a data set over paired seeds, save results as they come, and write a report. "
-        "The same command again goes on with a run that was stopped.",
-        epilog="What is not given comes from the preset, or from the defaults of skal.bench.Protocol.",
+        description="Run strategies on a data set over paired seeds, save each run as it finishes, and write a report. "
+        "Repeat the command to continue a benchmark that was interrupted.",
+        epilog="Settings that you do not give come from the preset, or from the defaults of skal.bench.Protocol.",
     )
-    parser.add_argument("--preset", metavar="NAME", help="a paper's protocol; --list names them")
-    parser.add_argument("--list", action="store_true", help="name the presets and stop")
+    parser.add_argument("--preset", metavar="NAME", help="a paper's protocol; --list shows the names")
+    parser.add_argument("--list", action="store_true", help="list the presets and exit")
     parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or the name of an npz file")
-    parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="where data sets are; else $SKAL_DATA_HOME")
+    parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="data sets; $SKAL_DATA_HOME by default")
     parser.add_argument("--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18 or wide_resnet")
     parser.add_argument(
         "--strategies",
         metavar="A,B,…",
         help="function names of skal.strategies, random, albl; with parameters as in 'dynamic_al(gamma=0)'",
     )
-    for flag, (setting, text) in _BENCH_COUNTS.items():
-        parser.add_argument(flag, type=_positive, dest=setting, metavar="N", help=text)
+    _add_counts(parser, dict.fromkeys(setting for setting, _ in _COUNTS.values()))
     parser.add_argument("--reinitialize", action="store_true", help="start every round from new weights")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; -1 is one per core")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs in parallel; -1 uses every core")
     parser.add_argument("--out", type=Path, default=Path("skal-bench"), metavar="FOLDER", help="where results go")
     parser.set_defaults(run=_bench)
 
@@ -153,19 +161,18 @@ def _bench(args: argparse.Namespace) -> int:
 
     if args.list:
         for name, protocols in PRESETS.items():
-            print(
-                f"{name}: {', '.join(f'{p.data}, {p.net}, {p.n_initial} + {p.rounds} x {p.batch}' for p in protocols)}"
-            )
+            sizes = ", ".join(f"{p.data}, {p.net}, {p.n_initial} + {p.rounds} x {p.batch}" for p in protocols)
+            print(f"{name}: {sizes}")
         return 0
-    protocols = (Protocol(),) if args.preset is None else preset(args.preset)
-    settings = {name: value for name, _ in _BENCH_COUNTS.values() if (value := getattr(args, name)) is not None}
-    settings |= {name: value for name in ("data", "net") if (value := getattr(args, name)) is not None}
+    names = ["data", "net", *(setting for setting, _ in _COUNTS.values())]
+    settings = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.net is not None:
         settings["net_params"] = {}  # the preset's belong to its own network
     if args.strategies is not None:
         settings["strategies"] = tuple(split_specs(args.strategies))
     if args.reinitialize:
         settings["warm_start"] = False
+    protocols = (Protocol(),) if args.preset is None else preset(args.preset)
     for protocol in protocols:
         out = args.out / protocol.name if len(protocols) > 1 else args.out
         chosen = protocol.with_settings(**settings)
@@ -177,10 +184,10 @@ def _bench(args: argparse.Namespace) -> int:
 def _add_report(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="tables, tests, plots and verdicts of a benchmark",
+        help="show tables, tests, plots and verdicts of a benchmark",
         description="Print the results of skal bench; write report.html, report.md, tables and figures beside them.",
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="skal bench's --out folder, finished or not")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the --out folder of skal bench, finished or not")
     parser.set_defaults(run=_report)
 
 

@@ -27,10 +27,19 @@ def test_demo_prints_a_table_and_writes_a_plot(tmp_path, capsys):
     assert [row[0] for row in table] == ["20", "40"]
     assert "mean ± standard deviation over 2 seeds" in out
     assert "do not prove a difference" in out
-    assert "RandomSampling" in out
-    assert "Entropy" in out
+    assert out.split("\n\n")[1].split()[:6] == ["labels", "random", "entropy", "dynamic_al", "ntk_lookahead", "npc"]
     assert "100%" in err  # the progress bar stays out of what one may want to redirect
     assert (tmp_path / "out" / "learning_curve.png").stat().st_size > 1000
+
+
+def test_strategies_of_the_demo_start_from_the_same_network(tmp_path, capsys):
+    assert cli.main(["demo", "--out", str(tmp_path), "--seeds", "1", "--rounds", "1", "--epochs", "1"]) == 0
+    out = capsys.readouterr().out
+    start = next(line.split()[1:] for line in out.splitlines() if line.strip().startswith("20"))
+    assert len(start) == 5
+    assert len(set(start)) == 1
+    assert "1 seed" in out
+    assert "±" not in out
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
@@ -43,11 +52,11 @@ def test_counts_must_be_positive_integers(value, capsys):
 
 def test_more_labels_than_samples_is_an_error_without_a_traceback(tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path), "--rounds", "500"]) == 1
-    assert capsys.readouterr().err.startswith("skal demo: The 'n_rounds' parameter")
+    assert capsys.readouterr().err.startswith("skal demo: The 'rounds' parameter")
 
 
 def test_a_file_in_the_place_of_the_folder_is_an_error_before_the_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("skal.bench._demo.run_demo", lambda **_: pytest.fail("the run was started"))
+    monkeypatch.setattr("skal.bench.run_benchmark", lambda *_, **__: pytest.fail("the run was started"))
     (tmp_path / "out").write_text("")
     assert cli.main(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "out" in capsys.readouterr().err

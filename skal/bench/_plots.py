@@ -35,12 +35,12 @@ def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
 
 
 def curves(result: BenchmarkResult, ax: Any) -> Any:
-    """Mean score by labels; bars of one standard deviation where there are few strategies."""
+    """Mean score by labels; bands of one standard deviation where there are few strategies."""
     mean, std = result.means(), result.stds()
     for name in result.strategies:
         style = _style(result, name)
         ax.plot(mean.columns, mean.loc[name], **style)
-        if len(result.strategies) <= 4 and len(result.seeds) > 1:
+        if len(result.strategies) <= 5 and len(result.seeds) > 1:
             low, high = mean.loc[name] - std.loc[name], mean.loc[name] + std.loc[name]
             ax.fill_between(mean.columns, low, high, color=style["color"], alpha=0.12, linewidth=0)
     ax.set(xlabel="labels", ylabel="test accuracy", title=_title(result, "mean score"))

@@ -6,6 +6,8 @@ import pytest
 from benchmarks import check_report, strategies
 from skal.bench._specs import strategy_names
 
+from ..bench.results import make_result
+
 
 def test_all_strategies_take_part():
     aliases = {"random_sampling"}
@@ -23,7 +25,7 @@ def test_quick_run_prints_tables_and_writes_figures(tmp_path, capsys):
     assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
-def test_table2_puts_the_papers_rows_beside_ours(make_result):
+def test_table2_puts_the_papers_rows_beside_ours():
     scores = np.random.default_rng(0).uniform(size=(5, 2, 10))
     lines = strategies.table2(make_result(scores, list(strategies.TABLE2))).splitlines()
     assert len(lines) == 7
