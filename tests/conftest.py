@@ -1,7 +1,5 @@
 """What the tests share."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,8 @@ from torch import nn
 from skal._core.network import preserved_rng
 from skal.checks import make_learner
 from skal.nets import MLP
+
+from .support.learners import learner_of
 
 # the first example of a property pays for imports and warm-up: a deadline would fail it on a busy machine
 settings.register_profile("skal", deadline=None, max_examples=25)
@@ -71,4 +71,4 @@ def flat_learner(flat_data):
     with preserved_rng():
         torch.manual_seed(0)
         net = _make_net().fit(X[:15], y[:15])
-    return SimpleNamespace(estimator=net, X_training=X[:15], y_training=y[:15])
+    return learner_of(net, X[:15], y[:15])

@@ -1,7 +1,6 @@
 """Tests of skal.base: validation, the choice of the best, the functions."""
 
 import inspect
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,8 @@ from sklearn.naive_bayes import GaussianNB
 
 from skal.base import QueryStrategy, ScoreStrategy, query_function, top
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NoNetworkError, NonFiniteError
+
+from .support.learners import learner_of
 
 POOL = np.arange(10.0).reshape(-1, 1)
 
@@ -35,7 +36,7 @@ class Score(ScoreStrategy):
 @pytest.fixture(scope="module")
 def plain_learner():
     y = np.arange(10) % 2
-    return SimpleNamespace(estimator=GaussianNB().fit(POOL, y), X_training=POOL, y_training=y)
+    return learner_of(GaussianNB().fit(POOL, y), POOL, y)
 
 
 scores = hnp.arrays(float, st.integers(1, 40), elements=st.floats(allow_nan=False) | st.sampled_from([0.0, 1.0]))
@@ -56,7 +57,7 @@ def test_top_of_equal_and_of_infinite_scores():
 @given(hnp.arrays(float, 10, elements=st.floats(-5, 5)), st.integers(1, 10))
 def test_the_best_come_first_with_their_scores(values, n_instances):
     y = np.arange(10) % 2
-    learner = SimpleNamespace(estimator=GaussianNB().fit(POOL, y), X_training=POOL, y_training=y)
+    learner = learner_of(GaussianNB().fit(POOL, y), POOL, y)
     indices, metrics = Score(values=values).select(learner, POOL, n_instances)
     assert indices.dtype == np.int64
     assert len(set(indices.tolist())) == n_instances
@@ -66,7 +67,7 @@ def test_the_best_come_first_with_their_scores(values, n_instances):
 @given(st.integers(1, 12), st.integers(0, 1000))
 def test_a_subset_is_scored_and_the_same_seed_draws_it_again(subset, seed):
     y = np.arange(10) % 2
-    learner = SimpleNamespace(estimator=GaussianNB().fit(POOL, y), X_training=POOL, y_training=y)
+    learner = learner_of(GaussianNB().fit(POOL, y), POOL, y)
     values = np.arange(10.0)
     strategy = Score(values=values, subset=subset, random_state=seed)
     found = strategy.scores(learner, POOL)
@@ -106,7 +107,7 @@ def test_needs_are_enforced(plain_learner):
     class Labels(Score):
         needs_labels = True
 
-    unlabelled = SimpleNamespace(estimator=plain_learner.estimator, X_training=None, y_training=None)
+    unlabelled = learner_of(plain_learner.estimator)
     values = np.zeros(10)
     with pytest.raises(NoNetworkError, match="Network works on"):
         Network(values=values).scores(plain_learner, POOL)

@@ -2,7 +2,6 @@
 
 import inspect
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +17,8 @@ from skal.checks._state import snapshot
 from skal.exceptions import EmptyPoolError, NotFittedError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.strategies import Entropy, RandomSampling
+
+from .support.learners import learner_of
 
 # the checks' network is trained with cross-entropy, which NTKLookahead names
 pytestmark = pytest.mark.filterwarnings("ignore::skal.exceptions.CrossEntropyWarning")
@@ -47,7 +48,7 @@ def learner_for(learner_and_pool):
     with preserved_rng():
         torch.manual_seed(0)
         net = LossPredictionClassifier(**params).fit(learner.X_training, learner.y_training)
-    predicts_loss = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    predicts_loss = learner_of(net, learner.X_training, learner.y_training)
     return lambda cls: predicts_loss if cls is skal.strategies.LearningLoss else learner
 
 

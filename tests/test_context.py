@@ -1,7 +1,5 @@
 """Tests of skal.context: what a strategy sees."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,9 +31,7 @@ from skal.exceptions import (
 )
 from skal.nets import SquaredLoss
 
-
-def learner_of(estimator, X=None, y=None):
-    return SimpleNamespace(estimator=estimator, X_training=X, y_training=y)
+from .support.learners import learner_of
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Workers that the tests share: starting them takes longer than what they are asked to do."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,8 @@ from skal import reuse
 from skal._core.network import preserved_rng
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, SquaredLoss
+
+from ..support.learners import learner_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def make_image_learner(images):
         with preserved_rng():
             torch.manual_seed(0)
             net = LossPredictionClassifier(module, criterion=criterion, **settings).fit(X[:20], y[:20])
-        return SimpleNamespace(estimator=net, X_training=X[:20], y_training=y[:20])
+        return learner_of(net, X[:20], y[:20])
 
     made = {}
     return lambda criterion=nn.CrossEntropyLoss: made.setdefault(criterion, make(criterion))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from skal.bench import run_benchmark
 from skal.exceptions import WorkerError
 from skal.nets import SquaredLoss
 from skal.strategies import BADGE, DynamicAL, Entropy, NTKLookahead
+
+from ..support.learners import learner_of
 
 WITHOUT_SKAL = """
 import sys
@@ -81,7 +82,7 @@ def test_a_worker_killed_in_the_middle_of_a_query(strategy, make_image_learner, 
     X, marker = images[0][20:], tmp_path / "killed"
     module = killing_its_worker(learner.estimator.module_.backbone, torch.as_tensor(X[48]), marker)
     net = NeuralNetClassifier(module, criterion=learner.estimator.criterion, verbose=0).initialize()
-    learner = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    learner = learner_of(net, learner.X_training, learner.y_training)
     strategy.set_params(batch_size=8)
     expected = strategy.set_params(n_jobs=1).select(learner, X, 6)
     assert not marker.exists()

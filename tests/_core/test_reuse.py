@@ -23,15 +23,13 @@ from skal.reuse import feature_reuse
 from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
 from skal.tangent._engine import TangentEngine
 
+from ..support.learners import learner_of
+
 
 @pytest.fixture
 def own_learner(image_learner):
     """One that may be changed."""
-    return SimpleNamespace(
-        estimator=copy.deepcopy(image_learner.estimator),
-        X_training=image_learner.X_training.copy(),
-        y_training=image_learner.y_training,
-    )
+    return learner_of(copy.deepcopy(image_learner.estimator), image_learner.X_training.copy(), image_learner.y_training)
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ def answer(strategy, learner, X, **params):
 
 
 @pytest.fixture
-def learner_of(image_learner, squared_learner):
+def learner_for(image_learner, squared_learner):
     return lambda strategy: squared_learner if isinstance(strategy, NTKLookahead) else image_learner
 
 
 @pytest.mark.parametrize("strategy", CASES, ids=repr)
-def test_two_processes(strategy, learner_of, images):
-    learner, X = learner_of(strategy), images[0][20:]
+def test_two_processes(strategy, learner_for, images):
+    learner, X = learner_for(strategy), images[0][20:]
     indices, metrics = answer(strategy, learner, X, n_jobs=1)
     shared_indices, shared_metrics = answer(strategy, learner, X, n_jobs=2)
     assert indices.tolist() == shared_indices.tolist()
@@ -43,8 +43,8 @@ def test_two_processes(strategy, learner_of, images):
 
 
 @pytest.mark.parametrize("strategy", CASES, ids=repr)
-def test_dask(strategy, learner_of, images, on_dask):
-    learner, X = learner_of(strategy), images[0][20:]
+def test_dask(strategy, learner_for, images, on_dask):
+    learner, X = learner_for(strategy), images[0][20:]
     indices, metrics = answer(strategy, learner, X, n_jobs=1)
     shared_indices, shared_metrics = answer(strategy, learner, X)
     assert indices.tolist() == shared_indices.tolist()

@@ -1,7 +1,6 @@
 """Retraining on hypothetical labels: against loops written out, and without a trace on the learner's net."""
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,8 @@ from skal.callbacks import OneCycle
 from skal.context import QueryContext
 from skal.nets import SquaredLoss
 
+from ..support.learners import learner_of
+
 
 class Loud(Callback):
     """Belongs to the user's own training: it must not run during a query."""
@@ -30,7 +31,7 @@ class Loud(Callback):
 
 
 def retrainer_of(net, X, y, pool, batch_size=256):
-    learner = SimpleNamespace(estimator=net, X_training=X, y_training=y)
+    learner = learner_of(net, X, y)
     context = QueryContext(learner, pool, batch_size=batch_size)
     return Retrainer(context, np.arange(len(pool)))
 

@@ -24,6 +24,8 @@ from skal.learners._linearized import LinearizedLearner
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead, entropy, ntk_lookahead
 
+from ..support.learners import learner_of
+
 
 def make_net(module=None, criterion=SquaredLoss, **params):
     torch.manual_seed(0)
@@ -45,7 +47,7 @@ def make_learner(digits, strategy=None, n=12, net=None, **params):
 
 
 def from_scratch(learner, strategy, X_pool):
-    plain = SimpleNamespace(estimator=learner.estimator, X_training=learner.X_training, y_training=learner.y_training)
+    plain = learner_of(learner.estimator, learner.X_training, learner.y_training)
     return strategy.scores(plain, X_pool)
 
 
@@ -103,7 +105,7 @@ def test_several_labels_at_a_time_and_convolutions(digits, kernel, batch):
     X_pool, y_pool = digits.images[8:28], digits.y[8:28]
     for _ in range(4):
         indices, samples, metrics = learner.query(X_pool, n_instances=3, return_metrics=True)
-        plain = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+        plain = learner_of(net, learner.X_training, learner.y_training)
         expected, values = strategy.select(plain, X_pool, 3)
         assert indices.tolist() == expected.tolist()
         np.testing.assert_allclose(metrics, values, rtol=1e-8)

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from skal.base import QueryStrategy
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import ALBL, CoreSet, Entropy, LeastConfidence, Margin, RandomSampling
 from skal.strategies._albl import draw_batch, smallest_probability, updated_weights
+
+from ..support.learners import learner_of
 
 
 class Listed(QueryStrategy):
@@ -39,10 +40,8 @@ class Told:
         return np.eye(2)[X[:, 0].astype(int)]
 
 
-def learner_of(X, y):
-    return SimpleNamespace(
-        estimator=Told(), X_training=np.asarray(X, float).reshape(-1, 1), y_training=np.array(y, int)
-    )
+def told(X, y):
+    return learner_of(Told(), np.asarray(X, float).reshape(-1, 1), np.array(y, int))
 
 
 POOL = np.zeros((6, 1))
@@ -59,7 +58,7 @@ def test_weights_follow_the_hand_computed_example():
     # K = 2, T = 100, δ = 0.1: p_min = √(ln 2 / 200) = 0.0588705
     assert smallest_probability(2, 100) == pytest.approx(0.0588705, abs=1e-7)
     strategy = ALBL(arms=arms(), horizon=100, random_state=0)
-    learner = learner_of([0], [0])
+    learner = told([0], [0])
     indices, metrics = strategy.select(learner, POOL, 1)
     # round 1: weights ½ and ½, two different offers: each is drawn with q = ½
     assert metrics.tolist() == [0.5]
@@ -68,7 +67,7 @@ def test_weights_follow_the_hand_computed_example():
     assert indices[0] == (0 if winner == 0 else 5)
     # it is predicted right: reward 1, r̂ = 1/½ = 2 for the winner, and the same v̂ for both:
     # w ∝ exp(0.0588705 / 2 · 2) = 1.0606379 against 1
-    learner = learner_of([0, 1], [0, 1])
+    learner = told([0, 1], [0, 1])
     _, metrics = strategy.select(learner, POOL, 1)
     expected = np.array([0.4852868, 0.4852868])
     expected[winner] = 0.5147132
@@ -82,7 +81,7 @@ def test_weights_follow_the_hand_computed_example():
     np.testing.assert_allclose(second["variance"], 1 / p, rtol=1e-5)
     # the second is predicted wrong. Importance weights 2 and 1/p: reward 2 / (2 + 1/p);
     # bonus √(ln(2/0.1) / 200) = 0.1223873 times 1/p
-    learner = learner_of([0, 1, 0], [0, 1, 1])
+    learner = told([0, 1, 0], [0, 1, 1])
     strategy.select(learner, POOL, 1)
     reward = 2 / (2 + 1 / p[chosen])
     exponent = 0.0588705 / 2 * (0.1223873 / p)
@@ -93,9 +92,9 @@ def test_weights_follow_the_hand_computed_example():
 
 def test_the_papers_reward_divides_by_pool_size_and_horizon():
     strategy = ALBL(arms=arms(), horizon=10, reward="paper", random_state=0)
-    strategy.select(learner_of([0], [0]), POOL, 1)
+    strategy.select(told([0], [0]), POOL, 1)
     winner = int(strategy.pending_["records"][0]["advice"][1])
-    strategy.select(learner_of([0, 1], [0, 1]), POOL, 1)
+    strategy.select(told([0, 1], [0, 1]), POOL, 1)
     # one sample right with importance 2, a pool of 6 and T = 10: reward 2/60, r̂ = 2/30
     ratio = np.exp(np.sqrt(np.log(2) / 20) / 2 * 2 / 30)
     assert strategy.weights_[winner] / strategy.weights_[1 - winner] == pytest.approx(ratio)
@@ -162,7 +161,7 @@ def test_the_arm_that_is_rewarded_gains_weight(good):
 
 def test_a_batch_that_was_not_taught_is_forgotten():
     strategy = ALBL(arms=arms(), random_state=0)
-    learner = learner_of([0], [0])
+    learner = told([0], [0])
     for _ in range(3):
         strategy.select(learner, POOL, 2)
     np.testing.assert_allclose(strategy.weights_, [0.5, 0.5])
@@ -172,7 +171,7 @@ def test_a_batch_that_was_not_taught_is_forgotten():
 
 def test_an_integer_seed_draws_anew_in_every_round():
     strategy = ALBL(arms=arms(), random_state=0)
-    learner = learner_of([0], [0])
+    learner = told([0], [0])
     first = [strategy.select(learner, POOL, 1)[0][0] for _ in range(30)]
     assert set(first) == {0, 5}
 
@@ -211,7 +210,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_happened(flat_learner, flat_da
 def test_state_is_a_copy_and_can_be_cleared():
     strategy = ALBL(arms=arms(), random_state=0)
     assert strategy.get_state() == {}
-    strategy.select(learner_of([0], [0]), POOL, 1)
+    strategy.select(told([0], [0]), POOL, 1)
     state = strategy.get_state()
     state["pending"]["records"].clear()
     assert len(strategy.pending_["records"]) == 1
@@ -220,7 +219,7 @@ def test_state_is_a_copy_and_can_be_cleared():
 
 def test_state_of_other_arms_is_refused():
     strategy = ALBL(arms=arms(), random_state=0)
-    strategy.select(learner_of([0], [0]), POOL, 1)
+    strategy.select(told([0], [0]), POOL, 1)
     state = strategy.get_state()
     with pytest.raises(InvalidParameterError, match=r"3 arms.*2 weights"):
         ALBL(arms=[*arms(), Listed()]).set_state(state)
@@ -228,7 +227,7 @@ def test_state_of_other_arms_is_refused():
         ALBL(arms=arms()).set_state({"weights": [1, 2]})
     strategy.set_params(uniform=True)
     with pytest.raises(InvalidParameterError, match="stay the same"):
-        strategy.select(learner_of([0], [0]), POOL, 1)
+        strategy.select(told([0], [0]), POOL, 1)
 
 
 # --- arms -------------------------------------------------------------------------------------------------------------

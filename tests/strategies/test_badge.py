@@ -1,12 +1,10 @@
 """BADGE: explicit gradient embeddings, and the D² law."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 import skal.strategies._badge as badge_module
@@ -15,19 +13,8 @@ from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import BADGE, badge
 from skal.strategies._badge import _draw, kmeans_plus_plus, residuals
 
-
-class TextNet(nn.Module):
-    """A small transformer on token numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.head(self.encoder(self.embed(x)).mean(dim=1))
+from ..support.learners import learner_of, net_of
+from ..support.networks import TextTransformer
 
 
 def build(kind, n=30):
@@ -37,15 +24,10 @@ def build(kind, n=30):
         "MLP": lambda: (MLP(5, 4, hidden=(8,)), (5,)),
         "CNN": lambda: (CNN(in_channels=1, n_classes=4, image_size=8), (1, 8, 8)),
         "ResNet": lambda: (ResNet18(n_classes=4, width=8), (3, 8, 8)),
-        "transformer": lambda: (TextNet(), None),
+        "transformer": lambda: (TextTransformer(4), None),
     }[kind]()
     X = rng.integers(11, size=(n, 6)) if shape is None else rng.normal(size=(n, *shape))
     return module.double().eval(), X
-
-
-def learner_of(module, criterion=nn.CrossEntropyLoss, cls=NeuralNetClassifier):
-    net = cls(module, criterion=criterion, train_split=None, verbose=0).initialize()
-    return SimpleNamespace(estimator=net, X_training=None, y_training=None)
 
 
 def embeddings_by_hand(module, X):
@@ -72,7 +54,7 @@ def generator(seed=0):
 def test_factorised_distances_are_those_of_the_explicit_gradients(kind):
     module, X = build(kind)
     g = embeddings_by_hand(module, X)
-    indices, metrics = BADGE(random_state=0).select(learner_of(module), X, 12)
+    indices, metrics = BADGE(random_state=0).select(learner_of(net_of(module)), X, 12)
     assert indices[0] == (g**2).sum(axis=1).argmax()
     np.testing.assert_allclose(metrics[0], (g[indices[0]] ** 2).sum(), rtol=1e-9)
     for k in range(1, 12):
@@ -119,7 +101,7 @@ def test_second_and_third_choice_follow_the_d2_law(refresh, proposals, monkeypat
 
 def test_the_strategy_draws_by_that_law():
     module, X = build("MLP", n=5)
-    learner = learner_of(module)
+    learner = learner_of(net_of(module))
     g = embeddings_by_hand(module, X)
     first = (g**2).sum(axis=1).argmax()
     law = ((g - g[first]) ** 2).sum(axis=1)
@@ -181,9 +163,9 @@ def test_softmax_and_one_output_are_the_same_network():
         two.weight.copy_(torch.cat([torch.zeros_like(linear.weight), linear.weight]))
         two.bias.copy_(torch.cat([torch.zeros_like(linear.bias), linear.bias]))
     X = np.random.default_rng(0).normal(size=(30, 5))
-    expected = BADGE(random_state=0).select(learner_of(two), X, 10)
-    probabilities = learner_of(nn.Sequential(two, nn.Softmax(dim=1)), nn.NLLLoss)
-    binary = learner_of(linear, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier)
+    expected = BADGE(random_state=0).select(learner_of(net_of(two)), X, 10)
+    probabilities = learner_of(net_of(nn.Sequential(two, nn.Softmax(dim=1)), nn.NLLLoss))
+    binary = learner_of(net_of(linear, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier))
     for learner in (probabilities, binary):
         indices, metrics = BADGE(random_state=0).select(learner, X, 10)
         assert indices.tolist() == expected[0].tolist()
@@ -199,7 +181,7 @@ class Scaled(MLP):
 
 def test_a_network_that_changes_its_last_layers_output_is_refused():
     with pytest.raises(UnsupportedLayerError, match=r"BADGE.*must be.*'fc'.*CoreSet"):
-        BADGE()(learner_of(Scaled(5, 3)), np.zeros((4, 5), np.float32), 2)
+        BADGE()(learner_of(net_of(Scaled(5, 3))), np.zeros((4, 5), np.float32), 2)
 
 
 def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):

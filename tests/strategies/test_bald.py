@@ -1,12 +1,10 @@
 """BALD and BatchBALD against the definitions; dropout alone is on, with masks that all samples share."""
 
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal._core.network import Network
@@ -15,6 +13,9 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, Unsupported
 from skal.strategies import BALD, bald
 from skal.strategies._bald._dropout import dropout_outputs, dropped
 from skal.strategies._bald._strategy import joint_information
+
+from ..support.learners import learner_of, net_of
+from ..support.networks import TextTransformer
 
 
 class Net(nn.Module):
@@ -33,20 +34,11 @@ class Net(nn.Module):
         return self.head(self.second(torch.flatten(x, 1)))
 
 
-class TextNet(nn.Module):
-    """A transformer with the tokens, not the samples, in the first dimension."""
-
-    def __init__(self, batch_first):
-        super().__init__()
-        self.batch_first = batch_first
-        self.embed = nn.Embedding(11, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=batch_first, dropout=0.3)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x):
-        tokens = self.embed(x if self.batch_first else x.T)
-        return self.head(self.encoder(tokens).mean(dim=1 if self.batch_first else 0))
+NETS = {
+    "conv": Net,
+    "text": lambda: TextTransformer(dropout=0.3),
+    "turned": lambda: TextTransformer(dropout=0.3, batch_first=False),
+}
 
 
 def images(n, seed=0):
@@ -55,7 +47,7 @@ def images(n, seed=0):
 
 def made(module):
     torch.manual_seed(0)
-    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
+    net = net_of(module)
     with torch.no_grad():
         for layer in net.module_.modules():
             if isinstance(layer, nn.BatchNorm2d):
@@ -63,7 +55,7 @@ def made(module):
                 layer.running_var.uniform_(0.5, 2)
             elif isinstance(layer, nn.Linear):
                 layer.weight.mul_(4)  # opinions strong enough to disagree about
-    return SimpleNamespace(estimator=net, X_training=None, y_training=None)
+    return learner_of(net)
 
 
 @pytest.fixture
@@ -113,7 +105,7 @@ def test_score_is_the_mutual_information_of_label_and_mask(learner):
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 256])
-@pytest.mark.parametrize("build", [Net, lambda: TextNet(True), lambda: TextNet(False)], ids=["conv", "text", "turned"])
+@pytest.mark.parametrize("build", NETS.values(), ids=NETS)
 def test_scores_depend_neither_on_chunks_nor_on_order(build, batch_size):
     learner = made(build())
     X = (

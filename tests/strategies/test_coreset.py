@@ -1,11 +1,8 @@
 """CoreSet against furthest-first written as a double loop, and on every kind of network."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetClassifier
 from torch import nn
 
 import skal.strategies._coreset as coreset_module
@@ -14,22 +11,8 @@ from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import CoreSet, coreset
 from skal.strategies._coreset import furthest_first
 
-
-class TextNet(nn.Module):
-    """A small transformer on token numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
-
-    def features(self, x):
-        return self.encoder(self.embed(x)).mean(dim=1)
-
-    def forward(self, x):
-        return self.head(self.features(x))
+from ..support.learners import learner_of, net_of
+from ..support.networks import TextTransformer
 
 
 def inputs(kind, n, rng):
@@ -43,7 +26,7 @@ def build(kind):
     """A module, and what its last layer receives as a function of the input."""
     torch.manual_seed(0)
     if kind == "transformer":
-        module = TextNet().eval()
+        module = TextTransformer().eval()
         return module, module.features
     module = {
         "MLP": lambda: MLP(5, 3, hidden=(8,)),
@@ -60,11 +43,6 @@ def build(kind):
         return seen[0]
 
     return module, features
-
-
-def learner_of(module, X, n_labelled):
-    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
-    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=np.arange(n_labelled) % 3)
 
 
 def furthest_first_by_hand(points, centres, b):
@@ -86,7 +64,7 @@ def test_equals_brute_force_on_the_last_layers_input(kind):
     rng = np.random.default_rng(0)
     module, features = build(kind)
     X = inputs(kind, 40, rng)
-    learner = learner_of(module, X, 6)
+    learner = learner_of(net_of(module), X[:6], np.arange(6) % 3)
     with torch.no_grad():
         phi = features(torch.as_tensor(X)).numpy()
     indices, metrics = CoreSet().select(learner, X[6:], 10)
@@ -156,7 +134,7 @@ def test_copies_of_labelled_samples_come_last(flat_learner, flat_data):
 def test_without_labels_the_first_centre_is_the_sample_nearest_the_mean(labels, flat_learner, flat_data):
     X = flat_data[0][15:]
     X_training = None if labels is None else X[:0]
-    empty = SimpleNamespace(estimator=flat_learner.estimator, X_training=X_training, y_training=X_training)
+    empty = learner_of(flat_learner.estimator, X_training, X_training)
     with torch.no_grad():
         module = flat_learner.estimator.module_
         phi = module.features(torch.as_tensor(X)).double().numpy()
@@ -171,7 +149,7 @@ def test_without_labels_the_first_centre_is_the_sample_nearest_the_mean(labels, 
 def test_many_labelled_samples_come_in_blocks(flat_learner, flat_data):
     X = flat_data[0]
     many = np.tile(X[:15], (600, 1))  # 9,000 rows
-    learner = SimpleNamespace(estimator=flat_learner.estimator, X_training=many, y_training=np.zeros(9000, int))
+    learner = learner_of(flat_learner.estimator, many, np.zeros(9000, int))
     few, _ = CoreSet().select(flat_learner, X[15:], 10)
     assert CoreSet(batch_size=1000).select(learner, X[15:], 10)[0].tolist() == few.tolist()
 

@@ -1,7 +1,6 @@
 """DynamicAL against its definition: autograd, one sample at a time, in float64."""
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 import skal
@@ -18,6 +17,8 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledD
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import DynamicAL, dynamic_al
 from skal.strategies._dynamic import dynamic_scores, greedy_batch
+
+from ..support.learners import learner_of, untrained
 
 
 def randomised(module, seed=0):
@@ -45,12 +46,8 @@ def build(name, n_classes=4):
     return module.double(), shape
 
 
-def learner_of(module, shape, n_labelled=5, n_pool=9, criterion=nn.CrossEntropyLoss, n_classes=4, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n_labelled + n_pool, *shape))
-    y = rng.integers(n_classes, size=n_labelled)
-    net = NeuralNetClassifier(module, criterion=criterion, train_split=None, verbose=0).initialize()
-    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y), X[n_labelled:]
+def problem_of(module, shape, n_labelled=5, n_pool=9, n_classes=4, **params):
+    return untrained(module, shape, n_labelled, n_pool, n_classes=n_classes, **params)
 
 
 def gradient(module, x, y=None):
@@ -91,13 +88,13 @@ def greedy_by_hand(g, g_S, b, gamma=2):
 @pytest.fixture(scope="module", params=["MLP", "CNN", "ResNet-18"])
 def problem(request):
     module, shape = build(request.param)
-    return module, *learner_of(module, shape)
+    return module, *problem_of(module, shape)
 
 
 @pytest.fixture(scope="module")
 def small():
     module, shape = build("MLP")
-    return module, *learner_of(module, shape, n_pool=12)
+    return module, *problem_of(module, shape, n_pool=12)
 
 
 # --- the score --------------------------------------------------------------------------------------------------------
@@ -119,10 +116,8 @@ def test_minus_infinity_is_the_opposite_of_infinity(small):
 
 def test_the_labelled_gradient_is_a_sum_not_a_mean(small):
     _, learner, X_pool = small
-    twice = SimpleNamespace(
-        estimator=learner.estimator,
-        X_training=np.concatenate([learner.X_training] * 2),
-        y_training=np.concatenate([learner.y_training] * 2),
+    twice = learner_of(
+        learner.estimator, np.concatenate([learner.X_training] * 2), np.concatenate([learner.y_training] * 2)
     )
     np.testing.assert_allclose(
         DynamicAL(gamma=1).scores(twice, X_pool), DynamicAL(gamma=2).scores(learner, X_pool), rtol=1e-12
@@ -141,14 +136,14 @@ def test_scores_do_not_depend_on_batch_size(problem, batch_size):
 @pytest.mark.parametrize("name", ["MLP", "CNN", "ResNet-18"])
 def test_every_backend_gives_the_same_scores(name, backend):
     module, shape = build(name)
-    learner, X_pool = learner_of(module, shape, n_pool=4)
+    learner, X_pool = problem_of(module, shape, n_pool=4)
     expected = scores_by_hand(module, learner, X_pool, 2)
     np.testing.assert_allclose(DynamicAL(backend=backend).scores(learner, X_pool), expected, rtol=1e-8)
 
 
 def test_batch_norm_in_training_mode_is_evaluated_and_left_as_it_was():
     module, shape = build("ResNet-18")
-    learner, X_pool = learner_of(module, shape, n_pool=3)
+    learner, X_pool = problem_of(module, shape, n_pool=3)
     expected = scores_by_hand(module, learner, X_pool, 2)
     module.train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -160,10 +155,10 @@ def test_batch_norm_in_training_mode_is_evaluated_and_left_as_it_was():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_softmax_with_nll_loss_is_the_same_as_logits_with_cross_entropy(dtype):
     module, shape = build("CNN")
-    logits, X_pool = learner_of(module, shape)
+    logits, X_pool = problem_of(module, shape)
     expected = DynamicAL().scores(logits, X_pool)
     module = module.to(dtype)
-    with_softmax, _ = learner_of(nn.Sequential(module, nn.Softmax(dim=1)), shape, criterion=nn.NLLLoss)
+    with_softmax, _ = problem_of(nn.Sequential(module, nn.Softmax(dim=1)), shape, criterion=nn.NLLLoss)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-3
     np.testing.assert_allclose(
         DynamicAL().scores(with_softmax, X_pool), expected, rtol=tolerance, atol=tolerance * np.abs(expected).max()
@@ -173,7 +168,7 @@ def test_softmax_with_nll_loss_is_the_same_as_logits_with_cross_entropy(dtype):
 def test_two_classes():
     torch.manual_seed(0)
     module = MLP(5, 2, hidden=(8,)).double()
-    learner, X_pool = learner_of(module, (5,), n_classes=2)
+    learner, X_pool = problem_of(module, (5,), n_classes=2)
     np.testing.assert_allclose(
         DynamicAL().scores(learner, X_pool), scores_by_hand(module, learner, X_pool, 2), rtol=1e-8
     )
@@ -197,14 +192,14 @@ def test_binary_classifier_with_one_output():
 
     g_S = sum(by_hand(x, label) for x, label in zip(X[:5], y, strict=True))
     g = np.stack([by_hand(x) for x in X[5:]])
-    learner = SimpleNamespace(estimator=net, X_training=X[:5], y_training=y)
+    learner = learner_of(net, X[:5], y)
     np.testing.assert_allclose(DynamicAL().scores(learner, X[5:]), (g**2).sum(1) + 2 * g @ g_S, rtol=1e-8)
 
 
 def test_many_classes():
     torch.manual_seed(0)
     module = MLP(6, 120, hidden=(10,)).double()
-    learner, X_pool = learner_of(module, (6,), n_classes=120)
+    learner, X_pool = problem_of(module, (6,), n_classes=120)
     np.testing.assert_allclose(
         DynamicAL().scores(learner, X_pool), scores_by_hand(module, learner, X_pool, 2), rtol=1e-8
     )
@@ -215,7 +210,7 @@ def test_frozen_parameters_do_not_count(small):
     module, shape = build("MLP")
     for parameter in module.features[1].parameters():
         parameter.requires_grad_(False)
-    learner, X_pool = learner_of(module, shape)
+    learner, X_pool = problem_of(module, shape)
     expected = scores_by_hand(module, learner, X_pool, 2)
     np.testing.assert_allclose(DynamicAL().scores(learner, X_pool), expected, rtol=1e-8)
 
@@ -227,7 +222,7 @@ def _double(X):
 def test_labelled_samples_go_through_the_pipeline_too(small):
     _, learner, X_pool = small
     doubled = make_pipeline(FunctionTransformer(_double), learner.estimator)
-    halves = SimpleNamespace(estimator=doubled, X_training=learner.X_training / 2, y_training=learner.y_training)
+    halves = learner_of(doubled, learner.X_training / 2, learner.y_training)
     np.testing.assert_allclose(DynamicAL().scores(halves, X_pool / 2), DynamicAL().scores(learner, X_pool), rtol=1e-9)
 
 
@@ -294,7 +289,7 @@ def test_what_fits_into_memory_depends_on_the_precision(small, monkeypatch):
 
 def test_sketched_greedy_is_close_to_exact():
     module, shape = build("CNN")
-    learner, X_pool = learner_of(module, shape, n_pool=40)
+    learner, X_pool = problem_of(module, shape, n_pool=40)
     g, g_S = gradients_by_hand(module, learner, X_pool)
     exact = value_by_hand(g, g_S, greedy_by_hand(g, g_S, 8))
     for seed in range(3):
@@ -354,7 +349,7 @@ def test_greedy_comes_nearer_to_the_optimum_than_top():
     for seed in range(100):
         torch.manual_seed(seed)
         module = MLP(4, 3, hidden=(8,)).double()
-        learner, X_pool = learner_of(module, (4,), n_labelled=8, n_pool=12, n_classes=3, seed=seed)
+        learner, X_pool = problem_of(module, (4,), n_labelled=8, n_pool=12, n_classes=3, seed=seed)
         fit(module, learner)  # far from the labels, every batch can lower the objective: a share would mean nothing
         g, g_S = gradients_by_hand(module, learner, X_pool)
         optimum = max(value_by_hand(g, g_S, Q) for Q in combinations(range(12), 3))
@@ -394,7 +389,7 @@ def test_variants_keep_the_promises_of_a_strategy(params):
 @pytest.mark.parametrize("X", [None, np.empty((0, 6))])
 def test_without_labelled_data_only_gamma_zero_works(small, X):
     _, learner, X_pool = small
-    empty = SimpleNamespace(estimator=learner.estimator, X_training=X, y_training=None if X is None else np.empty(0))
+    empty = learner_of(learner.estimator, X, None if X is None else np.empty(0))
     for params in ({}, {"gamma": np.inf}, {"batch": "greedy"}):
         with pytest.raises(NoLabelledDataError, match="DynamicAL needs labelled data"):
             DynamicAL(**params)(empty, X_pool, 2)
@@ -407,7 +402,7 @@ def test_without_labelled_data_only_gamma_zero_works(small, X):
 @pytest.mark.parametrize("batch", ["top", "greedy"])
 def test_labels_that_are_no_outputs_are_refused(small, y, batch):
     _, learner, X_pool = small
-    wrong = SimpleNamespace(estimator=learner.estimator, X_training=learner.X_training, y_training=np.array(y))
+    wrong = learner_of(learner.estimator, learner.X_training, np.array(y))
     with pytest.raises(ValueError, match=r"DynamicAL differentiates must be integers in 0 … 3.*LabelEncoder") as caught:
         DynamicAL(batch=batch)(wrong, X_pool, 2)
     assert isinstance(caught.value, SkalError)

@@ -1,11 +1,9 @@
 """EGL against its definition: autograd, one sample and one label at a time."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
@@ -13,19 +11,8 @@ from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import EGL, egl
 from skal.strategies._egl import last_layer_egl
 
-
-class TextNet(nn.Module):
-    """A small transformer on token numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.head(self.encoder(self.embed(x)).mean(dim=1))
+from ..support.learners import learner_of, net_of
+from ..support.networks import TextTransformer
 
 
 def build(kind, n=6):
@@ -36,15 +23,10 @@ def build(kind, n=6):
         "no bias": lambda: (nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)), (5,)),
         "CNN": lambda: (CNN(in_channels=1, n_classes=4, image_size=8), (1, 8, 8)),
         "ResNet": lambda: (ResNet18(n_classes=3, width=8), (3, 8, 8)),
-        "transformer": lambda: (TextNet(), None),
+        "transformer": lambda: (TextTransformer(4), None),
     }[kind]()
     X = rng.integers(11, size=(n, 6)) if shape is None else rng.normal(size=(n, *shape))
     return module.double().eval(), X
-
-
-def learner_of(module, criterion=nn.CrossEntropyLoss, cls=NeuralNetClassifier):
-    net = cls(module, criterion=criterion, train_split=None, verbose=0).initialize()
-    return SimpleNamespace(estimator=net, X_training=None, y_training=None)
 
 
 def egl_by_hand(module, X, parameters):
@@ -68,7 +50,7 @@ KINDS = ["MLP", "no bias", "CNN", "ResNet", "transformer"]
 def test_all_parameters(kind):
     module, X = build(kind)
     expected = egl_by_hand(module, X, list(module.parameters()))
-    np.testing.assert_allclose(EGL().scores(learner_of(module), X), expected, rtol=1e-7)
+    np.testing.assert_allclose(EGL().scores(learner_of(net_of(module)), X), expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,19 +58,19 @@ def test_last_layer(kind):
     module, X = build(kind)
     *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
     expected = egl_by_hand(module, X, list(head.parameters()))
-    np.testing.assert_allclose(EGL(layers="last").scores(learner_of(module), X), expected, rtol=1e-9)
+    np.testing.assert_allclose(EGL(layers="last").scores(learner_of(net_of(module)), X), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("backend", ["structured", "func"])
 def test_backends_agree(backend):
     module, X = build("CNN")
-    learner = learner_of(module)
+    learner = learner_of(net_of(module))
     np.testing.assert_allclose(EGL(backend=backend).scores(learner, X), EGL().scores(learner, X), rtol=1e-9)
 
 
 def test_batch_size_and_memory_make_no_difference():
     module, X = build("CNN", n=9)
-    learner = learner_of(module)
+    learner = learner_of(net_of(module))
     expected = EGL().scores(learner, X)
     for params in ({"batch_size": 1}, {"batch_size": 4}, {"max_memory": "1MB"}):
         np.testing.assert_allclose(EGL(**params).scores(learner, X), expected, rtol=1e-10)
@@ -96,14 +78,14 @@ def test_batch_size_and_memory_make_no_difference():
 
 def test_the_norm_comes_before_the_expectation():
     module, X = build("MLP")
-    assert EGL().scores(learner_of(module), X).min() > 1e-3  # the expected gradient is zero for every sample
+    assert EGL().scores(learner_of(net_of(module)), X).min() > 1e-3  # the expected gradient is zero for every sample
 
 
 def test_one_output_is_differentiated_as_one_output():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     X = np.random.default_rng(0).normal(size=(6, 5))
-    learner = learner_of(module, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier)
+    learner = learner_of(net_of(module, nn.BCEWithLogitsLoss, NeuralNetBinaryClassifier))
     for layers, parameters in (("all", list(module.parameters())), ("last", list(module[2].parameters()))):
         expected = []
         for x in X:
@@ -136,7 +118,7 @@ def test_only_all_layers_can_do_without_a_linear_end():
     torch.manual_seed(0)
     module = Scaled(5, 3).double()
     X = np.random.default_rng(0).normal(size=(4, 5))
-    learner = learner_of(module)
+    learner = learner_of(net_of(module))
     expected = egl_by_hand(module, X, list(module.parameters()))
     np.testing.assert_allclose(EGL().scores(learner, X), expected, rtol=1e-7)
     with pytest.raises(UnsupportedLayerError, match=r"must return.*'fc'.*layers='all'"):

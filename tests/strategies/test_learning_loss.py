@@ -1,7 +1,6 @@
 """Learning loss: the ranking loss by hand, the module beside any network, joint training, and the score."""
 
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,19 +17,8 @@ from skal.loss_prediction import LossPredictingModule, LossPredictionClassifier,
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import Entropy, LearningLoss, learning_loss
 
-
-class TextNet(nn.Module):
-    """A small transformer on token numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.head(self.encoder(self.embed(x)).mean(dim=1))
+from ..support.learners import learner_of
+from ..support.networks import TextTransformer
 
 
 class Signal(nn.Module):
@@ -61,7 +49,7 @@ def build(kind):
         "MLP": lambda: MLP(5, 3, hidden=(8, 7)),
         "CNN": lambda: CNN(in_channels=1, n_classes=3, image_size=8),
         "ResNet": lambda: ResNet18(n_classes=3, width=8),
-        "transformer": TextNet,
+        "transformer": TextTransformer,
         "signal": Signal,
     }[kind]()
 
@@ -129,7 +117,7 @@ def test_layers_are_found_in_any_network(kind, widths):
     assert head not in module.layers
     if widths is not None:
         assert [linear.in_features for linear in module.inner] == widths
-    learner = SimpleNamespace(estimator=net, X_training=X, y_training=y)
+    learner = learner_of(net, X, y)
     scores = LearningLoss().scores(learner, X)
     assert np.ptp(scores) > 0
     for strategy in (Entropy(), LearningLoss()):
@@ -152,7 +140,7 @@ def test_score_is_the_module_s_prediction_by_hand():
         hidden = [torch.relu(x @ linear.weight.T + linear.bias) for x, linear in zip(pooled, module.inner, strict=True)]
         expected = (torch.cat(hidden, dim=1) @ module.outer.weight.T + module.outer.bias)[:, 0]
     assert [linear.out_features for linear in module.inner] == [6, 6]
-    scores = LearningLoss(batch_size=4).scores(SimpleNamespace(estimator=net, X_training=X, y_training=y), X)
+    scores = LearningLoss(batch_size=4).scores(learner_of(net, X, y), X)
     np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-4, atol=1e-6)
 
 
@@ -196,7 +184,7 @@ def noisy_problem(n, rng):
 
 def ranking_error(net, X, y):
     """Share of pairs whose expected losses, known from where they lie, are in the other order than the predicted."""
-    learner = SimpleNamespace(estimator=net, X_training=X, y_training=y)
+    learner = learner_of(net, X, y)
     scores = LearningLoss().scores(learner, X)
     noisy = X[:, 0] < 0
     return float((scores[noisy][:, None] < scores[~noisy][None]).mean())
@@ -278,7 +266,7 @@ def test_parameters_are_saved_and_loaded_without_data(tmp_path):
         build("MLP"), layers=module.layers, widths=[x.in_features for x in module.inner], **SETTINGS
     ).initialize()
     again.load_params(f_params=tmp_path / "net.pt")
-    scores = [LearningLoss().scores(SimpleNamespace(estimator=n, X_training=X, y_training=y), X) for n in (net, again)]
+    scores = [LearningLoss().scores(learner_of(n, X, y), X) for n in (net, again)]
     np.testing.assert_array_equal(*scores)
 
 

@@ -24,17 +24,15 @@ from skal.exceptions import (
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead, ntk_lookahead
 
+from ..support.learners import learner_of, untrained
+
 CRITERIA = ["mlmoc", "emoc", "eer"]
 RIDGE = 1e-4
 
 
-def make_learner(module, shape, n_labelled=6, n_pool=12, seed=0, criterion=SquaredLoss, dtype=np.float64, **params):
+def make_learner(module, shape, n_labelled=6, n_pool=12, criterion=SquaredLoss, **params):
     """An untrained net, which does not interpolate its labels."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n_labelled + n_pool, *shape)).astype(dtype)
-    net = NeuralNetClassifier(module, criterion=criterion, train_split=None, verbose=0, **params).initialize()
-    y = rng.integers(3, size=n_labelled)
-    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y), X[n_labelled:]
+    return untrained(module, shape, n_labelled, n_pool, criterion=criterion, **params)
 
 
 def mlp(seed=0, **params):
@@ -312,7 +310,7 @@ def trained(n_labelled, n_pool=100):
         verbose=0,
     )
     net.fit(X[:n_labelled], y)
-    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y), X[n_labelled:]
+    return learner_of(net, X[:n_labelled], y), X[n_labelled:]
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)

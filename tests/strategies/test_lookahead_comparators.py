@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +17,8 @@ from skal.checks import check_nll_loss, check_probabilities, check_untouched, ma
 from skal.exceptions import InvalidParameterError
 from skal.nets import MLP, SquaredLoss
 from skal.strategies import NTKLookahead
+
+from ..support.learners import learner_of
 
 CRITERIA = ["mlmoc", "emoc", "eer"]
 RIDGE = 1e-3
@@ -42,7 +43,7 @@ def problem():
             train_split=None,
             verbose=0,
         ).fit(X[:N_LABELLED], y)
-    return SimpleNamespace(estimator=net, X_training=X[:N_LABELLED], y_training=y), X[N_LABELLED:]
+    return learner_of(net, X[:N_LABELLED], y), X[N_LABELLED:]
 
 
 def strategy(**params):

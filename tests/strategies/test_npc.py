@@ -2,7 +2,6 @@
 
 import warnings
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,13 +23,7 @@ from skal.strategies import NPC, npc
 from skal.strategies._npc._candidates import CandidateKernel
 from skal.strategies._npc._spectral import draw_batches
 
-
-def learner_of(module, shape, n_labelled, n_pool, seed=0, criterion=nn.CrossEntropyLoss, dtype=np.float64):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n_labelled + n_pool, *shape)).astype(dtype)
-    net = NeuralNetClassifier(module, criterion=criterion, train_split=None, verbose=0).initialize()
-    y = rng.integers(3, size=n_labelled)
-    return SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y), X[n_labelled:]
+from ..support.learners import learner_of, net_of, untrained
 
 
 def mlp(n_labelled=6, n_pool=30, hidden=(20, 7), seed=0, **params):
@@ -40,7 +33,7 @@ def mlp(n_labelled=6, n_pool=30, hidden=(20, 7), seed=0, **params):
     for width, following in pairwise([6, *hidden]):
         layers += [nn.Linear(width, following), nn.Tanh()]
     module = nn.Sequential(*layers, nn.Linear(hidden[-1], 3)).double()
-    return learner_of(module, (6,), n_labelled, n_pool, seed, **params)
+    return untrained(module, (6,), n_labelled, n_pool, seed=seed, **params)
 
 
 def gradients(module, X, kernel):
@@ -90,7 +83,7 @@ def test_the_winner_of_the_same_stream(kernel, n_labelled):
 @pytest.mark.parametrize("backend", ["auto", "structured", "func", "backpack"])
 def test_every_backend_finds_the_same_batch(backend):
     torch.manual_seed(0)
-    learner, X_pool = learner_of(CNN(in_channels=1, n_classes=3, image_size=8).double(), (1, 8, 8), 4, 12)
+    learner, X_pool = untrained(CNN(in_channels=1, n_classes=3, image_size=8).double(), (1, 8, 8), 4, 12)
     expected, values = NPC(random_state=0).select(learner, X_pool, 3)
     indices, metrics = NPC(random_state=0, backend=backend).select(learner, X_pool, 3)
     assert indices.tolist() == expected.tolist()
@@ -230,10 +223,8 @@ def test_copies_of_labelled_samples_come_last(search):
 
 def test_labelled_copies_count_once():
     learner, X_pool = mlp(5)
-    twice = SimpleNamespace(
-        estimator=learner.estimator,
-        X_training=np.concatenate([learner.X_training] * 2),
-        y_training=np.concatenate([learner.y_training] * 2),
+    twice = learner_of(
+        learner.estimator, np.concatenate([learner.X_training] * 2), np.concatenate([learner.y_training] * 2)
     )
     expected, values = NPC(random_state=0).select(learner, X_pool, 4)
     indices, metrics = NPC(random_state=0).select(twice, X_pool, 4)
@@ -267,7 +258,7 @@ def test_the_bias_of_the_last_layer_counts_only_if_it_is_trained():
 @pytest.mark.parametrize("kernel", ["pntk", "logit"])
 def test_too_few_parameters_are_named(kernel):
     torch.manual_seed(0)
-    learner, X_pool = learner_of(nn.Linear(4, 3).double(), (4,), 10, 20)
+    learner, X_pool = untrained(nn.Linear(4, 3).double(), (4,), 10, 20)
     with pytest.warns(RankDeficiencyWarning, match=rf"{kernel} kernel.*rank 16 .*rank of at most 15.*trace"):
         NPC(kernel=kernel, random_state=0).select(learner, X_pool, 6)
 
@@ -286,7 +277,7 @@ def test_a_spectrum_that_ends_early_is_noticed_although_the_sizes_would_do(searc
     for layer in hidden:
         nn.init.orthogonal_(layer.weight)
     module = nn.Sequential(*hidden, nn.Linear(30, 3)).to(dtype)
-    learner, X_pool = learner_of(module, (4,), n_labelled, 20)
+    learner, X_pool = untrained(module, (4,), n_labelled, 20)
     strategy = NPC(search=search, random_state=0, n_features=n_features)
     with pytest.warns(RankDeficiencyWarning, match=r"pntk.*rank 5 up to rounding"):
         indices, metrics = strategy.select(learner, X_pool, 7)
@@ -372,8 +363,8 @@ def test_gradient_descent_decays_faster_on_the_chosen_set_than_on_the_median_ran
             optimizer.step()
         return loss.item() / len(rows)
 
-    net = NeuralNetClassifier(Wide, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
-    learner = SimpleNamespace(estimator=net, X_training=None, y_training=None)
+    net = net_of(Wide)
+    learner = learner_of(net)
     chosen, _ = NPC(n_candidates=1000, random_state=0).select(learner, X, 20)
     random = [loss_after(rng.choice(150, 20, replace=False)) for _ in range(11)]
     assert loss_after(chosen) < np.median(random)
@@ -396,8 +387,8 @@ def test_zero_shot_and_single_shot_through_the_ordinary_interface():
 def test_a_softmax_with_nll_loss_has_the_kernel_of_its_logits(backend):
     learner, X_pool = mlp(5)
     module = nn.Sequential(learner.estimator.module_, nn.Softmax(dim=-1))
-    net = NeuralNetClassifier(module, criterion=nn.NLLLoss, train_split=None, verbose=0).initialize()
-    softmaxed = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    net = net_of(module, nn.NLLLoss)
+    softmaxed = learner_of(net, learner.X_training, learner.y_training)
     for kernel in ("pntk", "trace"):
         expected, values = NPC(kernel=kernel, random_state=0).select(learner, X_pool, 4)
         indices, metrics = NPC(kernel=kernel, random_state=0, backend=backend).select(softmaxed, X_pool, 4)
@@ -408,8 +399,8 @@ def test_a_softmax_with_nll_loss_has_the_kernel_of_its_logits(backend):
 def test_backpack_refuses_to_stop_before_the_softmax():
     learner, X_pool = mlp(5)
     module = nn.Sequential(learner.estimator.module_, nn.Softmax(dim=-1))
-    net = NeuralNetClassifier(module, criterion=nn.NLLLoss, train_split=None, verbose=0).initialize()
-    softmaxed = SimpleNamespace(estimator=net, X_training=None, y_training=None)
+    net = net_of(module, nn.NLLLoss)
+    softmaxed = learner_of(net)
     with pytest.raises(UnsupportedLayerError, match="Use backend='structured'"):
         NPC(backend="backpack").select(softmaxed, X_pool, 4)
 

@@ -1,7 +1,5 @@
 """Tests of RandomSampling."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,8 +9,10 @@ from sklearn.naive_bayes import GaussianNB
 
 from skal.strategies import RandomSampling, random_sampling
 
+from ..support.learners import learner_of
+
 POOL = np.arange(8.0).reshape(-1, 1)
-LEARNER = SimpleNamespace(estimator=GaussianNB().fit(POOL, np.arange(8) % 2), X_training=None, y_training=None)
+LEARNER = learner_of(GaussianNB().fit(POOL, np.arange(8) % 2))
 
 
 @given(st.integers(1, 8), st.integers(0, 2**32))

@@ -1,7 +1,6 @@
 """Pools whose embeddings do not fit: a shortlist of every part, then a choice among those."""
 
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,8 @@ from skal.exceptions import InvalidParameterError, TwoLevelWarning
 from skal.strategies import BADGE, CoreSet
 from skal.strategies._badge import represented
 from skal.strategies._two_level import n_shortlisted, select_in_levels
+
+from ..support.learners import learner_of
 
 
 def largest(values, seen=None):
@@ -84,7 +85,7 @@ def clustered():
     X = (10 * rng.normal(size=(8, 6))[np.arange(600) % 8] + rng.normal(size=(600, 6))).astype(np.float32)
     torch.manual_seed(0)
     net = NeuralNetClassifier(nn.Linear(6, 3), criterion=nn.CrossEntropyLoss, verbose=0).initialize()
-    return SimpleNamespace(estimator=net, X_training=X[:2], y_training=np.array([0, 1])), X
+    return learner_of(net, X[:2], np.array([0, 1])), X
 
 
 def bound(strategy, learner, X, room):

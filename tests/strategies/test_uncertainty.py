@@ -1,7 +1,6 @@
 """Tests of LeastConfidence, Margin and Entropy against their definitions and against modAL."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from skal.strategies import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
+
+from ..support.learners import learner_of
 
 # the definitions, for one row of probabilities, in exact sums of Python floats
 DEFINITIONS = {
@@ -48,7 +49,7 @@ class Table(ClassifierMixin, BaseEstimator):
         return np.asarray(X)
 
 
-TABLE = SimpleNamespace(estimator=Table(), X_training=None, y_training=None)
+TABLE = learner_of(Table())
 
 
 def distributions(n_classes):
@@ -109,7 +110,7 @@ CLASSIFIERS = {
 def test_equals_modal_on_sklearn_classifiers(strategy, name, flat_data):
     X, y = flat_data[0].astype(float), flat_data[1]  # modAL computes in the precision of the probabilities
     classifier = CLASSIFIERS[name].fit(X[:30], y[:30])
-    learner = SimpleNamespace(estimator=classifier, X_training=X[:30], y_training=y[:30])
+    learner = learner_of(classifier, X[:30], y[:30])
     expected = MODAL[strategy](classifier, X)
     np.testing.assert_allclose(strategy().scores(learner, X), expected, rtol=1e-9, atol=1e-12)
 
@@ -135,8 +136,8 @@ def test_any_batch_size(strategy, flat_learner, flat_data, batch_size):
 def test_labels_of_any_type(strategy, flat_data):
     X, y = flat_data
     names = np.array(["ape", "bee", "cat"])[y]
-    learner = SimpleNamespace(estimator=GaussianNB().fit(X, names), X_training=X, y_training=names)
-    expected = strategy().scores(SimpleNamespace(estimator=GaussianNB().fit(X, y)), X)
+    learner = learner_of(GaussianNB().fit(X, names), X, names)
+    expected = strategy().scores(learner_of(GaussianNB().fit(X, y)), X)
     np.testing.assert_allclose(strategy().scores(learner, X), expected)
 
 
@@ -144,6 +145,6 @@ def test_labels_of_any_type(strategy, flat_data):
 def test_a_classifier_that_knows_one_class_finds_all_alike(strategy, flat_data):
     X, _ = flat_data
     dummy = DummyClassifier().fit(X, np.zeros(60))
-    learner = SimpleNamespace(estimator=dummy, X_training=X, y_training=np.zeros(60))
+    learner = learner_of(dummy, X, np.zeros(60))
     assert len(set(strategy().scores(learner, X))) == 1
     assert strategy()(learner, X, 3).tolist() == [0, 1, 2]

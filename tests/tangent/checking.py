@@ -7,7 +7,7 @@ from skal._core.samples import Samples
 from skal.tangent import gradient_scores, tangent_features, tangent_kernel
 from skal.tangent._engine import TangentEngine
 
-from . import oracle
+from ..support import oracle
 
 
 def plan_of(net, X, backend="auto"):

@@ -12,8 +12,8 @@ from skal.tangent import gradient_scores
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import given, probes
 
+from ..support.networks import build
 from .checking import check_exact
-from .networks import build
 
 
 def gradients(module, X):

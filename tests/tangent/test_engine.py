@@ -18,7 +18,7 @@ from skal.tangent import gradient_scores, loss_gradient, tangent_features, tange
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
 
-from .networks import build, unsupported
+from ..support.networks import build, unsupported
 
 PUBLIC = {
     "scores": lambda module, X, **kw: gradient_scores(module, X, None, **kw)[0],

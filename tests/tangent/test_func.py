@@ -8,8 +8,8 @@ from skal._core.network import Network
 from skal.tangent._cotangents import given, probes
 from skal.tangent._func import FuncBackend, LoopBackend
 
-from . import oracle
-from .networks import build
+from ..support import oracle
+from ..support.networks import build
 
 
 @pytest.mark.parametrize("backend", [FuncBackend, LoopBackend])

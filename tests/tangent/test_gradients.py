@@ -11,8 +11,8 @@ from skal.exceptions import UnsupportedLayerError
 from skal.nets import VGG11
 from skal.tangent import gradient_scores, loss_gradient, tangent_features
 
-from . import oracle
-from .networks import NETWORKS, build, randomise, unsupported
+from ..support import oracle
+from ..support.networks import NETWORKS, build, randomise, unsupported
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)

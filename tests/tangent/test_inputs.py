@@ -20,7 +20,7 @@ from skal.exceptions import (
 from skal.nets import MLP, SquaredLoss
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 
-from . import oracle
+from ..support import oracle
 
 X = np.random.default_rng(0).normal(size=(6, 4))
 Y = np.array([0, 1, 2, 2, 1, 0])

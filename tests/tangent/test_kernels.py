@@ -17,8 +17,8 @@ from skal._core.samples import Samples
 from skal.exceptions import NonFiniteError
 from skal.tangent import tangent_features, tangent_kernel
 
-from . import oracle
-from .networks import N_CLASSES, NETWORKS, build, unsupported
+from ..support import oracle
+from ..support.networks import N_CLASSES, NETWORKS, build, unsupported
 
 KINDS = ["pntk", "logit", "trace", "entk"]
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}

@@ -8,8 +8,8 @@ from torch.nn.utils import parametrizations
 from skal.tangent import register_rule
 from skal.tangent._layers import _RULES, find_rule
 
+from ..support.networks import randomise
 from .checking import check_exact, check_sketch
-from .networks import randomise
 
 SEQUENCE, LONG = (5, 4), (4, 11)
 IMAGE, VOLUME = (4, 7, 6), (2, 4, 5, 3)

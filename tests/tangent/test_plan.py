@@ -12,8 +12,8 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._layers import _RULES
 from skal.tangent._plan import make_plan
 
+from ..support.networks import NETWORKS, build
 from .checking import check_exact, plan_of
-from .networks import NETWORKS, build
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from ..support.networks import randomise
 from .checking import check_exact, check_sketch
-from .networks import randomise
 
 
 class Residual(nn.Module):

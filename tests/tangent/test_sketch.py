@@ -13,7 +13,7 @@ from skal.tangent import tangent_features, tangent_kernel
 from skal.tangent._engine import TangentEngine
 from skal.tangent._sketch import Sketch, feature_matrix
 
-from .networks import NETWORKS, build, unsupported
+from ..support.networks import NETWORKS, build, unsupported
 
 
 def sketched_kernels(name_or_module, X, k, seeds, kind="pntk"):

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
 
-from . import oracle
+from ..support import oracle
 from .checking import check_exact, plan_of
 
 TOKENS = torch.tensor([[1, 2, 3], [3, 3, 0], [4, 1, 1], [2, 0, 5]])

@@ -118,6 +118,25 @@ class TextAttention(nn.Module):
         return self.head((F.softmax(scores / 6**0.5, dim=-1) @ self.value(x)).mean(1))
 
 
+class TextTransformer(nn.Module):
+    """An encoder on token numbers, samples or tokens first. The head gets ``features``."""
+
+    def __init__(self, n_classes=N_CLASSES, *, batch_first=True, dropout=0.1):
+        super().__init__()
+        self.batch_first = batch_first
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=batch_first, dropout=dropout)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, n_classes)
+
+    def features(self, x):
+        tokens = self.embed(x if self.batch_first else x.transpose(0, 1))
+        return self.encoder(tokens).mean(dim=1 if self.batch_first else 0)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
 def _images(n, size=8):
     return torch.randn(n, 3, size, size)
 
