@@ -101,7 +101,7 @@ def naive_table(data: str, quick: bool) -> str:
     strategy = NTKLookahead(random_state=0)
     with feature_reuse(None):
         seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
-        context = strategy._context(learner, X_pool)
+        context = strategy.prepare(learner, X_pool)
         evaluation = strategy._evaluation_rows(N, np.random.default_rng(0))
         retrainer = Retrainer(context, evaluation)
         start = time.perf_counter()
@@ -146,7 +146,7 @@ def evaluation_table(data: str, quick: bool) -> str:
     n, N = (20, 200) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N)
     strategy = NTKLookahead()
-    context = strategy._context(learner, X_pool)
+    context = strategy.prepare(learner, X_pool)
     source = strategy._source(context, np.random.default_rng(0), N)
     features = source.reader.features(context.pool)
     source.reader.features = lambda samples: features  # one pass for all evaluation sets

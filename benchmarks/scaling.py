@@ -258,7 +258,7 @@ def _million_task(name: str, n: int, folder: str, full: int) -> dict[str, float]
 
 
 def _feature_bytes(strategy: NTKLookahead, X: np.ndarray) -> int:
-    context = strategy._context(_learner_for(strategy), X)
+    context = strategy.prepare(_learner_for(strategy), X)
     return strategy._source(context, np.random.default_rng(0), 1250).reader.bytes_per_sample
 
 

@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 
-from skal import reuse
-
 _during = ExitStack()
 
 
 def reset(gallery_conf: dict[str, Any], name: str, when: str) -> None:
     """Called by sphinx-gallery before and after each tutorial."""
     torch.set_num_threads(1)  # small networks gain nothing from more, and sums come out the same on every machine
-    reuse.clear()
     _during.close()
     if when == "before":
         _during.enter_context(warnings.catch_warnings())

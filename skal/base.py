@@ -21,7 +21,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, NonFiniteError
 from skal.validation import check_integer, check_n_jobs, check_seed, make_generator, parse_memory
 
-__all__ = ["QueryStrategy", "ScoreStrategy", "query_function", "top"]
+__all__ = ["QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
 
 class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
@@ -86,11 +86,47 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
     def select(self, learner: Any, X_pool: Any, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the chosen samples, best first, and their metrics, whoever asks."""
-        context = self._context(learner, X_pool)
-        self._check_n_instances(n_instances, context.n_pool)
+        return self._selected(self.prepare(learner, X_pool), n_instances)
+
+    def select_as_arm(self, context: QueryContext, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The same as one of several strategies that are asked in one query.
+
+        Parameters
+        ----------
+        context : QueryContext
+            From :meth:`~skal.context.QueryContext.for_arms`: what the arms compute, they share.
+        n_instances : int, default=1
+        """
+        self._check_params()
+        return self._selected(self._required(context.for_strategy(**self._settings())), n_instances)
+
+    def prepare(self, learner: Any, X_pool: Any) -> QueryContext:
+        """Check parameters, learner and pool, and put together what ``_select`` will see."""
+        self._check_params()
+        return self._required(QueryContext(learner, X_pool, **self._settings()))
+
+    def _settings(self) -> dict[str, Any]:
+        owner = type(self).__name__
+        # a strategy without the parameter n_jobs may hold what cannot leave this process
+        sharding = Sharding(getattr(self, "n_jobs", 1), getattr(self, "verbose", 0), owner)
+        settings = {"batch_size": getattr(self, "batch_size", 256), "max_memory": getattr(self, "max_memory", None)}
+        return settings | {"owner": owner, "sharding": sharding}
+
+    def _required(self, context: QueryContext) -> QueryContext:
+        if self.needs_network:
+            context.require_network()
+        if self.needs_labels:
+            context.require_labels()
+        return context
+
+    def _selected(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        self.check_n_instances(n_instances, context.n_pool)
         with preserved_rng():
-            indices, metrics = self._select(context, int(n_instances))
-        return np.asarray(indices, dtype=np.int64), np.asarray(metrics)
+            rows = self.subset_rows(context.n_pool)
+            part = context if rows is None else context.restrict(rows)
+            indices, metrics = self._select(part, int(n_instances))
+        indices = np.asarray(indices, dtype=np.int64)
+        return indices if rows is None else rows[indices], np.asarray(metrics)
 
     def cost(self, learner: Any, X_pool: Any, n_instances: int = 1) -> QueryCost:
         """Forecast of what ``select`` with the same arguments will take.
@@ -98,9 +134,9 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         Passes and memory are counted; seconds come from two small queries on the first samples of the pool, a few
         hundred to a few thousand of them. Features that are kept from an earlier query are not counted on.
         """
-        context = self._context(learner, X_pool)
-        self._check_n_instances(n_instances, context.n_pool)
-        n = min(context.n_pool, self.get_params(deep=False).get("subset") or context.n_pool)
+        context = self.prepare(learner, X_pool)
+        self.check_n_instances(n_instances, context.n_pool)
+        n = min(context.n_pool, getattr(self, "subset", None) or context.n_pool)
         n_instances, jobs = int(n_instances), context.sharding.jobs()
         with preserved_rng():
             passes, memory = self._passes(context, n, n_instances), self._memory(context, n, n_instances)
@@ -132,60 +168,37 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
     def _check_params(self) -> None:
         """Check the parameters that strategies share; subclasses add their own and call ``super()``."""
-        params, owner = self.get_params(deep=False), type(self).__name__
-        if "batch_size" in params:
-            check_integer(owner, "batch_size", params["batch_size"], 1)
-        if "subset" in params:
-            check_integer(owner, "subset", params["subset"], 1, optional=True)
-        if "max_memory" in params:
-            parse_memory(owner, "max_memory", params["max_memory"])
-        if "random_state" in params:
-            check_seed(owner, params["random_state"])
-        if "n_jobs" in params:
-            check_n_jobs(owner, params["n_jobs"])
-        if "verbose" in params:
-            check_integer(owner, "verbose", params["verbose"], 0, remedy="Use 1 for a progress bar, 0 for none.")
-
-    def _context(self, learner: Any, X_pool: Any) -> QueryContext:
-        self._check_params()
-        params, owner = self.get_params(deep=False), type(self).__name__
-        # a strategy without the parameter may hold what cannot leave this process
-        sharding = Sharding(params.get("n_jobs", 1), params.get("verbose", 0), owner)
-        batch_size = params.get("batch_size", 256)
-        context = QueryContext(learner, X_pool, batch_size=batch_size, owner=owner, sharding=sharding)
-        if self.needs_network:
-            context.require_network()
-        if self.needs_labels:
-            context.require_labels()
-        return context
-
-    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         owner = type(self).__name__
+        check_integer(owner, "batch_size", getattr(self, "batch_size", 1), 1)
+        check_integer(owner, "subset", getattr(self, "subset", None), 1, optional=True)
+        parse_memory(owner, "max_memory", getattr(self, "max_memory", None))
+        check_seed(owner, getattr(self, "random_state", None))
+        check_n_jobs(owner, getattr(self, "n_jobs", None))
+        verbose, remedy = getattr(self, "verbose", 0), "Use 1 for a progress bar, 0 for none."
+        check_integer(owner, "verbose", verbose, 0, remedy=remedy)
+
+    def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        """Refuse a number of samples that cannot be chosen from a pool of this size."""
+        owner, subset = type(self).__name__, getattr(self, "subset", None)
         check_integer(owner, "n_instances", n_instances, 1, remedy="Ask for at least one sample.")
         if n_instances > n_pool:
-            raise InvalidParameterError.for_parameter(
-                owner,
-                "n_instances",
+            expected, remedy = (
                 f"at most the size of the pool ({n_pool})",
-                n_instances,
                 "Ask for fewer samples, or pass a larger pool.",
             )
-        subset = self.get_params(deep=False).get("subset")
-        if subset is not None and n_instances > subset:
-            raise InvalidParameterError.for_parameter(
-                owner,
-                "n_instances",
-                f"at most subset ({subset}), the number of samples that take part",
-                n_instances,
-                "Ask for fewer samples, or raise subset.",
-            )
+        elif subset is not None and n_instances > subset:
+            expected = f"at most subset ({subset}), the number of samples that take part"
+            remedy = "Ask for fewer samples, or raise subset."
+        else:
+            return
+        raise InvalidParameterError.for_parameter(owner, "n_instances", expected, n_instances, remedy)
 
-    def _subset_rows(self, n_pool: int) -> np.ndarray | None:
-        """The rows that take part, drawn with ``random_state``; None for all."""
-        subset = self.get_params(deep=False).get("subset")
+    def subset_rows(self, n_pool: int) -> np.ndarray | None:
+        """The rows of the pool that take part, drawn with ``random_state``; None for all."""
+        subset = getattr(self, "subset", None)
         if subset is None or subset >= n_pool:
             return None
-        generator = make_generator(type(self).__name__, self.random_state)  # type: ignore[attr-defined]
+        generator = make_generator(type(self).__name__, getattr(self, "random_state", None))
         return np.sort(generator.choice(n_pool, size=subset, replace=False))
 
 
@@ -218,17 +231,14 @@ class ScoreStrategy(QueryStrategy):
 
     def scores(self, learner: Any, X_pool: Any) -> np.ndarray:
         """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
-        context = self._context(learner, X_pool)
+        context = self.prepare(learner, X_pool)
         with preserved_rng():
-            return self._scores(context)
-
-    def _scores(self, context: QueryContext) -> np.ndarray:
-        rows = self._subset_rows(context.n_pool)
-        if rows is None:
-            return self._checked_score(context)
-        scores = np.full(context.n_pool, -np.inf)
-        scores[rows] = self._checked_score(context.restrict(rows))
-        return scores
+            rows = self.subset_rows(context.n_pool)
+            if rows is None:
+                return self._checked_score(context)
+            scores = np.full(context.n_pool, -np.inf)
+            scores[rows] = self._checked_score(context.restrict(rows))
+            return scores
 
     def _checked_score(self, context: QueryContext) -> np.ndarray:
         scores = np.asarray(self._score(context), dtype=np.float64)
@@ -240,7 +250,7 @@ class ScoreStrategy(QueryStrategy):
         return scores
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = self._scores(context)
+        scores = self._checked_score(context)
         indices = top(scores, n_instances)
         return indices, scores[indices]
 
@@ -302,23 +312,51 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     """
 
     def query(learner: Any, X_pool: Any, n_instances: int = 1, **params: Any) -> Any:
+        return make(**params)(learner, X_pool, n_instances)
+
+    def make(**params: Any) -> QueryStrategy:
         known = inspect.signature(strategy).parameters
         for unknown in set(params) - set(known):
             raise InvalidParameterError(
                 f"The parameters of {name} must be among {', '.join(known)}. Got {unknown!r} instead. "
                 f"See the documentation of {strategy.__name__}."
             )
-        return strategy(**params)(learner, X_pool, n_instances)
+        return strategy(**params)
 
     own = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("learner", "X_pool")]
     own.append(inspect.Parameter("n_instances", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1))
     params = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in inspect.signature(strategy).parameters.values()]
     query.__signature__ = inspect.Signature([*own, *params])  # type: ignore[attr-defined]
     query.strategy = strategy  # type: ignore[attr-defined]
+    query.make = make  # type: ignore[attr-defined]
     query.__name__ = query.__qualname__ = name
     query.__module__ = module
     query.__doc__ = _function_doc(strategy, name)
     return query
+
+
+def as_strategy(query_strategy: Any, **params: Any) -> QueryStrategy | None:
+    """The strategy behind one of skal's query functions, or the object itself; None for any other callable.
+
+    Parameters
+    ----------
+    query_strategy : callable
+    **params
+        Of a query function.
+
+    Examples
+    --------
+    >>> from skal.base import as_strategy
+    >>> from skal.strategies import margin
+    >>> as_strategy(margin, subset=100)
+    Margin(subset=100)
+    """
+    if isinstance(query_strategy, QueryStrategy) and not params:
+        return query_strategy
+    if isinstance(query_strategy, partial) and not query_strategy.args:
+        return as_strategy(query_strategy.func, **(query_strategy.keywords | params))
+    make = getattr(query_strategy, "make", None)
+    return make(**params) if isinstance(getattr(query_strategy, "strategy", None), type) and callable(make) else None
 
 
 def _function_doc(strategy: type[QueryStrategy], name: str) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
+from skal._core.estimators import allows_nan, chained, unwrap_estimator
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
+from skal._core.memory import DEFAULT_MEMORY
 from skal._core.network import Network
+from skal._core.outputs import check_distributions, is_binary
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding
 from skal.exceptions import (
@@ -25,77 +28,16 @@ from skal.exceptions import (
     InvalidTypeError,
     NoLabelledDataError,
     NoNetworkError,
-    NonFiniteError,
     NotFittedError,
-    OutputError,
     shorten,
 )
+from skal.reuse import reused
+from skal.tangent._engine import TangentEngine
+from skal.validation import parse_memory
 
-__all__ = ["QueryContext", "check_distributions", "unwrap_estimator"]
+__all__ = ["QueryContext"]
 
-# where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
-_FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
-
-
-def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
-    """The innermost estimator, and the fitted transformers that its input goes through first.
-
-    Looks into Pipelines, search objects (``best_estimator_``) and wrappers that keep a fitted ``estimator_``.
-
-    Parameters
-    ----------
-    estimator : estimator
-
-    Returns
-    -------
-    estimator : estimator
-        A skorch net if there is one.
-    transformers : list
-        In the order in which they are applied.
-
-    Examples
-    --------
-    >>> from skal.context import unwrap_estimator
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> unwrap_estimator(make_pipeline(StandardScaler(), LogisticRegression()))
-    (LogisticRegression(), [StandardScaler()])
-    """
-    transformers: list[Any] = []
-    while not isinstance(estimator, NeuralNet):
-        if isinstance(estimator, Pipeline):
-            transformers += [step for _, step in estimator.steps[:-1] if step is not None and step != "passthrough"]
-            estimator = estimator.steps[-1][1]
-            continue
-        candidates = (getattr(estimator, name, None) for name in _FITTED_INSIDE)
-        inside = next((candidate for candidate in candidates if _is_estimator(candidate)), None)
-        if inside is None:
-            break
-        estimator = inside
-    return estimator, transformers
-
-
-def _is_estimator(value: Any) -> bool:
-    return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
-
-
-def _chain(transformers: list[Any]) -> Callable[[Any], Any] | None:
-    if not transformers:
-        return None
-
-    def transform(X: Any) -> Any:
-        for transformer in transformers:
-            try:
-                X = transformer.transform(X)
-            except SklearnNotFittedError as error:
-                raise NotFittedError(
-                    "The steps before the network must be fitted. "
-                    f"Got an unfitted {type(transformer).__name__} instead. Fit the whole Pipeline before query."
-                ) from error
-        return X
-
-    return transform
+Result = TypeVar("Result")
 
 
 class QueryContext:
@@ -113,6 +55,8 @@ class QueryContext:
         The strategy's name, for messages.
     sharding : Sharding, optional
         Who shares the passes over the pool; by default this process makes them alone.
+    max_memory : int, str or None
+        Bound on the working memory, such as ``"2GB"``.
 
     Attributes
     ----------
@@ -120,6 +64,8 @@ class QueryContext:
         The pool, transformed by the steps before the network.
     transformers : list
         Those steps.
+    memory_bound : int or None
+        ``max_memory`` in bytes; None if there is none.
 
     Examples
     --------
@@ -143,6 +89,7 @@ class QueryContext:
         batch_size: int = 256,
         owner: str = "QueryStrategy",
         sharding: Sharding | None = None,
+        max_memory: int | str | None = None,
     ) -> None:
         if not hasattr(learner, "estimator"):
             raise InvalidTypeError(
@@ -151,26 +98,48 @@ class QueryContext:
             )
         self.learner = learner
         self.estimator = learner.estimator
-        self.batch_size = batch_size
-        self.owner = owner
-        self.sharding = sharding or Sharding()
+        self._set(batch_size, owner, sharding, max_memory)
+        self._results: dict[Any, Any] | None = None  # what the arms of one query share
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(
                 f"The X_pool given to {owner} must hold at least one sample. Got an empty pool instead. "
                 "Stop the loop when everything is labelled, or pass more data."
             )
-        _check_fitted(self.estimator, owner)
         self.inner_estimator, self.transformers = unwrap_estimator(self.estimator)
-        # a first step that takes NaN (an imputer, a histogram booster) says so in its tags
-        first = self.transformers[0] if self.transformers else self.inner_estimator
-        self._raw_nan = not isinstance(first, NeuralNet) and _allows_nan(first)
+        self._check_fitted()
         self.pool = self._samples(X_pool, "X_pool")
 
+    def _set(self, batch_size: int, owner: str, sharding: Sharding | None, max_memory: int | str | None = None) -> None:
+        self.batch_size = batch_size
+        self.owner = owner
+        self.sharding = sharding or Sharding()
+        self.max_memory = max_memory
+        self.memory_bound = parse_memory(owner, "max_memory", max_memory)
+
+    def _check_fitted(self) -> None:
+        try:
+            if self.has_network:
+                _ = self.network
+            elif isinstance(self.estimator, Pipeline):
+                check_is_fitted(self.estimator.steps[-1][1])
+            elif hasattr(self.estimator, "fit"):
+                check_is_fitted(self.estimator)
+        except SklearnNotFittedError:
+            raise NotFittedError(
+                f"The estimator that {self.owner} works on must be fitted. Got an unfitted "
+                f"{type(self.estimator).__name__} instead. Give the learner X_training and y_training, or call fit or "
+                "teach before query."
+            ) from None
+
     def _samples(self, X: Any, name: str) -> Samples:
-        transform = _chain(self.transformers) if self.has_network else None
-        samples = Samples(X, name=name, transform=transform, allow_nan=self._raw_nan and not self.has_network)
-        # what may not fit in memory is checked chunk by chunk, when it is read
-        if not self._raw_nan and not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X):
+        """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
+        first = self.transformers[0] if self.transformers else self.inner_estimator
+        raw_nan = not isinstance(first, NeuralNet) and allows_nan(first)
+        in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
+        transform = chained(self.transformers) if self.has_network else None
+        allow_nan = transform is None and (raw_nan or in_memory)
+        samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)
+        if in_memory and not raw_nan:
             check_finite(samples.X, name)
         return samples
 
@@ -184,10 +153,71 @@ class QueryContext:
 
     def restrict(self, rows: np.ndarray | range) -> QueryContext:
         """The same query on a part of the pool."""
-        part = object.__new__(QueryContext)
-        part.__dict__.update(self.__dict__)
-        part.pool = self.pool.take(rows)
+        if isinstance(rows, range) and rows == range(self.n_pool):
+            return self
+        part = copy(self)
+        part.pool, part._results = self.pool.take(rows), None
         return part
+
+    def for_arms(self) -> QueryContext:
+        """The same query for several strategies, which share what they compute on the whole pool."""
+        common = copy(self)
+        common._results = {}
+        return common
+
+    def for_strategy(
+        self, batch_size: int, owner: str, sharding: Sharding, max_memory: int | str | None
+    ) -> QueryContext:
+        """The same query with the settings of another strategy."""
+        other = copy(self)
+        other._set(batch_size, owner, sharding, max_memory)
+        for name in ("network", "logit_network"):  # they hold the sharding
+            other.__dict__.pop(name, None)
+        return other
+
+    def remember(
+        self, what: Any, compute: Callable[[], Result], *, also: Sequence[Any] = (), limit: int | None = None
+    ) -> Result:
+        """``compute()``, or what it gave for another arm of this query, or for an earlier query if reuse is on.
+
+        Parameters
+        ----------
+        what : tuple
+            What is computed from network and pool, with all parameters that it depends on.
+        compute : callable
+            Returns tensors, or tuples of them, which nobody may change.
+        also, limit
+            See :func:`skal.reuse.reused`.
+        """
+        if self._results is None:
+            return reused(self.network, self.pool, what, compute, also=also, limit=limit)
+        if what not in self._results:
+            self._results[what] = reused(self.network, self.pool, what, compute, also=also, limit=limit)
+        return self._results[what]
+
+    @property
+    def memory(self) -> int:
+        """Bytes to work with: the bound, or 1 GB if there is none."""
+        return DEFAULT_MEMORY if self.memory_bound is None else self.memory_bound
+
+    def engine(
+        self,
+        backend: str = "auto",
+        *,
+        network: Network | None = None,
+        layers: str = "all",
+        memory: int | None = None,
+    ) -> TangentEngine:
+        """Per-sample gradients of the network (by default of :attr:`logit_network`), within :attr:`memory`."""
+        return TangentEngine(
+            network or self.logit_network,
+            self.pool,
+            backend=backend,
+            layers=layers,
+            batch_size=self.batch_size,
+            max_memory=max(1, self.memory if memory is None else memory),
+            owner=self.owner,
+        )
 
     @property
     def n_pool(self) -> int:
@@ -223,7 +253,9 @@ class QueryContext:
     @cached_property
     def n_classes(self) -> int:
         """From the network's output; with few labels not every class has been seen yet."""
-        return self.network.n_classes(self.pool) if self.has_network else int(self.predict_proba(first=1).shape[1])
+        if self.has_network:
+            return self.network.n_classes(self.pool)
+        return int(self.predict_proba(self.pool.take(range(1))).shape[1])
 
     @cached_property
     def last_layer(self) -> LastLayer:
@@ -240,9 +272,17 @@ class QueryContext:
             return LastOutput(self.net, self.last_layer, self.sharding)
         return self.network
 
+    def outputs(self) -> torch.Tensor:
+        """(N, ...) outputs of the network for the pool, checked, on its device."""
+        what = ("outputs", self.batch_size)
+        return self.remember(what, lambda: self.network.all_outputs(self.pool, self.batch_size))
+
     def embeddings(self, samples: Samples | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs of the last layer (n, d) and logits (n, C), on the network's device."""
-        return embeddings(self.network, samples or self.pool, self.batch_size, self.last_layer)
+        """Inputs of the last layer (n, d) and logits (n, C) of the pool or other samples, on the network's device."""
+        if samples is not None:
+            return embeddings(self.network, samples, self.batch_size, self.last_layer)
+        what = ("embeddings", self.batch_size, self.last_layer.name)
+        return self.remember(what, lambda: embeddings(self.network, self.pool, self.batch_size, self.last_layer))
 
     @property
     def n_labelled(self) -> int:
@@ -280,7 +320,7 @@ class QueryContext:
     def class_labels(self) -> np.ndarray:
         """Labels of the network's outputs 0 … C−1, as ``int64`` targets for a loss: (n,) array."""
         y = self.y_labelled
-        if isinstance(self.network.criterion, torch.nn.BCEWithLogitsLoss) and np.isin(y, (0.0, 1.0)).all():
+        if is_binary(self.network.criterion) and np.isin(y, (0.0, 1.0)).all():
             y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels
         if y.dtype.kind not in "iub" or y.min() < 0 or y.max() >= self.n_classes:
             raise NoLabelledDataError(
@@ -290,11 +330,13 @@ class QueryContext:
             )
         return y.astype(np.int64)
 
-    def predict_proba(self, first: int | None = None) -> np.ndarray:
-        """(N, C) class probabilities of the pool (or of its first rows), checked to be distributions."""
-        pool = self.pool if first is None else self.pool.take(np.arange(first))
+    def predict_proba(self, samples: Samples | None = None) -> np.ndarray:
+        """(n, C) class probabilities of the pool, or of other samples, checked to be distributions."""
         if self.has_network:
-            proba = self.network.forward(pool, self.batch_size, self.network.to_proba).double().cpu().numpy()
+            network = self.network
+            outputs = self.outputs() if samples is None else network.all_outputs(samples, self.batch_size)
+            with torch.no_grad():
+                proba = network.to_proba(outputs).double().cpu().numpy()
         else:
             if not hasattr(self.estimator, "predict_proba"):
                 raise InvalidTypeError(
@@ -307,63 +349,6 @@ class QueryContext:
             def shard(part: Samples) -> np.ndarray:
                 return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
 
-            proba = np.concatenate(list(self.sharding.map(shard, pool, size)))
+            proba = np.concatenate(list(self.sharding.map(shard, samples or self.pool, size)))
         check_distributions(proba)
         return proba
-
-
-def _check_fitted(estimator: Any, owner: str) -> None:
-    inner, _ = unwrap_estimator(estimator)
-    try:
-        if isinstance(inner, NeuralNet):
-            Network(inner)
-        elif isinstance(estimator, Pipeline):
-            check_is_fitted(estimator.steps[-1][1])
-        elif hasattr(estimator, "fit"):
-            check_is_fitted(estimator)
-    except SklearnNotFittedError:
-        raise NotFittedError(
-            f"The estimator that {owner} works on must be fitted. Got an unfitted {type(estimator).__name__} instead. "
-            "Give the learner X_training and y_training, or call fit or teach before query."
-        ) from None
-
-
-def _allows_nan(estimator: Any) -> bool:
-    try:
-        return bool(get_tags(estimator).input_tags.allow_nan)
-    except (AttributeError, TypeError):  # an estimator that follows only a part of scikit-learn's conventions
-        return False
-
-
-def check_distributions(proba: np.ndarray) -> None:
-    """Refuse probabilities that are not finite, or not one distribution per row.
-
-    Parameters
-    ----------
-    proba : (N, C) array
-
-    Raises
-    ------
-    NonFiniteError, OutputError
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skal.context import check_distributions
-    >>> check_distributions(np.array([[0.3, 0.7], [1.0, 0.0]]))
-    >>> check_distributions(np.array([[2.0, 3.0]]))
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
-    """
-    if not np.isfinite(proba).all():
-        raise NonFiniteError(
-            "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "
-            "diverged: lower the learning rate or scale the inputs, and fit again."
-        )
-    if proba.ndim != 2 or proba.min() < -1e-4 or np.abs(proba.sum(axis=1) - 1).max() > 1e-3:
-        raise OutputError(
-            "The estimator's predict_proba must give one distribution per row. "
-            f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "
-            "know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
-        )

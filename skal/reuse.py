@@ -1,10 +1,10 @@
-"""Outputs, embeddings and gradient features of an unchanged network on unchanged samples are computed once.
+"""Outputs, embeddings and gradients of an unchanged network on unchanged samples, computed once: if asked for.
 
-In one round several strategies, and the arms of one, ask for the same pass over the same pool. A result is kept under
-the contents of everything that it depends on: the module (all that its pickle holds: parameters, buffers, plain
-attributes), the samples, and the preprocessing before the network. Whatever is changed in place is another key, so that
-nothing outdated is ever returned. Samples that cannot be looked at cheaply (a Dataset, arrays that are read from zarr,
-HDF5 or Dask, memory maps above 1 GiB) are not kept.
+Inside ``with feature_reuse():`` a result is kept under the contents of everything that it depends on: the module (all
+that its pickle holds: parameters, buffers, plain attributes), the samples, and the preprocessing before the network.
+Whatever is changed in place is another key, so that nothing outdated is ever returned. Samples that cannot be looked
+at cheaply (a Dataset, arrays that are read from zarr, HDF5 or Dask, memory maps above 1 GiB) are not kept. Without the
+context manager nothing is looked at and nothing is kept.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha1
-from threading import Lock
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -25,53 +25,63 @@ from torch.utils._pytree import tree_leaves, tree_map
 from skal._core.samples import Samples
 from skal.validation import parse_memory
 
-__all__ = ["clear", "feature_reuse", "reused"]
+__all__ = ["feature_reuse", "reused"]
 
-DEFAULT_MEMORY = 256 * 10**6
 _CHUNK = 1024  # rows that are looked at at once
 _MAX_MAPPED = 2**30  # bytes of a memory map; a larger one may not stay in memory, and would be read from the disk twice
-_memory = DEFAULT_MEMORY
-_kept: OrderedDict[bytes, Any] = OrderedDict()
-_lock = Lock()
 Result = TypeVar("Result")
+
+
+class _Store:
+    """Results by their keys, within a bound; the one that was used longest ago goes first."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+
+    def get(self, key: bytes) -> Any | None:
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return _copy(self._kept[key])
+
+    def put(self, key: bytes, result: Any) -> None:
+        self._kept[key] = _copy(result)
+        while sum(map(_size, self._kept.values())) > self.memory:
+            self._kept.popitem(last=False)
+
+
+_store: ContextVar[_Store | None] = ContextVar("skal_reuse", default=None)
 
 
 @contextmanager
 def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
-    """How much memory features of an unchanged network may take from one query to the next; 0 or None for none.
+    """Keep what queries compute from one query to the next, inside this block.
+
+    For several strategies that ask about the same network and the same pool. A loop that trains between queries
+    gains nothing: every training changes the network.
 
     Parameters
     ----------
     max_memory : int, str or None, default="256MB"
-        Outside this context it is 256 MB.
+        For everything that is kept; what was used longest ago goes first. 0 or None keeps nothing, also inside another
+        such block.
 
     Examples
     --------
+    >>> from skal.checks import make_learner
     >>> from skal.reuse import feature_reuse
-    >>> with feature_reuse(None):  # every query computes everything anew
-    ...     pass
+    >>> from skal.strategies import entropy, margin
+    >>> learner, X_pool = make_learner()
+    >>> with feature_reuse("1GB"):
+    ...     first, second = margin(learner, X_pool), entropy(learner, X_pool)  # one pass over the pool
     """
-    global _memory
-    before = _memory
-    _memory = 0 if max_memory in (0, None) else parse_memory("feature_reuse", "max_memory", max_memory) or 0
-    _shrink()
+    memory = 0 if max_memory in (0, None) else parse_memory("feature_reuse", "max_memory", max_memory)
+    token = _store.set(_Store(memory) if memory else None)
     try:
         yield
     finally:
-        _memory = before
-        _shrink()
-
-
-def clear() -> None:
-    """Forget everything that is kept.
-
-    Examples
-    --------
-    >>> from skal.reuse import clear
-    >>> clear()  # gives the memory back at once; the next query computes everything anew
-    """
-    with _lock:
-        _kept.clear()
+        _store.reset(token)
 
 
 def reused(
@@ -83,7 +93,7 @@ def reused(
     also: Sequence[Any] = (),
     limit: int | None = None,
 ) -> Result:
-    """``compute()``, or what it gave when network and samples were the same.
+    """``compute()``, or inside :func:`feature_reuse` what it gave when network and samples were the same.
 
     Parameters
     ----------
@@ -103,42 +113,34 @@ def reused(
     >>> import torch
     >>> from skal.checks import make_learner
     >>> from skal.context import QueryContext
-    >>> from skal.reuse import reused
+    >>> from skal.reuse import feature_reuse, reused
     >>> def norms():
     ...     print("computed")
     ...     return context.embeddings()[0].norm(dim=1)
     >>> context = QueryContext(*make_learner())
-    >>> first = reused(context.network, context.pool, "norms", norms)
+    >>> with feature_reuse():
+    ...     first = reused(context.network, context.pool, "norms", norms)
+    ...     again = reused(context.network, context.pool, "norms", norms)
     computed
-    >>> torch.equal(reused(context.network, context.pool, "norms", norms), first)  # not computed again
+    >>> torch.equal(first, again)
     True
     """
-    key = _key(network, samples, what, also) if _memory and len(samples) > 1 else None
-    if key is None:
+    store = _store.get()
+    key = _key(network, samples, what, also) if store is not None and len(samples) > 1 else None
+    if store is None or key is None:
         return compute()
-    with _lock:
-        known = _kept.get(key)
-        if known is not None:
-            _kept.move_to_end(key)
+    known = store.get(key)
     if known is not None:
-        return _copy(known)
+        return known
     result = compute()
-    if _size(result) <= (_memory if limit is None else min(_memory, limit)):
-        with _lock:
-            _kept[key] = _copy(result)
-        _shrink()
+    if _size(result) <= (store.memory if limit is None else min(store.memory, limit)):
+        store.put(key, result)
     return result
 
 
 def _copy(result: Any) -> Any:
     """What is given away may be written into; what is kept may not."""
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, result)
-
-
-def _shrink() -> None:
-    with _lock:
-        while _kept and sum(map(_size, _kept.values())) > _memory:
-            _kept.popitem(last=False)
 
 
 def _size(result: Any) -> int:
@@ -150,7 +152,7 @@ def _key(network: Any, samples: Samples, what: Any, also: Sequence[Any]) -> byte
     if not all(network.reads_arrays(part) and _can_be_looked_at(part.X) for part in everything):
         return None
     # sha1 is what processors do fastest; nobody attacks a cache of his own
-    digest = sha1(repr((what, str(network.device))).encode(), usedforsecurity=False)
+    digest = sha1(repr((what, str(network.device), network.criterion)).encode(), usedforsecurity=False)
     try:
         digest.update(cloudpickle.dumps((network.module, [part.transform for part in everything])))
     except Exception:  # what cannot be pickled cannot be compared, and is computed each time

@@ -221,12 +221,12 @@ class Float32Scores(Base):
 
 
 class ForgetsSubset(Entropy):
-    def _subset_rows(self, n_pool):
+    def subset_rows(self, n_pool):
         return None
 
 
 class SameSubset(Entropy):
-    def _subset_rows(self, n_pool):
+    def subset_rows(self, n_pool):
         return None if self.subset is None or self.subset >= n_pool else np.arange(self.subset)
 
 
@@ -403,8 +403,8 @@ class NotUnlessNetwork(Base):
 
 
 class TakesAnything(Base):
-    def _context(self, learner, X_pool):
-        return RandomSampling()._context(learner, X_pool)
+    def prepare(self, learner, X_pool):
+        return RandomSampling().prepare(learner, X_pool)
 
 
 class TouchesClassifier(Base):
@@ -419,8 +419,8 @@ class TouchesClassifier(Base):
 class NeedsNoLabels(Base):
     needs_labels = True
 
-    def _context(self, learner, X_pool):
-        return RandomSampling()._context(learner, X_pool)
+    def prepare(self, learner, X_pool):
+        return RandomSampling().prepare(learner, X_pool)
 
 
 class NeedsLabelsSilently(Base):

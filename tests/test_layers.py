@@ -14,8 +14,8 @@ LAYERS = [
     {"learners"},
     {"strategies"},
     {"diagnostics", "loss_prediction", "_lookahead"},
-    {"tangent", "callbacks"},
     {"base", "context", "compat"},
+    {"tangent", "callbacks"},
     {"_core", "reuse", "validation"},
     {"nets", "datasets", "exceptions", "_version"},
 ]

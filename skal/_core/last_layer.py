@@ -13,7 +13,6 @@ from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import UnsupportedLayerError
-from skal.reuse import reused
 
 __all__ = ["LastLayer", "LastOutput", "embeddings", "find_last_layer"]
 
@@ -105,10 +104,7 @@ def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLa
     def shard(part: Samples) -> tuple[Tensor, Tensor]:
         return filled(_embedding_batches(network, part, batch_size, last.name), len(part))
 
-    def compute() -> tuple[Tensor, Tensor]:
-        return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
-
-    features, outputs = reused(network, samples, ("embeddings", batch_size, last.name), compute)
+    features, outputs = filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
     with torch.no_grad():
         return features, network.to_logits(outputs)
 

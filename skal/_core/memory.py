@@ -1,4 +1,4 @@
-"""How much memory a network pass takes, and whether an error means that there was too little."""
+"""Memory: how many rows fit into a bound, what a network pass takes, and whether an error means too little of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from skal._core.network import Network
 
-__all__ = ["activation_bytes", "is_out_of_memory"]
+__all__ = ["DEFAULT_MEMORY", "activation_bytes", "is_out_of_memory", "rows_within"]
+
+DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
 
 _MESSAGES = (
     "can't allocate memory",
@@ -21,6 +23,17 @@ _MESSAGES = (
     "could not create a memory object",
     "could not execute a primitive",
 )
+
+
+def rows_within(n_bytes: int, row_bytes: int, at_least: int = 1) -> int:
+    """How many rows of ``row_bytes`` fit into ``n_bytes``.
+
+    Examples
+    --------
+    >>> rows_within(1000, 300), rows_within(1000, 3000), rows_within(1000, 3000, at_least=0)
+    (3, 1, 0)
+    """
+    return max(at_least, int(n_bytes) // max(1, int(row_bytes)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
@@ -15,12 +15,11 @@ from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
-from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError, shorten
-from skal.nets import SquaredLoss
-from skal.reuse import reused
+from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
 
 __all__ = ["Network", "evaluating", "preserved_rng"]
 
@@ -139,8 +138,7 @@ class Network:
     @property
     def criterion(self) -> nn.Module | None:
         """The fitted criterion, None for a bare module."""
-        criterion = getattr(self.net, "criterion_", None)
-        return getattr(criterion, "_orig_mod", criterion)
+        return outputs.criterion_of(self.net)
 
     @property
     def device(self) -> torch.device:
@@ -226,78 +224,24 @@ class Network:
         return self.to_logits(self.output(batch, parameters).to(self.dtype))
 
     def to_logits(self, output: Tensor) -> Tensor:
-        """Logits of the module's output, following the criterion as skorch does.
-
-        With ``NLLLoss`` the module returns probabilities, and skorch takes ``log(p + eps)``; with
-        ``BCEWithLogitsLoss`` it returns one number z, and the two classes have the logits (0, z).
-        """
-        if isinstance(self.criterion, nn.NLLLoss):
-            return torch.log(output + torch.finfo(output.dtype).eps)
-        if isinstance(self.criterion, nn.BCEWithLogitsLoss):
-            z = output.reshape(output.shape[0], 1)
-            return torch.cat([torch.zeros_like(z), z], dim=1)
-        return output
-
-    @property
-    def needs_softmax(self) -> bool:
-        """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are."""
-        return isinstance(self.criterion, SquaredLoss) and getattr(self.net, "predict_nonlinearity", None) == "auto"
+        """(n, C) logits of the module's output; see :func:`skal._core.outputs.to_logits`."""
+        return outputs.to_logits(output, self.criterion)
 
     def to_proba(self, output: Tensor) -> Tensor:
-        """(n, C) class probabilities of the module's output, as the net's ``predict_proba`` gives them.
-
-        skorch knows no nonlinearity for :class:`skal.nets.SquaredLoss`: such nets get a softmax, unless the user
-        set ``predict_nonlinearity``.
-        """
-        if self.net is None or self.needs_softmax:
-            return torch.softmax(output, dim=-1)
-        if isinstance(self.criterion, nn.BCEWithLogitsLoss):
-            output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
-        return self.net._get_predict_nonlinearity()(output)
+        """(n, C) class probabilities of the module's output, as the net's ``predict_proba`` gives them."""
+        return outputs.to_proba(output, self.net)
 
     def check_output(self, output: Tensor) -> None:
         """Refuse outputs that are not finite, not (n, C), or not what the criterion expects."""
-        binary = isinstance(self.criterion, nn.BCEWithLogitsLoss)
-        if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
-            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise OutputError(
-                f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
-                "Give the last layer one output per class and return a tensor."
-            )
-        if not bool(torch.isfinite(output).all()):
-            raise NonFiniteError(
-                "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
-                "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
-            )
-        if isinstance(self.criterion, SquaredLoss) or self.net is None or binary:
-            return
-        rows = output.detach().sum(dim=1)
-        in_range = bool((output >= 0).all()) and bool((output <= 1 + 1e-4).all())
-        distributions = in_range and bool(((rows - 1).abs() < 1e-4).all())
-        name = type(self.criterion).__name__
-        if isinstance(self.criterion, nn.NLLLoss) and not distributions:
-            raise OutputError(
-                "With criterion NLLLoss the module must return probabilities (skorch takes their logarithm). "
-                f"Got rows such as {shorten(output[0].tolist())} instead. End the module in a softmax, or return "
-                "logits and use criterion=torch.nn.CrossEntropyLoss."
-            )
-        if not isinstance(self.criterion, nn.NLLLoss) and distributions:
-            raise OutputError(
-                f"With criterion {name} the module must return logits. Got probabilities (rows in [0, 1] that sum "
-                f"to 1, such as {shorten(output[0].tolist())}) instead. Remove the softmax at the end of the module, "
-                "or use criterion=torch.nn.NLLLoss."
-            )
+        outputs.check_output(output, self.net)
 
-    def outputs(self, samples: Samples, batch_size: int) -> Tensor:
-        """(n, C) outputs of all samples, checked, without gradient, on the network's device."""
+    def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
+        """(n, ...) outputs of all samples, checked, without gradient, on the network's device."""
 
         def shard(part: Samples) -> Tensor:
             return filled(self._output_batches(part, batch_size), len(part))
 
-        def compute() -> Tensor:
-            return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
-
-        return reused(self, samples, ("outputs", batch_size), compute)
+        return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
 
     def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
         with evaluating(self.module), torch.no_grad():
@@ -306,18 +250,14 @@ class Network:
                 self.check_output(output)
                 yield output
 
-    def forward(self, samples: Samples, batch_size: int, read: Callable[[Tensor], Tensor]) -> Tensor:
-        """``read(outputs)`` of all samples, without gradient, on the network's device."""
-        with torch.no_grad():
-            return read(self.outputs(samples, batch_size))
-
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
-        """(n, C) logits of all samples, without gradient."""
-        return self.forward(samples, batch_size, self.to_logits)
+        """(n, C) logits of all samples, without gradient, on the network's device."""
+        with torch.no_grad():
+            return self.to_logits(self.all_outputs(samples, batch_size))
 
     def n_classes(self, samples: Samples) -> int:
         """How many classes the network has an output for, from the outputs of two samples.
 
         A batch norm without running statistics cannot take one.
         """
-        return int(self.forward(samples.take(np.arange(min(2, len(samples)))), 2, self.to_logits).shape[1])
+        return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])

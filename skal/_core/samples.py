@@ -82,14 +82,18 @@ class Samples:
 
     def take(self, rows: np.ndarray | range) -> Samples:
         """A part of the samples; nothing is read or transformed yet. A range is read in one piece."""
-        whole = self.rows
+        whole, numbers = self.rows, self.numbers
+        if numbers is not None:
+            numbers = numbers[rows.start : rows.stop] if isinstance(rows, range) else np.asarray(numbers)[rows]
         if isinstance(rows, range):
             rows = rows if whole is None else whole[rows.start : rows.stop]
         elif whole is None:
             rows = np.asarray(rows)
         else:
             rows = whole[rows] if isinstance(whole, np.ndarray) else np.asarray(rows) + whole.start
-        return Samples(self.X, name=self.name, transform=self.transform, rows=rows, allow_nan=self.allow_nan)
+        return Samples(
+            self.X, name=self.name, transform=self.transform, rows=rows, allow_nan=self.allow_nan, numbers=numbers
+        )
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""

@@ -15,7 +15,7 @@ from typing import Any
 import modAL.models  # noqa: F401 (so that the modules to be patched are loaded)
 from sklearn.utils import check_X_y
 
-__all__ = ["expects_metrics", "patch_modal"]
+__all__ = ["ask", "expects_metrics", "patch_modal"]
 
 _OLD, _NEW = "force_all_finite", "ensure_all_finite"
 
@@ -61,9 +61,8 @@ def _renaming(check: Any) -> Any:
 def expects_metrics(learner: Any) -> bool:
     """Whether a learner wants ``(indices, metrics)`` from its strategy, as modAL's do since 0.4.2.
 
-    Earlier releases and plain objects get the bare index array; so do skal's own learners, except while they answer
-    ``query(..., return_metrics=True)``. modAL's two conventions are told apart by the ``return_metrics`` parameter of
-    its ``query``, which came with the second.
+    Earlier releases, plain objects and skal's own learners get the bare index array. modAL's two conventions are told
+    apart by the ``return_metrics`` parameter of its ``query``, which came with the second.
 
     Parameters
     ----------
@@ -81,10 +80,27 @@ def expects_metrics(learner: Any) -> bool:
     >>> expects_metrics(ActiveLearner(LogisticRegression()))
     False
     """
-    wants_metrics = getattr(learner, "_wants_metrics", None)
-    if wants_metrics is not None:
-        return bool(wants_metrics)
     for cls in type(learner).__mro__:
-        if cls.__module__.split(".")[0] == "modAL" and "query" in vars(cls):
-            return "return_metrics" in inspect.signature(vars(cls)["query"]).parameters
+        package = cls.__module__.split(".")[0]
+        if package in ("modAL", "skal") and "query" in vars(cls):
+            return package == "modAL" and "return_metrics" in inspect.signature(vars(cls)["query"]).parameters
     return False
+
+
+def ask(strategy: Any, learner: Any, X_pool: Any, n_instances: int, **params: Any) -> tuple[Any, Any]:
+    """Indices and metrics (None without) from a query function in either of modAL's conventions, called once.
+
+    Parameters
+    ----------
+    strategy : callable
+    learner, X_pool, n_instances, **params
+        What it is called with.
+
+    Examples
+    --------
+    >>> from skal.compat.modal import ask
+    >>> ask(lambda learner, X_pool, n_instances: [2, 0], None, [1, 2, 3], 2)
+    ([2, 0], None)
+    """
+    answer = strategy(learner, X_pool, n_instances=n_instances, **params)
+    return answer if isinstance(answer, tuple) else (answer, None)

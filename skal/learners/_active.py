@@ -12,6 +12,8 @@ from modAL.uncertainty import uncertainty_sampling
 from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
+from skal.base import as_strategy
+from skal.compat.modal import ask
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 
 __all__ = ["ActiveLearner"]
@@ -57,8 +59,6 @@ class ActiveLearner(_ModalActiveLearner):
     >>> indices, len(learner.y_training)
     (array([1]), 5)
     """
-
-    _wants_metrics = False  # True while a query with return_metrics runs: see skal.compat.modal.expects_metrics
 
     def __init__(
         self,
@@ -107,12 +107,11 @@ class ActiveLearner(_ModalActiveLearner):
         samples : the chosen rows, in the type of X_pool (a ``Subset`` of a Dataset)
         metrics : only with ``return_metrics=True``
         """
-        self._wants_metrics = return_metrics
-        try:
-            answer = self.query_strategy(self, X_pool, n_instances=n_instances, **query_kwargs)
-        finally:
-            del self._wants_metrics
-        indices, metrics = answer if isinstance(answer, tuple) else (answer, None)
+        strategy = as_strategy(self.query_strategy, **query_kwargs)
+        if strategy is not None:
+            indices, metrics = strategy.select(self, X_pool, n_instances)
+        else:
+            indices, metrics = ask(self.query_strategy, self, X_pool, n_instances, **query_kwargs)
         indices = _checked_indices(indices, n_rows(X_pool, "X_pool"), n_instances, self.query_strategy)
         samples = take_rows(X_pool, indices)
         return (indices, samples, metrics) if return_metrics else (indices, samples)

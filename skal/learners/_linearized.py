@@ -127,8 +127,8 @@ class LinearizedLearner(ActiveLearner):
         metrics : only with ``return_metrics=True``
         """
         strategy = self.query_strategy
-        context = strategy._context(self, X_pool)
-        strategy._check_n_instances(n_instances, context.n_pool)
+        context = strategy.prepare(self, X_pool)
+        strategy.check_n_instances(n_instances, context.n_pool)
         with preserved_rng():
             pool, positions = self._recognised(context, n_instances)
             lookahead = pool.sequence.lookahead()
@@ -265,7 +265,7 @@ class _KnownPool:
 
     def __init__(self, context: QueryContext, labels: _Labels, strategy: NTKLookahead, keys: list[Hashable]) -> None:
         self.labels, self.params, self.X = labels, strategy.get_params(deep=False), context.pool.X
-        rows = strategy._subset_rows(context.n_pool)
+        rows = strategy.subset_rows(context.n_pool)
         rows = np.arange(context.n_pool) if rows is None else rows
         self.sequence = strategy._sequence(context.restrict(rows))
         self._places: dict[Hashable, list[int]] = defaultdict(list)  # copies have several; −1 is outside the subset

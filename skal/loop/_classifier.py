@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
-from skal._core.network import Network
+from skal._core.outputs import needs_softmax
 from skal.context import unwrap_estimator
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.loop._labels import expand_proba, read_labels
@@ -242,7 +242,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     def _proba(self, X: Any) -> np.ndarray:
         proba = np.asarray(self.estimator_.predict_proba(inputs(X)))
         net = own_network(self.estimator_)
-        if net is not None and Network(net).needs_softmax:
+        if net is not None and needs_softmax(net):
             proba = softmax(proba, axis=1)
         return expand_proba(proba, self._columns, self._names, self.classes_)
 

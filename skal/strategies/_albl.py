@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from copy import copy, deepcopy
+from copy import deepcopy
 from math import log, sqrt
 from typing import Any, ClassVar
 
@@ -204,7 +204,8 @@ class ALBL(QueryStrategy):
                 f"with {len(state['weights'])} weights. Call set_state({{}}) to start again."
             )
         weights = self._rewarded(context, state)
-        lists = [arm.select(context.learner, context.pool.X, n_instances)[0] for arm in arms]
+        common = context.for_arms()
+        lists = [arm.select_as_arm(common, n_instances)[0] for arm in arms]
         generator = self._generator(state["n_rounds"])
         floor = smallest_probability(n_arms, self.horizon)
         indices, records = draw_batch(
@@ -236,9 +237,7 @@ class ALBL(QueryStrategy):
         return weights
 
     def _predicted_right(self, context: QueryContext, rows: np.ndarray) -> np.ndarray:
-        queried = copy(context)
-        queried.pool = context.labelled.take(rows)
-        predicted = queried.predict_proba().argmax(axis=1)
+        predicted = context.predict_proba(context.labelled.take(rows)).argmax(axis=1)
         if not context.has_network:
             predicted = np.asarray(context.estimator.classes_)[predicted]
         return predicted == context.y_labelled[rows]
@@ -304,7 +303,6 @@ def draw_batch(
     n_arms = len(weights)
     arms = (1 - n_arms * floor) * weights / weights.sum() + floor
     picked: list[int] = []
-    taken: set[int] = set()
     records = []
     free = np.ones(n_uniform, dtype=bool)
     for _ in range(n_instances):
@@ -323,6 +321,5 @@ def draw_batch(
             variance.append(sum(1 / q[j] for j in set(offers)) / n_free + others / arms[-1])
         records.append({"probability": q[chosen], "advice": advice[chosen], "variance": [float(v) for v in variance]})
         picked.append(chosen)
-        taken.add(chosen)
         free[chosen : chosen + 1] = False
     return np.array(picked), records

@@ -13,7 +13,7 @@ from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._two_level import n_shortlisted, select_in_levels
-from skal.validation import make_generator, parse_memory
+from skal.validation import make_generator
 
 __all__ = ["BADGE", "badge"]
 
@@ -102,16 +102,13 @@ class BADGE(QueryStrategy):
         self.verbose = verbose
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        owner = type(self).__name__
-        rows = self._subset_rows(context.n_pool)
-        part = context if rows is None else context.restrict(rows)
-        self._check_last_layer(part)
-        generator = make_generator(owner, self.random_state)
+        self._check_last_layer(context)
+        generator = make_generator(context.owner, self.random_state)
 
         def choose(
             some: np.ndarray | range, n: int, masses: np.ndarray | None
         ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-            features, logits = part.restrict(some).embeddings()
+            features, logits = context.restrict(some).embeddings()
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
             q, phi = residuals(logits.to(dtype)), features.to(dtype)
             del features, logits  # a third of the memory
@@ -121,17 +118,15 @@ class BADGE(QueryStrategy):
             picked, squares = kmeans_plus_plus(q, phi, n, generator, mass)
             return picked, squares, represented(q, phi, picked, mass)
 
-        room = self._room(part)
-        indices, squares = select_in_levels(part.n_pool, n_instances, room, choose, owner, self.max_memory)
-        return (indices if rows is None else rows[indices]), squares
+        room, owner = self._room(context), context.owner
+        return select_in_levels(context.n_pool, n_instances, room, choose, owner, context.max_memory)
 
     def _bytes(self, context: QueryContext) -> int:
         """Of one sample: the embeddings as the network gives them, and in float64."""
         return (context.last_layer.width + context.n_classes) * 12 + 32
 
     def _room(self, context: QueryContext) -> int | None:
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
-        return None if memory is None else memory // self._bytes(context)
+        return None if context.memory_bound is None else context.memory_bound // self._bytes(context)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
@@ -144,7 +139,7 @@ class BADGE(QueryStrategy):
         weight = getattr(last.layer, "weight", None)
         if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
             # an output that cannot be used at all is the first thing to say
-            context.network.outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
+            context.network.all_outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
             raise UnsupportedLayerError(
                 f"For {owner} the network's output must be that of a linear last layer, whose gradient it writes as "
                 f"(softmax − onehot) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "

@@ -13,7 +13,6 @@ from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._two_level import n_shortlisted, select_in_levels
-from skal.validation import parse_memory
 
 __all__ = ["CoreSet", "coreset"]
 
@@ -99,21 +98,16 @@ class CoreSet(QueryStrategy):
         self.verbose = verbose
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        owner = type(self).__name__
-        rows = self._subset_rows(context.n_pool)
-        part = context if rows is None else context.restrict(rows)
-
         def choose(some: np.ndarray | range, n: int, masses: Any) -> tuple[np.ndarray, np.ndarray, None]:
-            pool = part.restrict(some).embeddings()[0]
+            pool = context.restrict(some).embeddings()[0]
             mean = pool.mean(dim=0).to(_exact(pool))
-            pool = pool.to(mean.dtype).sub_(mean)  # distances do not change, and rounding shrinks
-            labelled = (x - mean for x in self._labelled_blocks(part)) if part.n_labelled else iter(())
+            pool = pool.to(mean.dtype, copy=True).sub_(mean)  # distances do not change, and rounding shrinks
+            labelled = (x - mean for x in self._labelled_blocks(context)) if context.n_labelled else iter(())
             # how many points lie at a place does not matter here
-            return *furthest_first(pool, labelled, n, self._block_bytes()), None
+            return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
-        room = self._room(part)
-        indices, distances = select_in_levels(part.n_pool, n_instances, room, choose, owner, self.max_memory)
-        return (indices if rows is None else rows[indices]), distances
+        room, owner = self._room(context), context.owner
+        return select_in_levels(context.n_pool, n_instances, room, choose, owner, context.max_memory)
 
     def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
         """Embeddings of the labelled samples, a few thousand at a time."""
@@ -127,22 +121,22 @@ class CoreSet(QueryStrategy):
         """Of one sample: the embeddings as the network gives them, and in float64; outputs; distances."""
         return context.last_layer.width * 12 + context.n_classes * 8 + 24
 
-    def _block_bytes(self) -> int:
-        """For distances that are computed at once, of which there are two blocks at a time: a quarter of the bound."""
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
-        return _BLOCK_BYTES if memory is None else min(_BLOCK_BYTES, memory // 8)
-
     def _room(self, context: QueryContext) -> int | None:
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory)
-        return None if memory is None else (memory - 2 * self._block_bytes()) // self._bytes(context)
+        bound = context.memory_bound
+        return None if bound is None else (bound - 2 * _block_bytes(context)) // self._bytes(context)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         shortlisted = n_shortlisted(n, n_instances, self._room(context))
         return Passes(forward=n + shortlisted, labelled_forward=context.n_labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        blocks = 2 * min(self._block_bytes(), 8 * n * max(1, context.n_labelled))
+        blocks = 2 * min(_block_bytes(context), 8 * n * max(1, context.n_labelled))
         return min(n, self._room(context) or n) * self._bytes(context) + blocks
+
+
+def _block_bytes(context: QueryContext) -> int:
+    """For distances that are computed at once, of which there are two blocks at a time: a quarter of the bound."""
+    return min(_BLOCK_BYTES, context.memory // 8)
 
 
 def _exact(tensor: Tensor) -> torch.dtype:

@@ -172,10 +172,7 @@ class DynamicAL(ScoreStrategy):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top" or np.isinf(self.gamma):  # influence alone knows no interaction within the batch
             return super()._select(context, n_instances)
-        rows = self._subset_rows(context.n_pool)
-        part = context if rows is None else context.restrict(rows)
-        indices, gains = self._greedy(part, n_instances)
-        return (indices if rows is None else rows[indices]), gains
+        return self._greedy(context, n_instances)
 
     def _greedy(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         engine = self._engine(context)

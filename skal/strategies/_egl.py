@@ -131,7 +131,7 @@ class EGL(ScoreStrategy):
 
         cotangents = [_label(c) for c in range(engine.n_classes)]
         norms = engine.map(lambda part: torch.cat(list(engine.run(part, cotangents, lengths))), context.pool)
-        logits = context.network.forward(context.pool, self.batch_size, context.network.to_logits)
+        logits = context.network.all_logits(context.pool, self.batch_size)
         return (torch.softmax(logits.double(), dim=1) * norms).sum(dim=1)
 
     def _last(self, context: QueryContext) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from skal._core.cost import Passes
 from skal._core.network import Network
+from skal._core.outputs import check_distributions
 from skal._core.samples import Samples
 from skal._lookahead.blocks import BlockSource
 from skal._lookahead.criteria import CRITERIA
@@ -21,7 +22,7 @@ from skal._lookahead.posterior import Outputs, Reading
 from skal._lookahead.sequence import Sequence
 from skal._lookahead.sources import FeatureSource, KernelSource, Source, pool_scores
 from skal.base import ScoreStrategy, query_function, top
-from skal.context import QueryContext, check_distributions
+from skal.context import QueryContext
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError
 from skal.nets import SquaredLoss
 from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
@@ -198,10 +199,7 @@ class NTKLookahead(ScoreStrategy):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top":
             return super()._select(context, n_instances)
-        rows = self._subset_rows(context.n_pool)
-        part = context if rows is None else context.restrict(rows)
-        indices, metrics = self._choose(part, self._lookahead(part), n_instances)
-        return (indices if rows is None else rows[indices]), metrics
+        return self._choose(context, self._lookahead(context), n_instances)
 
     def _choose(self, context: QueryContext, lookahead: Any, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         """The best of the free candidates, and their scores; for a greedy batch the look-ahead is used up."""

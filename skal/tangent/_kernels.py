@@ -134,7 +134,7 @@ def _kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: s
         top += n_block
     if not bool(torch.isfinite(K).all()):
         for samples in [X] if symmetric else [X, Z]:
-            engine.network.forward(samples, engine.batch_size, lambda output: output[:, :1])  # raises, if outputs are
+            engine.network.all_outputs(samples, engine.batch_size)  # raises, if outputs are
         raise non_finite_gradients()
     return (K + K.T).div_(2) if symmetric else K
 

@@ -6,20 +6,11 @@ import torch
 from joblib import parallel_config
 from torch import nn
 
-from skal import reuse
 from skal._core.network import preserved_rng
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, SquaredLoss
 
 from ..support.learners import learner_of
-
-
-@pytest.fixture(autouse=True)
-def _nothing_kept():
-    """What one test has computed must not spare another the work."""
-    reuse.clear()
-    yield
-    reuse.clear()
 
 
 @pytest.fixture(scope="session")

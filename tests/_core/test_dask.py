@@ -11,7 +11,6 @@ from joblib import parallel_config
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal import reuse
 from skal.bench import run_benchmark
 from skal.exceptions import WorkerError
 from skal.nets import SquaredLoss
@@ -41,7 +40,6 @@ def test_the_network_is_sent_once_to_each_worker(image_learner, images, on_dask,
 
     monkeypatch.setattr(Client, "scatter", counted)
     expected = Entropy(batch_size=4, n_jobs=1).scores(image_learner, images[0])
-    reuse.clear()
     assert np.array_equal(Entropy(batch_size=4).scores(image_learner, images[0]), expected)
     weights = sum(p.numel() * p.element_size() for p in image_learner.estimator.module_.parameters())
     assert sent[:1] == sent  # nothing else is scattered: what a single worker holds is lost with it
@@ -86,7 +84,6 @@ def test_a_worker_killed_in_the_middle_of_a_query(strategy, make_image_learner, 
     strategy.set_params(batch_size=8)
     expected = strategy.set_params(n_jobs=1).select(learner, X, 6)
     assert not marker.exists()
-    reuse.clear()
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
     with cluster, Client(cluster), parallel_config(backend="dask"):
         indices, metrics = strategy.set_params(n_jobs=None).select(learner, X, 6)

@@ -28,7 +28,7 @@ def linear(n_in=4, n_out=3):
 
 
 def all_logits(network, X, batch_size=5, **kwargs):
-    return network.forward(Samples(X, **kwargs), batch_size, network.to_logits)
+    return network.all_logits(Samples(X, **kwargs), batch_size)
 
 
 def test_rng_states_come_back_even_after_an_error():
@@ -207,7 +207,7 @@ def test_nll_loss_takes_the_logarithm_of_probabilities():
     net = NeuralNetClassifier(nn.Sequential(linear(), nn.Softmax(-1))).initialize()
     network = Network(net)
     np.testing.assert_allclose(all_logits(network, X), torch.log_softmax(logits, -1), atol=1e-5)
-    proba = network.forward(Samples(X), 5, network.to_proba)
+    proba = network.to_proba(network.all_outputs(Samples(X), 5))
     np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
     np.testing.assert_allclose(proba, torch.softmax(logits, -1), rtol=1e-5)
 
@@ -219,7 +219,7 @@ def test_a_binary_net_has_the_logits_0_and_z(end):
     logits = all_logits(network, X)
     np.testing.assert_allclose(logits[:, 1], linear(4, 1)(torch.from_numpy(X)).detach()[:, 0], rtol=1e-5, atol=1e-6)
     assert (logits[:, 0] == 0).all()
-    proba = network.forward(Samples(X), 5, network.to_proba)
+    proba = network.to_proba(network.all_outputs(Samples(X), 5))
     np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
     np.testing.assert_allclose(torch.softmax(logits, -1), proba, rtol=1e-4, atol=1e-6)
 

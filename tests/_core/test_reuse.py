@@ -1,4 +1,4 @@
-"""Features of an unchanged network are computed once, and never again after anything has changed."""
+"""Inside feature_reuse, features of an unchanged network are computed once, and anew after anything has changed."""
 
 import copy
 import math
@@ -13,17 +13,22 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal import reuse
 from skal._core.network import Network
 from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
-from skal.reuse import feature_reuse
-from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
+from skal.reuse import feature_reuse, reused
+from skal.strategies import ALBL, BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
 from skal.tangent._engine import TangentEngine
 
 from ..support.learners import learner_of
+
+
+@pytest.fixture(autouse=True)
+def _reuse():
+    with feature_reuse():
+        yield
 
 
 @pytest.fixture
@@ -52,8 +57,8 @@ def total(monkeypatch):
 )
 def test_the_second_strategy_of_a_round_makes_no_pass(first, second, again, own_learner, images, total):
     X = images[0]
-    expected = second.select(own_learner, X, 5)
-    reuse.clear()
+    with feature_reuse(None):
+        expected = second.select(own_learner, X, 5)
     first(own_learner, X, 5)
     before = total[0]
     answer = second.select(own_learner, X, 5)
@@ -148,16 +153,18 @@ def test_the_boundary_between_pool_and_labelled_samples_is_a_part_of_the_key(ima
     sizes = []
     for n in (2048, 1024):
         pool, labelled = Samples(X[:n]), Samples(X[n:])
-        result = reuse.reused(network, pool, "size", lambda n=n: torch.zeros(n), also=(labelled,))
+        result = reused(network, pool, "size", lambda n=n: torch.zeros(n), also=(labelled,))
         sizes.append(len(result))
     assert sizes == [2048, 1024]
 
 
-def test_look_ahead_features_that_would_break_its_bound_are_not_kept(squared_learner, images):
-    strategy = NTKLookahead(max_memory="1500KB", batch_size=8, **LOOKAHEAD)
-    strategy.scores(squared_learner, images[0])
-    kept = sum(map(reuse._size, reuse._kept.values()))
-    assert kept <= 1_500_000 // 8
+def test_look_ahead_features_that_would_break_its_bound_are_not_kept(squared_learner, images, gradient_samples):
+    for max_memory, again in (("1500KB", True), (None, False)):
+        strategy = NTKLookahead(max_memory=max_memory, batch_size=8, **LOOKAHEAD)
+        strategy.scores(squared_learner, images[0])
+        before = gradient_samples[0]
+        strategy.scores(squared_learner, images[0])
+        assert (gradient_samples[0] - before >= len(images[0])) is again
 
 
 def change_weight(learner, X):
@@ -256,19 +263,43 @@ def test_datasets_are_read_each_time(own_learner, images, total):
         assert total[0] == 120 * times
 
 
-def test_the_bound_holds_and_the_switch_turns_it_off(own_learner, images):
+def test_the_bound_holds_and_the_switch_turns_it_off(own_learner, images, total):
     X = images[0]
     size = 120 * 3 * 4  # outputs in float32
+    before = 0
+
+    def passes(part):
+        nonlocal before
+        Entropy().scores(own_learner, part)
+        before, new = total[0], total[0] - before
+        return new
+
     with feature_reuse(2 * size):
-        for part in (X, X[::-1], X[1:], X[2:]):
-            Entropy().scores(own_learner, part)
-        assert sum(map(reuse._size, reuse._kept.values())) <= 2 * size
-        assert len(reuse._kept) == 2
-    with feature_reuse(0):
-        assert not reuse._kept
-        Entropy().scores(own_learner, X)
-        assert not reuse._kept
-    Entropy().scores(own_learner, X)
-    assert len(reuse._kept) == 1
+        assert [passes(part) for part in (X, X[::-1], X, X[1:])] == [120, 120, 0, 119]
+        assert [passes(part) for part in (X, X[1:], X[::-1])] == [0, 0, 120]  # what was used longest ago is gone
+        with feature_reuse(0):
+            assert passes(X) == 120
+        assert passes(X[1:]) == 0
+    with feature_reuse(2 * size):
+        assert passes(X) == 120  # a block of its own
     with pytest.raises(InvalidParameterError, match="max_memory"), feature_reuse("lots"):
         pass
+
+
+def test_without_the_block_nothing_is_looked_at_and_nothing_kept(own_learner, images, total, monkeypatch):
+    def looked_at(*args):
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("skal.reuse.sha1", looked_at)
+    with feature_reuse(None):
+        for times in (1, 2):
+            Entropy().scores(own_learner, images[0])
+            assert total[0] == 120 * times
+
+
+def test_the_arms_of_one_query_share_their_passes(own_learner, images, total):
+    with feature_reuse(None):
+        ALBL(arms=[Entropy(), Margin()], random_state=0).select(own_learner, images[0], 5)
+        assert total[0] == 120
+        ALBL(arms=[Entropy(), Margin(subset=50)], random_state=0).select(own_learner, images[0], 5)
+        assert total[0] == 120 + 170

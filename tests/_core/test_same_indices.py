@@ -5,7 +5,6 @@ import pytest
 from sklearn.naive_bayes import GaussianNB
 
 import skal.strategies
-from skal import reuse
 from skal.strategies import ALBL, BALD, EGL, NPC, DynamicAL, Entropy, NTKLookahead
 
 CASES = [
@@ -21,7 +20,6 @@ CASES = [
 
 
 def answer(strategy, learner, X, **params):
-    reuse.clear()
     own = strategy.get_params(deep=False)
     small = {"batch_size": 8} if "batch_size" in own else {}  # so that there are many batches to share
     strategy = type(strategy)(**(own | {"random_state": 3} | small | params))

@@ -331,7 +331,7 @@ def test_projecting_comes_before_sketching():
     """The error of S is relative to what the labels leave, not to the gradients."""
     learner, X_pool = trained(300)
     N, k = len(X_pool), 256
-    context = NTKLookahead()._context(learner, X_pool)
+    context = NTKLookahead().prepare(learner, X_pool)
     reader = NTKLookahead(n_features=k)._source(context, np.random.default_rng(0), N).reader
     features, every = reader.features(context.pool), torch.arange(N)
     S = reader.covariance(features).block(every, every)
@@ -361,7 +361,7 @@ def test_a_pool_that_does_not_fit_is_scored_in_parts(n_features):
     params = {"n_features": n_features, "evaluation": 5, "random_state": 0}
     whole = NTKLookahead(**params).scores(learner, X_pool)
     strategy = NTKLookahead(max_memory="40KB" if n_features else "6KB", **params)
-    context = strategy._context(learner, X_pool)
+    context = strategy.prepare(learner, X_pool)
     assert 6 < strategy._source(context, np.random.default_rng(0), 6).room(5) < len(X_pool)
     np.testing.assert_allclose(strategy.scores(learner, X_pool), whole, rtol=1e-9)
 
@@ -369,7 +369,7 @@ def test_a_pool_that_does_not_fit_is_scored_in_parts(n_features):
 def test_what_does_not_fit_is_sketched_too():
     learner, X_pool = trained(100)
     N = len(X_pool)
-    context = NTKLookahead()._context(learner, X_pool)
+    context = NTKLookahead().prepare(learner, X_pool)
 
     def source(max_memory):
         strategy = NTKLookahead(max_memory=max_memory, n_features=256, batch_size=16)

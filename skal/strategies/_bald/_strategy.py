@@ -149,10 +149,7 @@ class BALD(ScoreStrategy):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top":
             return super()._select(context, n_instances)
-        rows = self._subset_rows(context.n_pool)
-        part = context if rows is None else context.restrict(rows)
-        indices, gains = self._joint(part, n_instances)
-        return (indices if rows is None else rows[indices]), gains
+        return self._joint(context, n_instances)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         again = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0

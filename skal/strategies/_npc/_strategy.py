@@ -135,8 +135,8 @@ class NPC(QueryStrategy):
         check_integer(owner, "n_candidates", self.n_candidates, 1, optional=True)
         check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
-    def _check_n_instances(self, n_instances: Any, n_pool: int) -> None:
-        super()._check_n_instances(n_instances, n_pool)
+    def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        super().check_n_instances(n_instances, n_pool)
         if self.search == "greedy" and self.n_candidates is not None and n_instances > self.n_candidates:
             raise InvalidParameterError.for_parameter(
                 type(self).__name__,

@@ -1,0 +1,87 @@
+"""Looking into estimators: the classifier inside Pipelines and search objects, and the transformers before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
+from skorch import NeuralNet
+
+from skal.exceptions import NotFittedError
+
+__all__ = ["allows_nan", "chained", "unwrap_estimator"]
+
+# where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
+_FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
+
+
+def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
+    """The innermost estimator, and the fitted transformers that its input goes through first.
+
+    Looks into Pipelines, search objects (``best_estimator_``) and wrappers that keep a fitted ``estimator_``.
+
+    Parameters
+    ----------
+    estimator : estimator
+
+    Returns
+    -------
+    estimator : estimator
+        A skorch net if there is one.
+    transformers : list
+        In the order in which they are applied.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> unwrap_estimator(make_pipeline(StandardScaler(), LogisticRegression()))
+    (LogisticRegression(), [StandardScaler()])
+    """
+    transformers: list[Any] = []
+    while not isinstance(estimator, NeuralNet):
+        if isinstance(estimator, Pipeline):
+            transformers += [step for _, step in estimator.steps[:-1] if step is not None and step != "passthrough"]
+            estimator = estimator.steps[-1][1]
+            continue
+        candidates = (getattr(estimator, name, None) for name in _FITTED_INSIDE)
+        inside = next((candidate for candidate in candidates if _is_estimator(candidate)), None)
+        if inside is None:
+            break
+        estimator = inside
+    return estimator, transformers
+
+
+def _is_estimator(value: Any) -> bool:
+    return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
+
+
+def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
+    """All transformers, one after the other, as one function of X; None if there are none."""
+    if not transformers:
+        return None
+
+    def transform(X: Any) -> Any:
+        for transformer in transformers:
+            try:
+                X = transformer.transform(X)
+            except SklearnNotFittedError as error:
+                raise NotFittedError(
+                    "The steps before the network must be fitted. "
+                    f"Got an unfitted {type(transformer).__name__} instead. Fit the whole Pipeline before query."
+                ) from error
+        return X
+
+    return transform
+
+
+def allows_nan(estimator: Any) -> bool:
+    """Whether an estimator says in its tags that it takes NaN, as imputers and histogram boosters do."""
+    try:
+        return bool(get_tags(estimator).input_tags.allow_nan)
+    except (AttributeError, TypeError):  # an estimator that follows only a part of scikit-learn's conventions
+        return False

@@ -1,0 +1,137 @@
+"""What a network's outputs mean: logits, probabilities, targets of squared loss, or one number for two classes.
+
+The criterion says which of them they are. This is the one place where that is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from skal.exceptions import NonFiniteError, OutputError, shorten
+from skal.nets import SquaredLoss
+
+__all__ = [
+    "check_distributions",
+    "check_output",
+    "criterion_of",
+    "is_binary",
+    "is_squared_loss",
+    "needs_softmax",
+    "to_logits",
+    "to_proba",
+]
+
+
+def criterion_of(net: Any) -> nn.Module | None:
+    """The fitted criterion of a skorch net, None for a bare module."""
+    criterion = getattr(net, "criterion_", None)
+    return getattr(criterion, "_orig_mod", criterion)  # torch.compile wraps it
+
+
+def is_binary(criterion: nn.Module | None) -> bool:
+    """Whether one output z stands for two classes."""
+    return isinstance(criterion, nn.BCEWithLogitsLoss)
+
+
+def is_squared_loss(criterion: nn.Module | None) -> bool:
+    """Whether the outputs are compared with one-hot labels as they are."""
+    return isinstance(criterion, SquaredLoss)
+
+
+def needs_softmax(net: Any) -> bool:
+    """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are.
+
+    skorch knows no nonlinearity for :class:`skal.nets.SquaredLoss`: such nets get a softmax, unless the user set
+    ``predict_nonlinearity``.
+    """
+    return is_squared_loss(criterion_of(net)) and getattr(net, "predict_nonlinearity", None) == "auto"
+
+
+def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
+    """(n, C) logits of a module's output, following the criterion as skorch does.
+
+    With ``NLLLoss`` the module returns probabilities, and skorch takes ``log(p + eps)``; with ``BCEWithLogitsLoss`` it
+    returns one number z, and the two classes have the logits (0, z).
+
+    Examples
+    --------
+    >>> to_logits(torch.tensor([[2.0]]), nn.BCEWithLogitsLoss())
+    tensor([[0., 2.]])
+    """
+    if isinstance(criterion, nn.NLLLoss):
+        return torch.log(output + torch.finfo(output.dtype).eps)
+    if is_binary(criterion):
+        z = output.reshape(output.shape[0], 1)
+        return torch.cat([torch.zeros_like(z), z], dim=1)
+    return output
+
+
+def to_proba(output: Tensor, net: Any) -> Tensor:
+    """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them."""
+    if net is None or needs_softmax(net):
+        return torch.softmax(output, dim=-1)
+    if is_binary(criterion_of(net)):
+        output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
+    return net._get_predict_nonlinearity()(output)
+
+
+def check_output(output: Any, net: Any) -> None:
+    """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
+    criterion = criterion_of(net)
+    binary = is_binary(criterion)
+    if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise OutputError(
+            f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
+            "Give the last layer one output per class and return a tensor."
+        )
+    if not bool(torch.isfinite(output).all()):
+        raise NonFiniteError(
+            "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
+            "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
+        )
+    if net is None or binary or is_squared_loss(criterion):
+        return
+    rows = output.detach().sum(dim=1)
+    in_range = bool((output >= 0).all()) and bool((output <= 1 + 1e-4).all())
+    distributions = in_range and bool(((rows - 1).abs() < 1e-4).all())
+    if isinstance(criterion, nn.NLLLoss) and not distributions:
+        raise OutputError(
+            "With criterion NLLLoss the module must return probabilities (skorch takes their logarithm). "
+            f"Got rows such as {shorten(output[0].tolist())} instead. End the module in a softmax, or return "
+            "logits and use criterion=torch.nn.CrossEntropyLoss."
+        )
+    if not isinstance(criterion, nn.NLLLoss) and distributions:
+        raise OutputError(
+            f"With criterion {type(criterion).__name__} the module must return logits. Got probabilities (rows in "
+            f"[0, 1] that sum to 1, such as {shorten(output[0].tolist())}) instead. Remove the softmax at the end of "
+            "the module, or use criterion=torch.nn.NLLLoss."
+        )
+
+
+def check_distributions(proba: np.ndarray) -> None:
+    """Refuse class probabilities (N, C) that are not finite, or not one distribution per row.
+
+    Examples
+    --------
+    >>> check_distributions(np.array([[0.3, 0.7], [1.0, 0.0]]))
+    >>> check_distributions(np.array([[2.0, 3.0]]))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
+    """
+    if not np.isfinite(proba).all():
+        raise NonFiniteError(
+            "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "
+            "diverged: lower the learning rate or scale the inputs, and fit again."
+        )
+    if proba.ndim != 2 or proba.min() < -1e-4 or np.abs(proba.sum(axis=1) - 1).max() > 1e-3:
+        raise OutputError(
+            "The estimator's predict_proba must give one distribution per row. "
+            f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "
+            "know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
+        )
