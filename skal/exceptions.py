@@ -1,6 +1,6 @@
-"""The errors that skal raises on purpose.
+"""The errors that skal raises on purpose, and its warnings.
 
-Every one is a :class:`SkalError` and at the same time the built-in or scikit-learn error that fits, so that
+Every error is a :class:`SkalError` and at the same time the built-in or scikit-learn error that fits, so that
 ``except ValueError`` keeps working. A message names the parameter, what was expected, what came, and what to do.
 """
 
@@ -70,8 +70,7 @@ class InvalidParameterError(SkalError, ValueError):
     --------
     >>> from skal.checks import make_learner
     >>> from skal.strategies import margin
-    >>> learner, X_pool = make_learner()
-    >>> margin(learner, X_pool, n_instances=100)
+    >>> margin(*make_learner(), n_instances=100)
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidParameterError: The 'n_instances' parameter of Margin must be at most the size of the ...
@@ -85,8 +84,7 @@ class InvalidTypeError(SkalError, TypeError):
     --------
     >>> from skal.checks import make_learner
     >>> from skal.strategies import margin
-    >>> learner, X_pool = make_learner()
-    >>> margin(learner, X_pool, n_instances="three")
+    >>> margin(*make_learner(), n_instances="three")
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidTypeError: The 'n_instances' parameter of Margin must be an integer >= 1. Got 'three' ...
@@ -100,8 +98,7 @@ class EmptyPoolError(SkalError, ValueError):
     --------
     >>> from skal.checks import make_learner
     >>> from skal.strategies import margin
-    >>> learner, X_pool = make_learner()
-    >>> margin(learner, X_pool[:0])
+    >>> margin(make_learner()[0], [])
     Traceback (most recent call last):
         ...
     skal.exceptions.EmptyPoolError: The X_pool given to Margin must hold at least one sample. ...
@@ -132,8 +129,7 @@ class NotFittedError(SkalError, _SklearnNotFittedError):
     >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearner
     >>> from skal.strategies import margin
-    >>> learner = ActiveLearner(LogisticRegression(), margin)
-    >>> learner.query([[0.0], [1.0]])
+    >>> ActiveLearner(LogisticRegression(), margin).query([[0.0], [1.0]])
     Traceback (most recent call last):
         ...
     skal.exceptions.NotFittedError: The estimator that Margin works on must be fitted. ...
@@ -161,13 +157,12 @@ class OutputError(SkalError, ValueError):
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> import numpy as np
     >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
     >>> from skal.nets import MLP
     >>> from skal.strategies import margin
-    >>> net = NeuralNetClassifier(MLP(2, 3)).initialize()  # skorch's default, NLLLoss, expects a softmax
-    >>> margin(SimpleNamespace(estimator=net), np.ones((5, 2), dtype="float32"))
+    >>> net = NeuralNetClassifier(MLP(1, 3)).initialize()  # skorch's default, NLLLoss, expects a softmax
+    >>> ActiveLearner(net, margin).query([[0.0], [1.0]])
     Traceback (most recent call last):
         ...
     skal.exceptions.OutputError: With criterion NLLLoss the module must return probabilities ...
@@ -182,8 +177,8 @@ class NoLabelledDataError(SkalError, ValueError):
     >>> from skal import ActiveLearner
     >>> from skal.checks import make_learner
     >>> from skal.strategies import dynamic_al
-    >>> net = make_learner()[0].estimator
-    >>> ActiveLearner(net, dynamic_al).query(make_learner()[1])
+    >>> learner, X_pool = make_learner()
+    >>> ActiveLearner(learner.estimator, dynamic_al).query(X_pool)
     Traceback (most recent call last):
         ...
     skal.exceptions.NoLabelledDataError: DynamicAL needs labelled data: the learner's X_training must ...
@@ -195,14 +190,12 @@ class InvalidQueryError(SkalError, ValueError):
 
     Examples
     --------
-    >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearner
-    >>> def first(learner, X_pool, n_instances=1):
-    ...     return [0] * n_instances
-    >>> ActiveLearner(LogisticRegression(), first).query([[0.0], [1.0]], n_instances=2)
+    >>> learner = ActiveLearner(None, lambda learner, X_pool, n_instances: [0] * n_instances)
+    >>> learner.query([[0.0], [1.0]], n_instances=2)
     Traceback (most recent call last):
         ...
-    skal.exceptions.InvalidQueryError: The query strategy first must return n_instances=2 distinct indices. ...
+    skal.exceptions.InvalidQueryError: The query strategy ... must return n_instances=2 distinct indices. ...
     """
 
 
@@ -218,7 +211,7 @@ class CheckpointError(SkalError, ValueError):
     >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     loop = ActiveLearningClassifier(LogisticRegression(), n_initial=6, n_rounds=1, checkpoint=folder)
-    ...     loop.fit(X, y).fit(X + 1, y)  # the second goes on with the run of the first
+    ...     loop.fit(X, y).fit(X + 1, y)  # continues the run of the first fit
     Traceback (most recent call last):
         ...
     skal.exceptions.CheckpointError: The checkpoint in ... must be of the same data. Got one that differs in ...
@@ -230,14 +223,13 @@ class UnsupportedLayerError(SkalError, TypeError):
 
     Examples
     --------
+    >>> import torch
     >>> from skorch import NeuralNetClassifier
-    >>> from torch.nn import CrossEntropyLoss
     >>> from skal import ActiveLearner
-    >>> from skal.datasets import load
     >>> from skal.nets import MLP
     >>> from skal.strategies import bald
-    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=CrossEntropyLoss).initialize()
-    >>> ActiveLearner(net, bald).query(load("digits").X_train)
+    >>> net = NeuralNetClassifier(MLP(1, 3), criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> ActiveLearner(net, bald).query([[0.0], [1.0]])
     Traceback (most recent call last):
         ...
     skal.exceptions.UnsupportedLayerError: The network given to BALD must have dropout layers ...
@@ -274,13 +266,11 @@ class WorkerError(SkalError, RuntimeError):
     --------
     >>> from skal.checks import make_learner
     >>> from skal.exceptions import WorkerError
-    >>> from skal.strategies import Margin
-    >>> learner, X_pool = make_learner()
-    >>> strategy = Margin(n_jobs=-1)
+    >>> from skal.strategies import margin
     >>> try:
-    ...     indices = strategy(learner, X_pool, 3)
-    ... except WorkerError as error:  # one was killed, or lacks a package: the message says which
-    ...     indices = strategy.set_params(n_jobs=1)(learner, X_pool, 3)
+    ...     indices = margin(*make_learner(), 3, n_jobs=-1)
+    ... except WorkerError as error:  # a worker was killed, or lacks a package: the message says which
+    ...     indices = margin(*make_learner(), 3, n_jobs=1)
     >>> indices.shape
     (3,)
     """
@@ -306,12 +296,10 @@ class CrossEntropyWarning(SkalWarning):
     --------
     >>> import warnings
     >>> from skal.checks import make_learner
-    >>> from skal.exceptions import CrossEntropyWarning
     >>> from skal.strategies import ntk_lookahead
-    >>> learner, X_pool = make_learner()
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", CrossEntropyWarning)  # break off instead of going on
-    ...     ntk_lookahead(learner, X_pool)
+    ...     warnings.simplefilter("error")
+    ...     ntk_lookahead(*make_learner())
     Traceback (most recent call last):
         ...
     skal.exceptions.CrossEntropyWarning: NTKLookahead assumes squared loss, but the network uses CrossEntropyLoss. ...
@@ -325,12 +313,10 @@ class RankDeficiencyWarning(SkalWarning):
     --------
     >>> import warnings
     >>> from skal.checks import make_learner
-    >>> from skal.exceptions import RankDeficiencyWarning
     >>> from skal.strategies import npc
-    >>> learner, X_pool = make_learner()
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", RankDeficiencyWarning)  # break off instead of going on
-    ...     npc(learner, X_pool, 5, kernel="last_layer")
+    ...     warnings.simplefilter("error")
+    ...     npc(*make_learner(), 5, kernel="last_layer")
     Traceback (most recent call last):
         ...
     skal.exceptions.RankDeficiencyWarning: The last_layer kernel of NPC cannot tell batches apart: ...
@@ -343,10 +329,9 @@ class AdjustedInputWarning(SkalWarning):
     Examples
     --------
     >>> import warnings
-    >>> from skal.exceptions import AdjustedInputWarning
     >>> from skal.semi_supervised import darp
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", AdjustedInputWarning)  # break off instead of going on
+    ...     warnings.simplefilter("error")
     ...     darp([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], target=[5, 5])
     Traceback (most recent call last):
         ...
@@ -360,10 +345,9 @@ class ConvergenceWarning(SkalWarning, _SklearnConvergenceWarning):
     Examples
     --------
     >>> import warnings
-    >>> from skal.exceptions import ConvergenceWarning
     >>> from skal.semi_supervised import darp
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", ConvergenceWarning)  # break off instead of going on
+    ...     warnings.simplefilter("error")
     ...     darp([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], max_iter=1)
     Traceback (most recent call last):
         ...
@@ -377,15 +361,12 @@ class NoUnlabelledDataWarning(SkalWarning):
     Examples
     --------
     >>> import warnings
-    >>> from skal.datasets import load
-    >>> from skal.exceptions import NoUnlabelledDataWarning
+    >>> import numpy as np
     >>> from skal.nets import MLP
     >>> from skal.semi_supervised import FixMatchClassifier
-    >>> digits = load("digits")
-    >>> net = FixMatchClassifier(MLP, module__n_features=64, max_epochs=1, verbose=0)
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", NoUnlabelledDataWarning)  # break off instead of going on
-    ...     net.fit(digits.X_train[:50], digits.y_train[:50])
+    ...     warnings.simplefilter("error")
+    ...     FixMatchClassifier(MLP(1, 2)).fit(np.ones((4, 1), dtype="float32"), np.array([0, 1, 0, 1]))
     Traceback (most recent call last):
         ...
     skal.exceptions.NoUnlabelledDataWarning: The y given to FixMatchClassifier has no unlabelled samples ...
@@ -401,10 +382,9 @@ class BudgetWarning(SkalWarning):
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearningClassifier
-    >>> from skal.exceptions import BudgetWarning
     >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", BudgetWarning)  # break off instead of going on
+    ...     warnings.simplefilter("error")
     ...     ActiveLearningClassifier(LogisticRegression(), budget=100).fit(X, y)
     Traceback (most recent call last):
         ...
@@ -413,18 +393,16 @@ class BudgetWarning(SkalWarning):
 
 
 class TwoLevelWarning(SkalWarning):
-    """A pool's embeddings do not fit into memory: the choice is made in two levels, and may differ a little.
+    """A pool's embeddings do not fit into memory: the batch is selected in two stages, and may differ a little.
 
     Examples
     --------
     >>> import warnings
     >>> from skal.checks import make_learner
-    >>> from skal.exceptions import TwoLevelWarning
     >>> from skal.strategies import badge
-    >>> learner, X_pool = make_learner()
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", TwoLevelWarning)  # break off instead of going on
-    ...     badge(learner, X_pool, 2, max_memory="4kB")
+    ...     warnings.simplefilter("error")
+    ...     badge(*make_learner(), 2, max_memory="4kB")
     Traceback (most recent call last):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only 14 of 40 embeddings, so BADGE selects in two ...
@@ -432,13 +410,7 @@ class TwoLevelWarning(SkalWarning):
 
 
 def parameter_message(owner: str, name: str, expected: str, got: object, remedy: str) -> str:
-    """Put together what every parameter error says.
-
-    Examples
-    --------
-    >>> parameter_message("Entropy", "subset", "an integer > 0", 0, "Leave it None to score the whole pool.")
-    "The 'subset' parameter of Entropy must be an integer > 0. Got 0 instead. Leave it None to score the whole pool."
-    """
+    """What every error about a parameter says."""
     return f"The {name!r} parameter of {owner} must be {expected}. Got {shorten(got)} instead. {remedy}"
 
 

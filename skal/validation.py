@@ -1,4 +1,7 @@
-"""Checks of parameters, each with an error that says what to do."""
+"""Checks of parameters, for all packages and for strategies of your own.
+
+Each raises a :class:`skal.exceptions.SkalError` that names the parameter, what was expected, what came, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 __all__ = [
+    "as_finite_array",
     "check_choice",
     "check_integer",
     "check_n_jobs",
@@ -25,102 +29,97 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _error(right_type: bool) -> type[InvalidParameterError] | type[InvalidTypeError]:
+    return InvalidParameterError if right_type else InvalidTypeError
+
+
 def check_integer(owner: str, name: str, value: Any, minimum: int, *, optional: bool = False, remedy: str = "") -> None:
-    """Refuse what is not an integer of at least ``minimum`` (or None, where that is allowed).
+    """Refuse a value that is not an integer of at least ``minimum``.
 
     Parameters
     ----------
     owner : str
-        Whose parameter it is, for the message: a strategy's name.
+        The class or function that has the parameter.
     name : str
-        Of the parameter.
+        The parameter's name.
     value : object
     minimum : int
     optional : bool, default=False
         Whether None is allowed.
     remedy : str, optional
-        What to do, for the end of the message.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidParameterError
+        The end of the message: what to do.
 
     Examples
     --------
     >>> from skal.validation import check_integer
-    >>> check_integer("MyStrategy", "k", 3, 1)
     >>> check_integer("MyStrategy", "k", 0, 1)
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
     """
-    if value is None and optional:
+    is_integer = _is_integer(value)
+    if (optional and value is None) or (is_integer and value >= minimum):
         return
     expected = f"an integer >= {minimum}{' or None' if optional else ''}"
-    message = parameter_message(owner, name, expected, value, remedy or f"Pass an integer of at least {minimum}.")
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise InvalidTypeError(message)
-    if value < minimum:
-        raise InvalidParameterError(message)
+    remedy = remedy or f"Pass an integer of at least {minimum}."
+    raise _error(is_integer).for_parameter(owner, name, expected, value, remedy)
 
 
 def check_real(
-    owner: str, name: str, value: Any, minimum: float = -np.inf, maximum: float = np.inf, *, remedy: str = ""
+    owner: str,
+    name: str,
+    value: Any,
+    minimum: float = -np.inf,
+    maximum: float = np.inf,
+    *,
+    below_maximum: bool = False,
+    optional: bool = False,
+    remedy: str = "",
 ) -> None:
-    """Refuse what is not a number in ``[minimum, maximum]``; NaN is never in it.
+    """Refuse a value that is not a number in ``[minimum, maximum]``; NaN never is.
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for the message: a strategy's name.
-    name : str
-        Of the parameter.
-    value : object
+    owner, name, value, optional, remedy
+        As in :func:`check_integer`.
     minimum, maximum : float, optional
-    remedy : str, optional
-        What to do, for the end of the message.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidParameterError
+    below_maximum : bool, default=False
+        Whether the maximum itself is refused too.
 
     Examples
     --------
     >>> from skal.validation import check_real
-    >>> check_real("MyStrategy", "beta", 0.5, 0, 1)
     >>> check_real("MyStrategy", "beta", 2, 0, 1)
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidParameterError: The 'beta' parameter of MyStrategy must be a number in [0, 1]. Got 2 ...
     """
-    expected = f"a number in [{minimum:g}, {maximum:g}]"
-    message = parameter_message(owner, name, expected, value, remedy or "Pass a number within these bounds.")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InvalidTypeError(message)
-    if not minimum <= float(value) <= maximum:
-        raise InvalidParameterError(message)
+    if optional and value is None:
+        return
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_real and minimum <= float(value) <= maximum and not (below_maximum and float(value) == maximum):
+        return
+    expected = f"a number in [{minimum:g}, {maximum:g}{')' if below_maximum else ']'}{' or None' if optional else ''}"
+    remedy = remedy or "Pass a number within these bounds."
+    raise _error(is_real).for_parameter(owner, name, expected, value, remedy)
 
 
-def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuse what is not one of the choices.
+def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, remedy: str = "") -> None:
+    """Refuse a value that is not one of the choices; True is not 1.
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for the message: a strategy's name.
-    name : str
-        Of the parameter.
-    value : object
+    owner, name, value, remedy
+        As in :func:`check_integer`.
     choices : sequence
-
-    Raises
-    ------
-    InvalidParameterError
 
     Examples
     --------
     >>> from skal.validation import check_choice
-    >>> check_choice("MyStrategy", "batch", "top", ["top", "greedy"])
     >>> check_choice("MyStrategy", "batch", "best", ["top", "greedy"])
     Traceback (most recent call last):
         ...
@@ -128,7 +127,44 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> N
     """
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
-        raise InvalidParameterError.for_parameter(owner, name, expected, value, "Use one of the listed values.")
+        remedy = remedy or "Use one of the listed values."
+        raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+
+
+def as_finite_array(owner: str, name: str, value: Any, shape: Sequence[int | str], *, remedy: str = "") -> np.ndarray:
+    """The value as a float64 array of this shape, without NaN or infinity; anything else is refused.
+
+    Parameters
+    ----------
+    owner, name, value, remedy
+        As in :func:`check_integer`.
+    shape : sequence of int and str
+        The length of each axis; a letter is any length above 0, and the same letter the same length. A vector is taken
+        as one column where a matrix is expected.
+
+    Examples
+    --------
+    >>> from skal.validation import as_finite_array
+    >>> as_finite_array("alignment", "K", [[2, 1]], ("n", "n"))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The 'K' parameter of alignment must be finite numbers of shape (n, n). ...
+    """
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        got = value
+    else:
+        if array.ndim == 1 and len(shape) == 2:
+            array = array[:, None]
+        lengths = dict(zip(shape, array.shape, strict=False))  # a letter that occurs twice keeps the later length
+        wanted = tuple(lengths.get(axis) if isinstance(axis, str) else axis for axis in shape)
+        fits = array.shape == wanted and array.size > 0
+        if fits and np.isfinite(array).all():
+            return array
+        got = "NaN or infinity" if fits else f"shape {array.shape}"
+    expected = f"finite numbers of shape ({', '.join(map(str, shape))})"
+    raise InvalidParameterError.for_parameter(owner, name, expected, got, remedy or "Pass an array of this shape.")
 
 
 def parse_memory(owner: str, name: str, value: Any) -> int | None:
@@ -136,19 +172,9 @@ def parse_memory(owner: str, name: str, value: Any) -> int | None:
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for the message: a strategy's name.
-    name : str
-        Of the parameter.
+    owner, name
+        As in :func:`check_integer`.
     value : int, str or None
-
-    Returns
-    -------
-    int, or None for None
-
-    Raises
-    ------
-    InvalidTypeError, InvalidParameterError
 
     Examples
     --------
@@ -158,20 +184,14 @@ def parse_memory(owner: str, name: str, value: Any) -> int | None:
     """
     if value is None:
         return None
-    message = parameter_message(
-        owner, name, "a positive number of bytes or a string such as '2GB'", value, "Write for example '512MB'."
-    )
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        n_bytes = int(value)
-    elif isinstance(value, str):
+    n_bytes = int(value) if _is_integer(value) else 0
+    if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", value)
-        if match is None or match[2].upper() not in _UNITS:
-            raise InvalidParameterError(message)
-        n_bytes = int(float(match[1]) * _UNITS[match[2].upper()])
-    else:
-        raise InvalidTypeError(message)
+        n_bytes = int(float(match[1]) * _UNITS.get(match[2].upper(), 0)) if match else 0
     if n_bytes <= 0:
-        raise InvalidParameterError(message)
+        expected = "a positive number of bytes or a string such as '2GB'"
+        error = _error(_is_integer(value) or isinstance(value, str))
+        raise error.for_parameter(owner, name, expected, value, "Write for example '512MB'.")
     return n_bytes
 
 
@@ -180,31 +200,21 @@ def check_n_jobs(owner: str, n_jobs: Any) -> None:
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for the message.
-    n_jobs : object
-
-    Raises
-    ------
-    InvalidTypeError, InvalidParameterError
+    owner, n_jobs
+        The class or function that has the parameter, and its value.
 
     Examples
     --------
     >>> from skal.validation import check_n_jobs
-    >>> check_n_jobs("MyStrategy", -1)
     >>> check_n_jobs("MyStrategy", 0)
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidParameterError: The 'n_jobs' parameter of MyStrategy must be None, an integer >= 1, or ...
     """
-    expected = "None, an integer >= 1, or a negative one (-1 is all processors)"
-    message = parameter_message(owner, "n_jobs", expected, n_jobs, "Use 1 to stay in this process.")
-    if n_jobs is None:
-        return
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral):
-        raise InvalidTypeError(message)
-    if n_jobs == 0:
-        raise InvalidParameterError(message)
+    if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs != 0):
+        expected = "None, an integer >= 1, or a negative one (-1 is all processors)"
+        remedy = "Use 1 to stay in this process."
+        raise _error(_is_integer(n_jobs)).for_parameter(owner, "n_jobs", expected, n_jobs, remedy)
 
 
 def check_seed(owner: str, random_state: Any) -> None:
@@ -212,31 +222,23 @@ def check_seed(owner: str, random_state: Any) -> None:
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for the message.
-    random_state : object
-
-    Raises
-    ------
-    InvalidTypeError, InvalidParameterError
+    owner, random_state
+        The class or function that has the parameter, and its value.
 
     Examples
     --------
     >>> from skal.validation import check_seed
-    >>> check_seed("MyStrategy", 0)
     >>> check_seed("MyStrategy", "zero")
     Traceback (most recent call last):
         ...
     skal.exceptions.InvalidTypeError: The 'random_state' parameter of MyStrategy must be None, an integer >= 0, ...
     """
-    if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
-        return
-    expected = "None, an integer >= 0, a numpy Generator or a numpy RandomState"
-    message = parameter_message(owner, "random_state", expected, random_state, "Pass an integer for repeatable runs.")
-    if isinstance(random_state, bool) or not isinstance(random_state, numbers.Integral):
-        raise InvalidTypeError(message)
-    if random_state < 0:
-        raise InvalidParameterError(message)
+    is_integer = _is_integer(random_state)
+    known = random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState))
+    if not (known or (is_integer and random_state >= 0)):
+        expected = "None, an integer >= 0, a numpy Generator or a numpy RandomState"
+        remedy = "Pass an integer for repeatable runs."
+        raise _error(is_integer).for_parameter(owner, "random_state", expected, random_state, remedy)
 
 
 def make_generator(owner: str, random_state: Any) -> np.random.Generator:
@@ -247,13 +249,8 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
 
     Parameters
     ----------
-    owner : str
-        Whose parameter it is, for messages.
-    random_state : None, int, Generator or RandomState
-
-    Returns
-    -------
-    numpy Generator
+    owner, random_state
+        As in :func:`check_seed`.
 
     Examples
     --------
@@ -262,10 +259,6 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
     True
     """
     check_seed(owner, random_state)
-    if random_state is None:
-        return np.random.default_rng()
-    if isinstance(random_state, np.random.Generator):
-        return random_state
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint64))
-    return np.random.default_rng(int(random_state))
+    return np.random.default_rng(random_state)  # a Generator comes back as it is

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator, parse_memory
+from skal.validation import (
+    as_finite_array,
+    check_choice,
+    check_integer,
+    check_n_jobs,
+    check_real,
+    check_seed,
+    make_generator,
+    parse_memory,
+)
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int8(3), np.uint64(9)])
@@ -134,3 +143,58 @@ def test_generators_are_advanced_and_reproduce(make):
 def test_seeds_that_mean_nothing(check, value, error):
     with pytest.raises(error, match="'random_state' parameter of Owner"):
         check("Owner", value)
+
+
+def test_numbers_below_an_excluded_maximum_or_none_pass():
+    check_real("Owner", "rate", 0.999, 0, 1, below_maximum=True)
+    check_real("Owner", "rate", None, 0, 1, optional=True)
+    with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\)\. Got 1"):
+        check_real("Owner", "rate", 1, 0, 1, below_maximum=True)
+    with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\] or None"):
+        check_real("Owner", "rate", 2, 0, 1, optional=True)
+
+
+@pytest.mark.parametrize("value", [None, 1, -1, np.int64(-2)])
+def test_numbers_of_jobs_pass(value):
+    check_n_jobs("Owner", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, InvalidParameterError), (True, InvalidTypeError), (2.0, InvalidTypeError)]
+)
+def test_numbers_of_jobs_that_mean_nothing(value, error):
+    with pytest.raises(error, match=r"'n_jobs' parameter of Owner.*-1 is all processors"):
+        check_n_jobs("Owner", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "expected"),
+    [
+        ([[1, 2], [3, 4]], ("n", "n"), (2, 2)),
+        ([1, 2, 3], ("n", "C"), (3, 1)),
+        ([1, 2, 3], ("P",), (3,)),
+        (np.ones((4, 3), dtype="float32"), (4, "C"), (4, 3)),
+    ],
+)
+def test_arrays_of_the_expected_shape_become_float64(value, shape, expected):
+    array = as_finite_array("Owner", "K", value, shape)
+    assert array.dtype == np.float64
+    assert array.shape == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "got"),
+    [
+        (np.ones((2, 3)), ("n", "n"), r"shape \(2, 3\)"),
+        (np.ones((2, 3)), (2, 4), r"shape \(2, 3\)"),
+        (np.ones((2, 3, 1)), ("n", "C"), r"shape \(2, 3, 1\)"),
+        (np.ones((0, 0)), ("n", "n"), r"shape \(0, 0\)"),
+        (1.0, ("n", "C"), r"shape \(\)"),
+        ([[1.0, np.nan]], (1, "C"), "NaN or infinity"),
+        ([[1, 2], [3]], ("n", "C"), r"\[\[1, 2\], \[3\]\]"),
+        ("kernel", ("n", "n"), "'kernel'"),
+    ],
+)
+def test_other_arrays_are_refused(value, shape, got):
+    with pytest.raises(InvalidParameterError, match=rf"'K' parameter of Owner must be finite numbers.* Got .*{got}"):
+        as_finite_array("Owner", "K", value, shape)

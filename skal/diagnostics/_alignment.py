@@ -12,11 +12,10 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from skal._core.network import Network
 from skal._core.samples import Samples
-from skal.diagnostics._checks import checked_kernel, checked_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
-from skal.validation import check_real
+from skal.validation import as_finite_array, check_real
 
 __all__ = ["alignment", "alignment_of", "generalization_bound", "generalization_bound_of"]
 
@@ -35,8 +34,8 @@ def alignment(K: Any, Y: Any) -> float:
     >>> alignment([[2.0, 1.0], [1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0]])
     4.0
     """
-    K = checked_kernel("alignment", K)
-    Y = checked_targets("alignment", "Y", Y, len(K))
+    K = as_finite_array("alignment", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
+    Y = as_finite_array("alignment", "Y", Y, (len(K), "C"), remedy="Pass one row per sample.")
     return float(np.einsum("ic,ij,jc->", Y, K, Y, optimize=True))
 
 
@@ -56,8 +55,8 @@ def generalization_bound(K: Any, Y: Any, *, ridge: float = 0.0) -> float:
     >>> generalization_bound([[2.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [0.0, 1.0]]).__round__(6)
     1.0
     """
-    K = checked_kernel("generalization_bound", K)
-    Y = checked_targets("generalization_bound", "Y", Y, len(K))
+    K = as_finite_array("generalization_bound", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
+    Y = as_finite_array("generalization_bound", "Y", Y, (len(K), "C"), remedy="Pass one row per sample.")
     check_real("generalization_bound", "ridge", ridge, 0)
     try:
         factor = cho_factor(K + ridge * K.diagonal().mean() * np.eye(len(K)))

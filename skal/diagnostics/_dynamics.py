@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.diagnostics._checks import checked_kernel, checked_matrix, checked_targets
 from skal.tangent import gradient_scores, loss_gradient
+from skal.validation import as_finite_array
 
 __all__ = ["approximation_ratio", "approximation_ratio_of", "training_dynamics", "training_dynamics_of"]
 
@@ -34,10 +34,10 @@ def training_dynamics(K: Any, residuals: Any) -> float:
     >>> training_dynamics([[2.0, 1.0], [1.0, 2.0]], [[1.0, -1.0], [1.0, -1.0]])
     12.0
     """
-    K = checked_kernel("training_dynamics", K)
+    K = as_finite_array("training_dynamics", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
     if np.ndim(residuals) == 2 and np.shape(residuals)[0] != len(K) and np.size(residuals) == len(K):
         residuals = np.reshape(residuals, -1)
-    d = checked_targets("training_dynamics", "residuals", residuals, len(K))
+    d = as_finite_array("training_dynamics", "residuals", residuals, (len(K), "C"), remedy="Pass one row per sample.")
     return float(np.einsum("ic,ij,jc->", d, K, d, optimize=True))
 
 
@@ -82,10 +82,8 @@ def approximation_ratio(gradients: Any, labelled_gradient: Any) -> float:
     0.5
     """
     owner, remedy = "approximation_ratio", "Take both from the same network and parameters."
-    g_S = checked_matrix(
-        owner, "labelled_gradient", np.atleast_2d(labelled_gradient), (1, np.size(labelled_gradient)), remedy
-    )[0]
-    g_Q = checked_matrix(owner, "gradients", gradients, (None, len(g_S)), remedy)
+    g_S = as_finite_array(owner, "labelled_gradient", labelled_gradient, ("P",), remedy=remedy)
+    g_Q = as_finite_array(owner, "gradients", gradients, ("q", len(g_S)), remedy=remedy)
     total = g_Q.sum(0)
     return _ratio((g_Q**2).sum() + 2 * total @ g_S, total @ total + 2 * total @ g_S)
 

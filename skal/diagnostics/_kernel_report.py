@@ -8,10 +8,9 @@ import numpy as np
 from scipy.linalg import solve
 
 from skal.diagnostics._alignment import targets
-from skal.diagnostics._checks import checked_kernel, checked_matrix
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
-from skal.validation import check_real
+from skal.validation import as_finite_array, check_real
 
 __all__ = ["kernel_report", "kernel_report_of"]
 
@@ -58,7 +57,8 @@ def kernel_report(
     >>> report["frobenius"], report["off_diagonal_mass"]
     (0.0, 0.0)
     """
-    K, Theta = checked_kernel("kernel_report", pntk, "pntk"), checked_kernel("kernel_report", entk, "entk")
+    K = as_finite_array("kernel_report", "pntk", pntk, ("n", "n"), remedy="Take it from tangent_kernel.")
+    Theta = as_finite_array("kernel_report", "entk", entk, ("nC", "nC"), remedy="Take it from tangent_kernel.")
     check_real("kernel_report", "ridge", ridge, 0)
     n = len(K)
     if not Theta.any():
@@ -85,10 +85,10 @@ def kernel_report(
     }
     if targets is not None:
         remedy = "The regressions need pntk_test and entk_test, from tangent_kernel(net, X_test, X)."
-        Y = checked_matrix("kernel_report", "targets", targets, (n, C), "One-hot labels, one column per class.")
-        between = checked_matrix("kernel_report", "pntk_test", pntk_test, (None, n), remedy)
+        Y = as_finite_array("kernel_report", "targets", targets, (n, C), remedy="Pass one-hot labels.")
+        between = as_finite_array("kernel_report", "pntk_test", pntk_test, ("m", n), remedy=remedy)
         by_pntk = between @ _regression(K, Y, ridge)
-        between = checked_matrix("kernel_report", "entk_test", entk_test, (len(between) * C, n * C), remedy)
+        between = as_finite_array("kernel_report", "entk_test", entk_test, (len(between) * C, n * C), remedy=remedy)
         by_entk = (between @ _regression(Theta, Y.reshape(-1), ridge)).reshape(-1, C)
         report["prediction_difference"] = float(np.linalg.norm(by_pntk - by_entk) / np.linalg.norm(by_entk))
         if y_test is not None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from skal.diagnostics._checks import checked_kernel
-from skal.exceptions import InvalidParameterError, shorten
+from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
+from skal.validation import as_finite_array
 
 __all__ = ["mmd", "mmd_of", "mmd_squared"]
 
@@ -35,17 +35,14 @@ def mmd_squared(K: Any, initial: Any) -> float:
     >>> mmd_squared(np.outer(x, x), [0, 1]).__round__(6)  # a = 0, b = 4, c = 2
     -0.333333
     """
-    K = checked_kernel("mmd", K)
+    K = as_finite_array("mmd", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
     initial = np.asarray(initial)
     n, m = len(K), initial.size
-    if initial.ndim != 1 or initial.dtype.kind not in "iu" or m < 2 or len(set(initial.tolist())) != m:
-        raise InvalidParameterError.for_parameter(
-            "mmd", "initial", "at least two distinct positions", shorten(initial), "Pass integers."
-        )
-    if initial.min() < 0 or initial.max() >= n:
-        raise InvalidParameterError.for_parameter(
-            "mmd", "initial", f"positions in 0 … {n - 1}", shorten(initial), "They index K's rows."
-        )
+    distinct = initial.ndim == 1 and initial.dtype.kind in "iu" and m >= 2 and len(np.unique(initial)) == m
+    if not distinct or initial.min() < 0 or initial.max() >= n:
+        expected = f"at least two distinct positions in 0 … {n - 1}"
+        remedy = "Pass the row numbers of the initial samples in K."
+        raise InvalidParameterError.for_parameter("mmd", "initial", expected, initial, remedy)
     diagonal = K.diagonal()
     within_initial = K[np.ix_(initial, initial)].sum() - diagonal[initial].sum()
     within_current = K.sum() - diagonal.sum()

@@ -4,12 +4,12 @@ Every network is a plain :class:`torch.nn.Module` that takes ``(n, in_channels, 
 logits ``(n, n_classes)``. Give the class to skorch as ``module``, and its parameters as ``module__...``.
 """
 
-from ._cnn import CNN
-from ._convnet import ConvNet
-from ._losses import SquaredLoss
-from ._mlp import MLP
-from ._resnet import ResNet18
-from ._vgg import VGG11
-from ._wide_resnet import WideResNet
+from skal.nets._cnn import CNN
+from skal.nets._convnet import ConvNet
+from skal.nets._losses import SquaredLoss
+from skal.nets._mlp import MLP
+from skal.nets._resnet import ResNet18
+from skal.nets._vgg import VGG11
+from skal.nets._wide_resnet import WideResNet
 
 __all__ = ["CNN", "MLP", "VGG11", "ConvNet", "ResNet18", "SquaredLoss", "WideResNet"]

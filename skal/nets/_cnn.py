@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from ._validation import check_dropout, check_int, dropout_layer
+from skal.nets._layers import dropout_layer
+from skal.validation import check_integer, check_real
 
 __all__ = ["CNN"]
 
@@ -41,11 +42,10 @@ class CNN(nn.Module):
 
     def __init__(self, in_channels: int = 3, n_classes: int = 10, image_size: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
-        in_channels = check_int("CNN", "in_channels", in_channels, hint="Pass 1 for grey or 3 for colour.")
-        n_classes = check_int("CNN", "n_classes", n_classes)
-        hint = "It is the side of the square images; enlarge images that are smaller than 4x4."
-        image_size = check_int("CNN", "image_size", image_size, minimum=4, hint=hint)
-        rate = check_dropout("CNN", dropout)
+        check_integer("CNN", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+        check_integer("CNN", "n_classes", n_classes, 1)
+        check_integer("CNN", "image_size", image_size, 4, remedy="Enlarge images that are smaller than 4x4.")
+        check_real("CNN", "dropout", dropout, 0, 1, below_maximum=True)
 
         padding = 0 if image_size >= _SMALLEST_UNPADDED else 2
         side = image_size
@@ -60,13 +60,13 @@ class CNN(nn.Module):
         self.relu2 = nn.ReLU()
         self.pool2 = nn.MaxPool2d(2)
         self.flatten = nn.Flatten()
-        self.dropout1 = dropout_layer(rate)
+        self.dropout1 = dropout_layer(dropout)
         self.fc1 = nn.Linear(16 * side * side, 120)
         self.relu3 = nn.ReLU()
-        self.dropout2 = dropout_layer(rate)
+        self.dropout2 = dropout_layer(dropout)
         self.fc2 = nn.Linear(120, 84)
         self.relu4 = nn.ReLU()
-        self.dropout3 = dropout_layer(rate)
+        self.dropout3 = dropout_layer(dropout)
         self.fc3 = nn.Linear(84, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

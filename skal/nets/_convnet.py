@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ._validation import check_int
+from skal.validation import check_integer
 
 __all__ = ["ConvNet"]
 
@@ -37,18 +37,17 @@ class ConvNet(nn.Module):
 
     def __init__(self, in_channels: int = 3, n_classes: int = 10, depth: int = 3, width: int = 64) -> None:
         super().__init__()
-        channels = check_int("ConvNet", "in_channels", in_channels, hint="Pass 1 for grey or 3 for colour.")
-        n_classes = check_int("ConvNet", "n_classes", n_classes)
-        depth = check_int("ConvNet", "depth", depth)
-        width = check_int("ConvNet", "width", width)
+        check_integer("ConvNet", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+        check_integer("ConvNet", "n_classes", n_classes, 1)
+        check_integer("ConvNet", "depth", depth, 1)
+        check_integer("ConvNet", "width", width, 1)
 
         layers: list[nn.Module] = []
-        for _ in range(depth):
+        for channels in (in_channels, *[width] * (depth - 1)):
             convolution = nn.Conv2d(channels, width, kernel_size=3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
             layers += [convolution, nn.ReLU()]
-            channels = width
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()

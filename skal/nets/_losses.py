@@ -5,6 +5,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from skal.exceptions import InvalidParameterError
+from skal.validation import check_choice
+
 __all__ = ["SquaredLoss"]
 
 
@@ -40,33 +43,26 @@ class SquaredLoss(nn.Module):
 
     def __init__(self, reduction: Literal["mean", "sum", "none"] = "mean") -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(
-                f"The reduction parameter of SquaredLoss must be 'mean', 'sum' or 'none'. "
-                f"Got {reduction!r} instead. Use 'mean' to train with skorch."
-            )
+        remedy = "Use 'mean' to train with skorch."
+        check_choice("SquaredLoss", "reduction", reduction, ["mean", "sum", "none"], remedy=remedy)
         self.reduction = reduction
 
     def forward(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the loss of outputs (n, C) for integer labels (n,)."""
         if outputs.ndim != 2 or target.ndim != 1 or len(outputs) != len(target):
-            raise ValueError(
+            raise InvalidParameterError(
                 f"SquaredLoss expects outputs of shape (n, C) and a target of shape (n,). "
                 f"Got {tuple(outputs.shape)} and {tuple(target.shape)} instead. "
                 f"Pass labels as integers, not one-hot, and one row of outputs per label."
             )
         if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-            raise ValueError(
+            raise InvalidParameterError(
                 f"The target of SquaredLoss must hold integer labels 0..C-1. Got {target.dtype} instead. "
                 f"Convert it, for example y.astype('int64')."
             )
         residual = outputs - _one_hot(target, outputs)
         losses = 0.5 * residual.square().sum(dim=1)
-        if self.reduction == "mean":
-            return losses.mean()
-        if self.reduction == "sum":
-            return losses.sum()
-        return losses
+        return losses if self.reduction == "none" else getattr(losses, self.reduction)()
 
     def extra_repr(self) -> str:
         """What ``repr`` shows in parentheses."""
@@ -79,7 +75,7 @@ def _one_hot(target: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     try:
         return torch.zeros_like(outputs).scatter(1, target.long().unsqueeze(1), 1.0)
     except RuntimeError as error:
-        raise ValueError(
+        raise InvalidParameterError(
             f"The target of SquaredLoss must hold labels 0..{outputs.shape[1] - 1}, one for each output. "
             f"Got a label outside instead ({error}). Relabel y, or give the network more outputs."
         ) from error

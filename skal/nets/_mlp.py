@@ -6,7 +6,9 @@ from math import prod
 import torch
 from torch import nn
 
-from ._validation import check_dropout, check_int, check_widths, dropout_layer
+from skal.exceptions import InvalidParameterError
+from skal.nets._layers import check_widths, hidden_layers
+from skal.validation import check_integer, check_real
 
 __all__ = ["MLP"]
 
@@ -44,20 +46,15 @@ class MLP(nn.Module):
         super().__init__()
         shape = check_widths("MLP", "n_features", n_features)
         if not shape:
-            raise ValueError(
-                "The n_features parameter of MLP must be an integer or the shape of a sample. "
-                "Got an empty shape instead. Pass for example n_features=64 or n_features=(1, 8, 8)."
+            expected = "an integer or the shape of a sample"
+            raise InvalidParameterError.for_parameter(
+                "MLP", "n_features", expected, n_features, "Pass (1, 8, 8) or 64."
             )
-        n_classes = check_int("MLP", "n_classes", n_classes)
-        rate = check_dropout("MLP", dropout)
-
-        layers: list[nn.Module] = [nn.Flatten()]
-        width = prod(shape)
-        for next_width in check_widths("MLP", "hidden", hidden):
-            layers += [nn.Linear(width, next_width), nn.ReLU(), dropout_layer(rate)]
-            width = next_width
-        self.features = nn.Sequential(*layers)
-        self.fc = nn.Linear(width, n_classes)
+        check_integer("MLP", "n_classes", n_classes, 1)
+        check_real("MLP", "dropout", dropout, 0, 1, below_maximum=True)
+        widths = (prod(shape), *check_widths("MLP", "hidden", hidden))
+        self.features = nn.Sequential(nn.Flatten(), *hidden_layers(widths, dropout))
+        self.fc = nn.Linear(widths[-1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of samples (n, ...)."""

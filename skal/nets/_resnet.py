@@ -5,7 +5,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ._validation import check_int
+from skal.nets._layers import initialise_convolutions
+from skal.validation import check_choice, check_integer
 
 __all__ = ["ResNet18"]
 
@@ -46,14 +47,11 @@ class ResNet18(nn.Module):
         n_classes: int = 10,
     ) -> None:
         super().__init__()
-        if stem not in ("cifar", "imagenet"):
-            raise ValueError(
-                f"The stem parameter of ResNet18 must be 'cifar' or 'imagenet'. Got {stem!r} instead. "
-                f"Use 'cifar' for images up to about 64x64, 'imagenet' for larger ones."
-            )
-        width = check_int("ResNet18", "width", width)
-        in_channels = check_int("ResNet18", "in_channels", in_channels, hint="Pass 1 for grey or 3 for colour.")
-        n_classes = check_int("ResNet18", "n_classes", n_classes)
+        remedy = "Use 'cifar' for images up to about 64x64, 'imagenet' for larger ones."
+        check_choice("ResNet18", "stem", stem, ["cifar", "imagenet"], remedy=remedy)
+        check_integer("ResNet18", "width", width, 1)
+        check_integer("ResNet18", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+        check_integer("ResNet18", "n_classes", n_classes, 1)
 
         self.maxpool: nn.Module
         if stem == "imagenet":
@@ -70,11 +68,7 @@ class ResNet18(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(8 * width, n_classes)
-
-        # Batch norm starts at weight 1 and bias 0, and fc as PyTorch has it: only convolutions need work.
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise_convolutions(self)  # batch norm starts at weight 1 and bias 0, fc as PyTorch has it
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""

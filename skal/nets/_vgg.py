@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ._validation import check_dropout, check_int, check_widths, dropout_layer
+from skal.nets._layers import check_widths, hidden_layers
+from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["VGG11"]
 
@@ -54,26 +55,17 @@ class VGG11(nn.Module):
         hidden: int | Sequence[int] = (512, 512),
     ) -> None:
         super().__init__()
-        if not isinstance(batch_norm, bool):
-            raise ValueError(
-                f"The batch_norm parameter of VGG11 must be True or False. Got {batch_norm!r} instead. "
-                f"Pass in_channels and n_classes by name if one of them was meant."
-            )
-        in_channels = check_int("VGG11", "in_channels", in_channels, hint="Pass 1 for grey or 3 for colour.")
-        n_classes = check_int("VGG11", "n_classes", n_classes)
-        rate = check_dropout("VGG11", dropout)
-        widths = check_widths("VGG11", "hidden", hidden)
+        remedy = "Pass in_channels and n_classes by name if one of them was meant."
+        check_choice("VGG11", "batch_norm", batch_norm, [True, False], remedy=remedy)
+        check_integer("VGG11", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+        check_integer("VGG11", "n_classes", n_classes, 1)
+        check_real("VGG11", "dropout", dropout, 0, 1, below_maximum=True)
+        widths = (512, *check_widths("VGG11", "hidden", hidden))
 
         self.features = _features(in_channels, batch_norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
-        layers: list[nn.Module] = []
-        width = 512
-        for next_width in widths:
-            layers += [nn.Linear(width, next_width), nn.ReLU(inplace=True), dropout_layer(rate)]
-            width = next_width
-        layers.append(nn.Linear(width, n_classes))
-        self.classifier = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(*hidden_layers(widths, dropout), nn.Linear(widths[-1], n_classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""

@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
-from ._validation import check_dropout, check_int, dropout_layer
+from skal.exceptions import InvalidParameterError
+from skal.nets._layers import dropout_layer, initialise_convolutions
+from skal.validation import check_integer, check_real
 
 __all__ = ["WideResNet"]
 
@@ -48,31 +50,26 @@ class WideResNet(nn.Module):
         n_classes: int = 10,
     ) -> None:
         super().__init__()
-        depth = check_int("WideResNet", "depth", depth)
-        if depth < 10 or (depth - 4) % 6:
-            raise ValueError(
-                f"The depth parameter of WideResNet must be 6 n + 4 with n >= 1. Got {depth!r} instead. "
-                f"Pass 10, 16, 22, 28 or 40 for n = 1, 2, 3, 4 or 6 blocks per group."
-            )
-        width = check_int("WideResNet", "width", width)
-        rate = check_dropout("WideResNet", dropout)
-        in_channels = check_int("WideResNet", "in_channels", in_channels, hint="Pass 1 for grey or 3 for colour.")
-        n_classes = check_int("WideResNet", "n_classes", n_classes)
+        check_integer("WideResNet", "depth", depth, 10)
+        n_blocks, rest = divmod(depth - 4, 6)
+        if rest:
+            remedy = "Pass 10, 16, 22, 28 or 40 for n = 1, 2, 3, 4 or 6 blocks per group."
+            raise InvalidParameterError.for_parameter("WideResNet", "depth", "6 n + 4 with n >= 1", depth, remedy)
+        check_integer("WideResNet", "width", width, 1)
+        check_real("WideResNet", "dropout", dropout, 0, 1, below_maximum=True)
+        check_integer("WideResNet", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+        check_integer("WideResNet", "n_classes", n_classes, 1)
 
-        n_blocks = (depth - 4) // 6
         self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=3, padding=1, bias=False)
-        self.layer1 = _group(n_blocks, 16, 16 * width, 1, rate)
-        self.layer2 = _group(n_blocks, 16 * width, 32 * width, 2, rate)
-        self.layer3 = _group(n_blocks, 32 * width, 64 * width, 2, rate)
+        self.layer1 = _group(n_blocks, 16, 16 * width, 1, dropout)
+        self.layer2 = _group(n_blocks, 16 * width, 32 * width, 2, dropout)
+        self.layer3 = _group(n_blocks, 32 * width, 64 * width, 2, dropout)
         self.bn = nn.BatchNorm2d(64 * width)
         self.relu = nn.ReLU()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.fc = nn.Linear(64 * width, n_classes)
-
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise_convolutions(self)
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -99,9 +99,9 @@ def test_network_forms_are_the_pure_forms(kind):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: alignment(np.ones(3), np.ones(3)), r"'K' .* Got 'shape \(3,\)'"),
+        (lambda: alignment(np.ones(3), np.ones(3)), r"'K' .* Got 'shape \(3, 1\)'"),
         (lambda: alignment(np.eye(3), np.ones((2, 2))), r"'Y' parameter of alignment .*\(3, C\)"),
-        (lambda: alignment(np.eye(2), [["a"], ["b"]]), "'Y' parameter of alignment .* One row per sample"),
+        (lambda: alignment(np.eye(2), [["a"], ["b"]]), "'Y' parameter of alignment .* one row per sample"),
         (lambda: alignment(np.empty((0, 0)), np.empty((0, 1))), "'K' parameter of alignment"),
         (lambda: generalization_bound(np.ones((2, 2)), np.eye(2)), "positive definite.*pass a small ridge"),
         (lambda: generalization_bound(np.eye(2), np.eye(2), ridge=-1), "'ridge' parameter of generalization_bound"),

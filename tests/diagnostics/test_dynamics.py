@@ -146,14 +146,14 @@ class TestApproximationRatio:
     [
         (
             lambda: training_dynamics(np.ones((2, 3)), np.ones((2, 1))),
-            "'K' parameter of training_dynamics must be a sq",
+            r"'K' parameter of training_dynamics must be finite numbers of shape \(n, n\)",
         ),
         (lambda: training_dynamics(np.full((2, 2), np.nan), np.ones((2, 1))), "Got 'NaN or infinity'"),
-        (lambda: training_dynamics("kernel", np.ones((2, 1))), "square, finite kernel matrix"),
+        (lambda: training_dynamics("kernel", np.ones((2, 1))), r"finite numbers of shape \(n, n\). Got 'kernel'"),
         (lambda: training_dynamics(np.eye(4), np.ones((3, 2))), r"'residuals' .* shape \(4, C\).*shape \(3, 2\)"),
         (lambda: training_dynamics(np.eye(2), [[1.0], [np.inf]]), "'residuals' .* Got 'NaN or infinity'"),
-        (lambda: approximation_ratio(np.ones((2, 3)), np.ones(4)), "'gradients' .* 4 columns.*same network"),
-        (lambda: approximation_ratio(1.0, np.ones(4)), "'gradients' .* 4 columns"),
+        (lambda: approximation_ratio(np.ones((2, 3)), np.ones(4)), r"'gradients' .* shape \(q, 4\).*same network"),
+        (lambda: approximation_ratio(1.0, np.ones(4)), r"'gradients' .* shape \(q, 4\)"),
         (lambda: approximation_ratio(np.ones((2, 3)), [1, 2, np.nan]), "'labelled_gradient' .* Got 'NaN or infinity'"),
         (lambda: training_dynamics_of(torch.nn.Linear(2, 2), np.ones((3, 2)), [0, 1, 2]), r"integers in 0 … 1"),
         (lambda: training_dynamics_of(torch.nn.Linear(2, 2), np.ones((1, 2)), [0], loss="hinge"), "'loss' .*'hinge'"),

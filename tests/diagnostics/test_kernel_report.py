@@ -93,14 +93,14 @@ def test_singular_kernels_have_infinite_condition():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"pntk": np.ones((2, 3))}, "'pntk' parameter of kernel_report must be a square"),
+        ({"pntk": np.ones((2, 3))}, r"'pntk' parameter of kernel_report must be .* shape \(n, n\)"),
         ({"entk": np.full((6, 6), np.nan)}, "'entk' .* Got 'NaN or infinity'"),
         ({"entk": np.eye(5)}, "n·C rows for the pntk's n = 2. Got 5"),
         ({"entk": np.zeros((6, 6))}, "not zero"),
-        ({"targets": np.ones((2, 2))}, r"'targets' .* 2 rows and 3 columns"),
+        ({"targets": np.ones((2, 2))}, r"'targets' .* shape \(2, 3\)"),
         ({"targets": np.ones((2, 3))}, "'pntk_test' .* Got .*need pntk_test and entk_test"),
-        ({"targets": np.ones((2, 3)), "pntk_test": np.ones((4, 2))}, "'entk_test' .* 12 rows and 6 columns"),
-        ({"targets": np.ones((2, 3)), "pntk_test": np.ones((4, 3))}, "'pntk_test' .* 2 columns"),
+        ({"targets": np.ones((2, 3)), "pntk_test": np.ones((4, 2))}, r"'entk_test' .* shape \(12, 6\)"),
+        ({"targets": np.ones((2, 3)), "pntk_test": np.ones((4, 3))}, r"'pntk_test' .* shape \(m, 2\)"),
         ({"ridge": -1.0}, "'ridge' parameter of kernel_report"),
     ],
 )

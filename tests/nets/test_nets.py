@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from skal.exceptions import SkalError
 from skal.nets import CNN, MLP, VGG11, ConvNet, ResNet18, WideResNet
 
 IMAGE_NETS = {
@@ -233,5 +234,5 @@ BAD_ARGUMENTS = [
 
 @pytest.mark.parametrize(("net", "arguments", "name"), BAD_ARGUMENTS)
 def test_bad_arguments_are_named(net, arguments, name):
-    with pytest.raises(ValueError, match=rf"The {name} parameter of {net.__name__} must be .*Got .* instead\. \w"):
+    with pytest.raises(SkalError, match=rf"The '{name}' parameter of {net.__name__} must be .*Got .* instead\. \w"):
         net(**arguments)

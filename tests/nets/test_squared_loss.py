@@ -80,7 +80,7 @@ def test_bad_input_is_refused(outputs, target, message):
 
 
 def test_bad_reduction_is_refused():
-    with pytest.raises(ValueError, match=r"reduction parameter of SquaredLoss must be .*Got 'max' instead"):
+    with pytest.raises(ValueError, match=r"'reduction' parameter of SquaredLoss must be .*Got 'max' instead"):
         SquaredLoss(reduction="max")
 
 

@@ -1,0 +1,39 @@
+"""Layers that several networks have."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from skal.validation import check_integer
+
+__all__ = ["check_widths", "dropout_layer", "hidden_layers", "initialise_convolutions"]
+
+
+def check_widths(owner: str, name: str, value: Any) -> tuple[int, ...]:
+    """Layer widths as a tuple; a single integer stands for one layer."""
+    widths = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    for width in widths:
+        check_integer(owner, name, width, 1, remedy="Pass an integer or a sequence of integers, such as (128, 128).")
+    return tuple(widths)
+
+
+def dropout_layer(rate: float) -> nn.Module:
+    """Dropout, or the identity for rate 0, so that a search for dropout layers finds none."""
+    return nn.Dropout(rate) if rate else nn.Identity()
+
+
+def hidden_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
+    """Fully connected layers from each width to the next, each with ReLU and dropout."""
+    layers: list[nn.Module] = []
+    for width, next_width in pairwise(widths):
+        layers += [nn.Linear(width, next_width), nn.ReLU(), dropout_layer(dropout)]
+    return layers
+
+
+def initialise_convolutions(module: nn.Module) -> None:
+    """He's initialisation, by the number of outputs."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
