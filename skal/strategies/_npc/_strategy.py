@@ -136,6 +136,7 @@ class NPC(QueryStrategy):
         check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
+        """Refuse a number of samples that cannot be chosen from a pool of this size, or among the candidates."""
         super().check_n_instances(n_instances, n_pool)
         if self.search == "greedy" and self.n_candidates is not None and n_instances > self.n_candidates:
             raise InvalidParameterError.for_parameter(
