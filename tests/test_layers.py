@@ -1,6 +1,7 @@
 """Imports between the parts of skal go one way, from the command line down to the networks."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,12 @@ def test_the_rule_can_fail(tmp_path, monkeypatch):
     assert list(imported(bad)) == ["skal.cli", "skal.base", "skal.nets", "skal.nets._mlp"]
     with pytest.raises(AssertionError, match="lies above"):
         test_imports_go_down(bad)
+
+
+def test_contributing_has_the_same_layers_and_a_line_for_every_part():
+    text = (SKAL.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = text.split("## Layers")[1].split("```")[1].removeprefix("text\n")
+    assert [set(line.split(", ")) for line in block.splitlines()] == LAYERS
+    map_of_parts = text.split("## Layers")[0]
+    for part in LEVEL.keys() - {"_version"}:
+        assert re.search(rf"^\|.*`skal/{part}(/|\.py)`", map_of_parts, re.MULTILINE), f"{part} is not on the map"
