@@ -13,8 +13,9 @@ from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import Cotangent
-from skal.tangent._engine import Gradients, TangentEngine
+from skal.tangent._cotangents import cross_entropy_of
+from skal.tangent._engine import TangentEngine
+from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
 __all__ = ["EGL", "egl"]
@@ -98,13 +99,12 @@ class EGL(ScoreStrategy):
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         if self.layers == "last":
             return Passes(forward=n)
-        return Passes(forward=2 * n, backward=context.n_classes * n)
+        return Passes(forward=n, backward=context.n_classes * n)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        outputs = n * context.n_classes * 32
         if self.layers == "last":
-            return outputs + n * context.last_layer.width * 12
-        return outputs + self._engine(context).chunk_bytes()
+            return n * (context.n_classes * 32 + context.last_layer.width * 12)
+        return 24 * n + self._engine(context).chunk_bytes()
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         return TangentEngine(
@@ -119,20 +119,13 @@ class EGL(ScoreStrategy):
     def _all(self, context: QueryContext) -> Tensor:
         engine = self._engine(context)
 
-        def lengths(gradients: Iterator[Gradients], n: int) -> Tensor:
-            """(n, C) norms of the gradients for every label."""
-            columns = []
-            for by_name in gradients:
-                squares = torch.zeros(n, dtype=torch.float64, device=engine.device)
-                for gradient in by_name.values():
-                    squares += gradient.scores()[0]
-                columns.append(squares.clamp_min(0).sqrt())
-            return torch.stack(columns, dim=1)
+        def expected_length(gradients: Iterator[Gradients], n: int) -> Tensor:
+            """(n,) norms of the gradients for every label, weighted with its probability."""
+            norms = torch.stack([engine.scores(by_name, n)[0].clamp_min(0).sqrt() for by_name in gradients], dim=1)
+            return (torch.softmax(engine.logits().double(), dim=1) * norms).sum(dim=1)
 
-        cotangents = [_label(c) for c in range(engine.n_classes)]
-        norms = engine.map(lambda part: torch.cat(list(engine.run(part, cotangents, lengths))), context.pool)
-        logits = context.network.all_logits(context.pool, self.batch_size)
-        return (torch.softmax(logits.double(), dim=1) * norms).sum(dim=1)
+        labels = [cross_entropy_of(label) for label in range(engine.n_classes)]
+        return engine.collect(context.pool, labels, expected_length)
 
     def _last(self, context: QueryContext) -> Tensor:
         features, logits = context.embeddings()
@@ -146,16 +139,6 @@ class EGL(ScoreStrategy):
             )
         one_output = weight.shape[0] == 1 and logits.shape[1] == 2  # logits (0, z), with a gradient in z alone
         return last_layer_egl(logits, features, bias is not None and bias.requires_grad, one_output)
-
-
-def _label(c: int) -> Cotangent:
-    """``σ(f) − e_c``, the derivative of the cross-entropy for the label c."""
-
-    def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
-        classes = torch.arange(logits.shape[-1], device=logits.device)
-        return torch.softmax(logits, dim=-1) - (classes == c).to(logits.dtype)
-
-    return cotangent
 
 
 def last_layer_egl(logits: Tensor, features: Tensor, bias: bool = True, one_output: bool = False) -> Tensor:

@@ -14,7 +14,7 @@ from skal._core.memory import is_out_of_memory
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
-from skal.tangent._factors import Dense, PerSampleGradient
+from skal.tangent._factors import Dense, Gradients
 
 __all__ = ["BackpackBackend"]
 
@@ -63,9 +63,7 @@ class BackpackBackend:
             name: p for name, p in trainable.items() if name in self._names and id(p) in kept
         }
 
-    def gradients(
-        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
-    ) -> Iterator[dict[str, PerSampleGradient]]:
+    def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
         for cotangent in cotangents:
             try:
@@ -81,15 +79,16 @@ class BackpackBackend:
             self._settled = True
             yield found
 
-    def _batch_grad(self, batch: Any, target: Tensor | None, cotangent: Cotangent) -> dict[str, PerSampleGradient]:
+    def _batch_grad(self, batch: Any, target: Tensor | None, cotangent: Cotangent) -> Gradients:
         from backpack import backpack
 
         with _without_expected_warnings():
             logits = self.network.logits(batch)
-            v = cotangent(logits.detach(), target)
+            self.logits = logits.detach()
+            v = cotangent(self.logits, target)
             with backpack(_batch_grad_extension()):
                 (logits * v).sum().backward()
-        found: dict[str, PerSampleGradient] = {}
+        found: Gradients = {}
         for name, p in self.parameters.items():
             if hasattr(p, "grad_batch"):
                 found[name] = Dense(p.grad_batch)

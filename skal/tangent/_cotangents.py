@@ -12,7 +12,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-__all__ = ["Cotangent", "cross_entropy", "given", "kernel_cotangents", "probes", "squared_error"]
+__all__ = ["Cotangent", "cross_entropy", "cross_entropy_of", "given", "kernel_cotangents", "probes", "squared_error"]
 
 Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
 
@@ -45,6 +45,15 @@ def one_logit(index: int) -> Cotangent:
     def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
         classes = torch.arange(logits.shape[-1], device=logits.device)
         return (classes == index).to(logits.dtype).expand_as(logits)
+
+    return cotangent
+
+
+def cross_entropy_of(label: int) -> Cotangent:
+    """``σ(f) − e_label``: the cross-entropy of one label, the same for all samples."""
+
+    def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
+        return torch.softmax(logits, dim=-1) - one_logit(label)(logits, None)
 
     return cotangent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,22 +11,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.last_layer import find_last_layer
-from skal._core.memory import activation_bytes, is_out_of_memory
+from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
-from skal.tangent._factors import PerSampleGradient
+from skal.tangent._factors import Gradients
 from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
-from skal.tangent._structured import StructuredBackend
 from skal.validation import check_choice, check_integer, parse_memory
 
 __all__ = ["TangentEngine"]
 
-DEFAULT_MEMORY = 10**9
-Gradients = dict[str, PerSampleGradient]
+# from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
+Reduction = Callable[[Iterator[Gradients], int], Any]
 
 
 class TangentEngine:
@@ -69,9 +68,7 @@ class TangentEngine:
         self.autocast: torch.dtype | None = None  # the plan is checked in full precision
         self.network = net if isinstance(net, Network) else Network(net)
         self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
-        if len(samples) == 0:
-            raise InvalidParameterError(f"The X given to {owner} must hold at least one sample. Got none. Pass more.")
-        trainable = check_trainable(self.network, owner)
+        parameters = checked_parameters(self.network, samples, owner)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
             with torch.no_grad():
@@ -80,26 +77,25 @@ class TangentEngine:
                 self.n_classes = int(self.network.to_logits(output).shape[1])
             plan = make_plan(self.network, batch, backend)
             self._activations = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
-        self.names = list(trainable)
         if layers == "last":
             last = find_last_layer(self.network, samples)
             own = {id(p) for p in last.layer.parameters()}
-            self.names = [name for name, p in trainable.items() if id(p) in own]
-            if not self.names:
+            parameters = {name: p for name, p in parameters.items() if id(p) in own}
+            if not parameters:
                 raise InvalidParameterError(
                     f"With layers='last' the last layer of the network given to {owner} must be trainable. Got the "
                     f"layer {last.name!r} in which no parameter has requires_grad. Unfreeze it, or use layers='all'."
                 )
-        self.sizes = {name: trainable[name].numel() for name in self.names}
-        self.element_size = max(trainable[name].element_size() for name in self.names)
+        self.sizes = {name: p.numel() for name, p in parameters.items()}
+        self.element_size = max(p.element_size() for p in parameters.values())
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
-        self._follow(plan)
+        self._use(plan)
         self.autocast = autocast
 
-    def _follow(self, plan: Plan) -> None:
-        wanted = frozenset(self.names)
-        self.plan = [(name, covered & wanted) for name, covered in plan.parts if covered & wanted]
+    def _use(self, plan: Plan) -> None:
+        wanted = frozenset(self.sizes)
+        self.plan = [(backend, covered & wanted) for backend, covered in plan.parts if covered & wanted]
         self._idle = plan.idle & wanted
         self.backends = make_backends(self.network, self.plan, self._idle)
         # the gradients at the layers' outputs take as much again as the activations, and so does what passes through a
@@ -107,11 +103,25 @@ class TangentEngine:
         self.sample_bytes = 3 * self._activations + 3 * self.element_size * sum(
             self.sizes[name] for backend, covered in self.plan if backend != "structured" for name in covered
         )
-        self.batch_size = max(1, min(self.batch_size, self.memory // max(1, self.sample_bytes)))
+        self.batch_size = self.chunk_size()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that are differentiated."""
+        return list(self.sizes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of one sample's gradient, written out."""
+        return self.element_size * sum(self.sizes.values())
+
+    def chunk_size(self, kept_bytes: int = 0) -> int:
+        """Samples that one pass may take if so many bytes are kept of each."""
+        return min(self.batch_size, rows_within(self.memory, self.sample_bytes + kept_bytes))
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: backends know parameters by their identity, and are made anew there."""
-        state = {name: value for name, value in self.__dict__.items() if name not in ("backends", "_batch")}
+        state = {name: value for name, value in self.__dict__.items() if name != "backends"}
         return state | {"_rules": users_rules(self.network.module)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,16 +149,42 @@ class TangentEngine:
         """The network's device."""
         return self.network.device
 
-    def map(self, function: Callable[[Samples], Any], samples: Samples, batch_size: int | None = None) -> Any:
+    def map(
+        self,
+        function: Callable[[Samples], Any],
+        samples: Samples,
+        batch_size: int | None = None,
+        rows_per_sample: int = 1,
+    ) -> Any:
         """``function(part)`` of all parts of the samples as one, shared among the network's workers."""
         parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
-        return filled(parts, len(samples))
+        return filled(parts, len(samples) * rows_per_sample)
+
+    def collect(
+        self,
+        samples: Samples,
+        cotangents: list[Cotangent],
+        reduce: Reduction,
+        *,
+        target: Tensor | None = None,
+        batch_size: int | None = None,
+        rows_per_sample: int = 1,
+    ) -> Any:
+        """What :meth:`run` gives for all chunks as one tensor (or a tuple of them), shared among the workers."""
+
+        def shard(part: Samples) -> Any:
+            chunks = self.run(part, cotangents, reduce, target=target, batch_size=batch_size)
+            return filled(chunks, len(part) * rows_per_sample)
+
+        if target is not None:  # it has a row for each of all the samples
+            return shard(samples)
+        return self.map(shard, samples, batch_size, rows_per_sample)
 
     def run(
         self,
         samples: Samples,
         cotangents: list[Cotangent],
-        reduce: Callable[[Iterator[Gradients], int], Any],
+        reduce: Reduction,
         *,
         target: Tensor | None = None,
         batch_size: int | None = None,
@@ -171,16 +207,15 @@ class TangentEngine:
             first += n
             yield from results
 
-    def _reduced(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Callable) -> list[Any]:
+    def _reduced(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Reduction) -> list[Any]:
         n = tree_leaves(batch)[0].shape[0]
         try:
-            self._batch = batch
             result = reduce(self._gradients(batch, target, cotangents), n)
         except UnsupportedLayerError:
             if not self._may_fall_back:
                 raise
             self._may_fall_back = False
-            self._follow(make_plan(self.network, batch, "auto", rules=False))
+            self._use(make_plan(self.network, batch, "auto", rules=False))
             step = min(n, self.batch_size)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if isinstance(error, SkalError) or n == 1 or not is_out_of_memory(error):
@@ -200,18 +235,24 @@ class TangentEngine:
     def _gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         streams = [backend.gradients(batch, target, cotangents) for backend in self.backends]
         for parts in zip(*streams, strict=True):
-            merged: Gradients = {}
-            for part in parts:
-                merged.update(part)
-            yield merged
+            yield {name: gradient for part in parts for name, gradient in part.items()}
 
     def logits(self) -> Tensor:
         """(n, C) logits of the chunk at hand: for a reduction, once it has been given gradients."""
-        for backend in self.backends:
-            if isinstance(backend, StructuredBackend):
-                return backend.logits  # they come with the gradients
-        with torch.no_grad():
-            return self.network.logits(self._batch)
+        return self.backends[0].logits
+
+    def scores(
+        self, gradients: Gradients, n: int, direction: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Squared norms of the whole gradients, and their inner products with a direction: (n,) each, in float64."""
+        norms = torch.zeros(n, dtype=torch.float64, device=self.device)
+        dots = torch.zeros_like(norms)
+        for name, gradient in gradients.items():
+            parameter_norms, parameter_dots = gradient.scores((direction or {}).get(name))
+            norms += parameter_norms
+            if parameter_dots is not None:
+                dots += parameter_dots
+        return norms, dots
 
     def _check_result(self, result: Any, batch: Any) -> None:
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]
@@ -221,15 +262,17 @@ class TangentEngine:
             raise non_finite_gradients()
 
 
-def check_trainable(network: Network, owner: str) -> dict[str, nn.Parameter]:
-    """The trainable parameters, of which there must be one at least."""
-    trainable = network.trainable()
-    if not trainable:
+def checked_parameters(network: Network, samples: Samples, owner: str) -> dict[str, nn.Parameter]:
+    """The trainable parameters; there must be one at least, and a sample to look at the network with."""
+    if len(samples) == 0:
+        raise InvalidParameterError(f"The X given to {owner} must hold at least one sample. Got none. Pass more.")
+    parameters = network.trainable()
+    if not parameters:
         raise InvalidParameterError(
             f"The network given to {owner} must have at least one trainable parameter. Got a "
             f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
-    return trainable
+    return parameters
 
 
 def non_finite_gradients() -> NonFiniteError:

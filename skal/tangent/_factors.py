@@ -16,14 +16,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Bands", "Dense", "Outer", "PerSampleGradient", "Rows", "Total"]
+from skal._core.memory import rows_within
+
+__all__ = ["Bands", "Dense", "Gradients", "Outer", "PerSampleGradient", "Rows", "Total", "gram_matrix", "pieces"]
 
 # bytes that a piece of work may take, so that what is written is read again while it is still in the cache
-_PIECE_BYTES = 4 * 2**20
+PIECE_BYTES = 4 * 2**20
 # multiply-adds that cost as much as writing and reading one entry of a per-sample gradient
 _TRAFFIC = 32
 # columns of a gradient matrix that are turned into float64 at once
-_GRAM_COLUMNS = 2**16
+GRAM_COLUMNS = 2**16
 
 
 class PerSampleGradient(ABC):
@@ -40,33 +42,45 @@ class PerSampleGradient(ABC):
     n: int
     size: int
 
+    @property
+    def written_out_entries(self) -> int:
+        """How many numbers it takes to write out the gradient of one sample."""
+        return self.size
+
     @abstractmethod
     def dense(self, rows: slice = slice(None)) -> Tensor:
         """The gradients of some samples, written out: (n, p)."""
 
-    def scores(self, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
         """Squared norms (n,), and inner products with a direction (p,) of the parameter's shape."""
-        norms, dots = [], []
-        for rows in self.pieces(self.size):
-            gradients = self.dense(rows)
-            norms.append(_squared_norms(gradients))
-            if direction is not None:
-                dots.append(gradients @ direction.reshape(-1))
-        return torch.cat(norms), torch.cat(dots) if direction is not None else None
+        work = pieces(self.n, self._entries(direction is not None), piece_bytes)
+        norms, dots = zip(*(self._scores(rows, direction) for rows in work), strict=True)
+        return torch.cat(norms), None if direction is None else torch.cat(dots)
+
+    def _entries(self, with_direction: bool) -> int:
+        """How many numbers the scores of one sample take at a time."""
+        return self.written_out_entries
+
+    def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The scores of some samples."""
+        gradients = self.dense(rows)
+        return _squared_norms(gradients), None if direction is None else gradients @ direction.reshape(-1)
 
     def gram(self, other: PerSampleGradient) -> Tensor:
         """Inner products of all pairs, in float64: (n, m)."""
-        return _gram(self.dense(), other.dense())
+        return gram_matrix(self.dense(), other.dense())
 
     def kernel_form(self) -> PerSampleGradient:
         """The form in which to keep the gradients while inner products with many other samples are taken."""
         return Dense(self.dense())
 
-    def pieces(self, entries_per_sample: int, element_size: int = 4) -> Iterator[slice]:
-        """Slices of samples whose work stays in the cache."""
-        step = max(1, _PIECE_BYTES // max(1, entries_per_sample * element_size))
-        for start in range(0, self.n, step):
-            yield slice(start, min(start + step, self.n))
+    def kept_entries(self) -> int:
+        """How many numbers this form of the gradients keeps for a sample."""
+        return self.size
+
+
+Gradients = dict[str, PerSampleGradient]
+"""Per-sample gradients by the names of the parameters."""
 
 
 class Dense(PerSampleGradient):
@@ -78,10 +92,6 @@ class Dense(PerSampleGradient):
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
         return self.gradients[rows]
-
-    def scores(self, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        dots = None if direction is None else self.gradients @ direction.reshape(-1)
-        return _squared_norms(self.gradients), dots
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -138,7 +148,7 @@ class Outer(PerSampleGradient):
     apply : callable, (direction, slice) -> (n, γ, o, t) tensor
         The layer with the direction as its weight: its inner product with g is the gradient's with the direction.
     bands : Bands, optional
-        The same inputs in parts that are quicker to make than ``columns``.
+        The same inputs in parts that are quicker to make than ``columns``; by default these are the only part.
     """
 
     def __init__(
@@ -149,75 +159,77 @@ class Outer(PerSampleGradient):
         apply: Callable[[Tensor, slice], Tensor],
         bands: Bands | None = None,
     ) -> None:
-        self.g, self.columns, self.apply, self.n_in, self.bands = g, columns, apply, n_in, bands
+        self.g, self.columns, self.apply, self.n_in = g, columns, apply, n_in
+        self.bands = bands or Bands(lambda rows: [columns(rows)], 1, n_in)
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one outer product, which its two factors describe in fewer numbers."""
+        return self.positions == 1 and self.groups == 1
+
+    def _products(self, rows: slice) -> list[Tensor]:
+        """The gradients written out, band by band: (n, γ, o, i / number) each."""
+        return [torch.matmul(self.g[rows], band.transpose(-1, -2)) for band in self.bands.make(rows)]
+
     def dense(self, rows: slice = slice(None)) -> Tensor:
-        if self.bands is None:
-            return torch.matmul(self.g[rows], self.columns(rows).transpose(-1, -2)).flatten(1)
-        g = self.g[rows]
-        parts = [torch.matmul(g, band.transpose(-1, -2)) for band in self.bands.make(rows)]
+        parts = self._products(rows)
+        if len(parts) == 1:
+            return parts[0].flatten(1)
         return torch.stack([part.unflatten(-1, (-1, self.bands.width)) for part in parts], dim=-2).flatten(1)
 
-    def scores(self, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if self.positions == 1:
-            product = self.columns(slice(None)).square().sum(2) * self.g.square().sum(2)
-            return product.sum((1, 2)), None if direction is None else self._dots(direction, slice(None))
+    @property
+    def written_out_entries(self) -> int:
+        return max(self.size, self.groups * self.positions * self.n_in // self.bands.number)
+
+    def _entries(self, with_direction: bool) -> int:
+        if not self._gram_is_cheaper(with_direction):
+            return self.written_out_entries
+        return self.groups * max(self.positions**2, self.positions * (self.n_in + self.n_out))
+
+    def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not self._gram_is_cheaper(direction is not None):
-            return super().scores(direction) if self.bands is None else self._scores_by_bands(direction)
-        norms: list[Tensor] = []
-        dots: list[Tensor] = []
-        per_sample = self.groups * max(self.positions**2, self.positions * (self.n_in + self.n_out))
-        for rows in self.pieces(per_sample):
-            g = self.g[rows]
-            parts = [self.columns(rows)] if self.bands is None else self.bands.make(rows)
-            gram = torch.matmul(parts[0].transpose(-1, -2), parts[0])
-            for a in parts[1:]:
-                gram += torch.matmul(a.transpose(-1, -2), a)
-            gram *= torch.matmul(g.transpose(-1, -2), g)
-            norms.append(gram.sum((1, 2, 3)))
-            if direction is not None:
-                dots.append(self._dots(direction, rows))
-        return torch.cat(norms), torch.cat(dots) if direction is not None else None
+            return self._written_out_scores(rows, direction)
+        g = self.g[rows]
+        if self.positions == 1:
+            norms = (self.columns(rows).square().sum(2) * g.square().sum(2)).sum((1, 2))
+        else:
+            first, *others = self.bands.make(rows)
+            products = torch.matmul(first.transpose(-1, -2), first)
+            for band in others:
+                products += torch.matmul(band.transpose(-1, -2), band)
+            norms = products.mul_(torch.matmul(g.transpose(-1, -2), g)).sum((1, 2, 3))
+        if direction is None:
+            return norms, None
+        return norms, (self.apply(direction, rows).reshape(g.shape) * g).flatten(1).sum(1)
 
-    def pieces(self, entries_per_sample: int, element_size: int = 4) -> Iterator[slice]:
-        unfolded = self.groups * self.positions * self.n_in // (1 if self.bands is None else self.bands.number)
-        return super().pieces(max(entries_per_sample, unfolded), element_size)
-
-    def _scores_by_bands(self, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Written out band by band; the bands' order within the parameter does not matter to a sum."""
-        assert self.bands is not None
-        norms: list[Tensor] = []
-        dots: list[Tensor] = []
-        parts = [] if direction is None else self.bands.split(direction)
-        for rows in self.pieces(self.size):
-            g = self.g[rows]
-            gradients = [torch.matmul(g, band.transpose(-1, -2)).flatten(1) for band in self.bands.make(rows)]
-            norms.append(torch.stack([_squared_norms(gradient) for gradient in gradients]).sum(0))
-            if direction is not None:
-                products = [gradient @ part for gradient, part in zip(gradients, parts, strict=True)]
-                dots.append(torch.stack(products).sum(0))
-        return torch.cat(norms), torch.cat(dots) if direction is not None else None
-
-    def _dots(self, direction: Tensor, rows: slice) -> Tensor:
-        return (self.apply(direction, rows).reshape(self.g[rows].shape) * self.g[rows]).flatten(1).sum(1)
+    def _written_out_scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Band by band: their order within the parameter does not matter to a sum."""
+        gradients = [part.flatten(1) for part in self._products(rows)]
+        norms = torch.stack([_squared_norms(gradient) for gradient in gradients]).sum(0)
+        if direction is None:
+            return norms, None
+        parts = self.bands.split(direction)
+        return norms, torch.stack([gradient @ part for gradient, part in zip(gradients, parts, strict=True)]).sum(0)
 
     def _gram_is_cheaper(self, with_direction: bool) -> bool:
         t, i, o = self.positions, self.n_in, self.n_out
         by_gram = t * t * (i + o) + (t * i * o if with_direction else 0)
-        written_out = t * i * o + _TRAFFIC * i * o
-        return by_gram < written_out
+        return by_gram < t * i * o + _TRAFFIC * i * o
 
     def gram(self, other: PerSampleGradient) -> Tensor:
-        if not isinstance(other, Outer) or max(self.positions, other.positions) > 1 or self.groups > 1:
+        if not isinstance(other, Outer) or not (self.is_plain and other.is_plain):
             return super().gram(other)
         everything = slice(None)
-        inputs = _gram(self.columns(everything).flatten(1), other.columns(everything).flatten(1))
-        return inputs.mul_(_gram(self.g.flatten(1), other.g.flatten(1)))
+        inputs = gram_matrix(self.columns(everything).flatten(1), other.columns(everything).flatten(1))
+        return inputs.mul_(gram_matrix(self.g.flatten(1), other.g.flatten(1)))
 
     def kernel_form(self) -> PerSampleGradient:
-        return self if self.positions == 1 and self.groups == 1 else Dense(self.dense())
+        return self if self.is_plain else super().kernel_form()
+
+    def kept_entries(self) -> int:
+        return self.groups * self.positions * (self.n_in + self.n_out)
 
 
 class Rows(PerSampleGradient):
@@ -239,16 +251,16 @@ class Rows(PerSampleGradient):
     def dense(self, rows: slice = slice(None)) -> Tensor:
         return _scatter_rows(self.index[rows], self.g[rows], self.n_rows)
 
-    def scores(self, direction: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        norms = []
-        for rows in self.pieces(self.positions * (self.positions + self.width)):
-            index, g = self.index[rows], self.g[rows]
-            same = index[:, :, None] == index[:, None, :]
-            norms.append((torch.matmul(g, g.transpose(1, 2)) * same).sum((1, 2)))
-        dots = None
-        if direction is not None:
-            dots = (direction.reshape(self.n_rows, self.width)[self.index] * self.g).sum((1, 2))
-        return torch.cat(norms), dots
+    def _entries(self, with_direction: bool) -> int:
+        return self.positions * (self.positions + self.width)
+
+    def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        index, g = self.index[rows], self.g[rows]
+        same = index[:, :, None] == index[:, None, :]
+        norms = (torch.matmul(g, g.transpose(1, 2)) * same).sum((1, 2))
+        if direction is None:
+            return norms, None
+        return norms, (direction.reshape(self.n_rows, self.width)[index] * g).sum((1, 2))
 
     def gram(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Rows):
@@ -257,10 +269,20 @@ class Rows(PerSampleGradient):
         mine = _scatter_rows(torch.searchsorted(used, self.index), self.g, len(used))
         found = torch.searchsorted(used, other.index).clamp_(max=len(used) - 1)
         theirs = _scatter_rows(found, other.g * (used[found] == other.index)[..., None], len(used))
-        return _gram(mine, theirs)
+        return gram_matrix(mine, theirs)
 
     def kernel_form(self) -> PerSampleGradient:
         return self
+
+    def kept_entries(self) -> int:
+        return self.positions * (self.width + 2)  # an index is as long as two numbers
+
+
+def pieces(n: int, entries: int, piece_bytes: int = PIECE_BYTES) -> Iterator[slice]:
+    """Slices of n samples, of so many numbers in float32 each, whose work stays in the cache."""
+    step = rows_within(piece_bytes, 4 * entries)
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
 
 
 def _scatter_rows(index: Tensor, g: Tensor, n_rows: int) -> Tensor:
@@ -272,10 +294,10 @@ def _squared_norms(gradients: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradients, dim=1).square()
 
 
-def _gram(first: Tensor, second: Tensor) -> Tensor:
-    """(n, p), (m, p) -> (n, m) in float64, converting a part of the columns at a time."""
+def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:
+    """(n, p), (m, p) -> (n, m) in float64, converting so many of the columns at a time."""
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)
-    for start in range(0, first.shape[1], _GRAM_COLUMNS):
-        part = slice(start, start + _GRAM_COLUMNS)
+    for start in range(0, first.shape[1], columns):
+        part = slice(start, start + columns)
         total.addmm_(first[:, part].double(), second[:, part].double().T)
     return total

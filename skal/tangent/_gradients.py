@@ -14,7 +14,8 @@ from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import Cotangent, cross_entropy, squared_error
-from skal.tangent._engine import Gradients, TangentEngine, check_trainable
+from skal.tangent._engine import TangentEngine, checked_parameters
+from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
 __all__ = ["gradient_scores", "loss_gradient"]
@@ -98,20 +99,9 @@ def loss_scores(
     target = None if y is None else one_hot(y, len(samples), engine.n_classes, engine.network)
 
     def reduce(gradients: Iterator[Gradients], n: int) -> tuple[Tensor, Tensor]:
-        norms = torch.zeros(n, dtype=torch.float64, device=engine.device)
-        dots = torch.zeros_like(norms)
-        for name, gradient in next(gradients).items():
-            layer_norms, layer_dots = gradient.scores(direction.get(name))
-            norms += layer_norms
-            if layer_dots is not None:
-                dots += layer_dots
-        return norms, dots
+        return engine.scores(next(gradients), n, direction)
 
-    def shard(part: Samples) -> tuple[Tensor, Tensor]:
-        chunks = list(engine.run(part, [_LOSSES[loss]], reduce, target=target))
-        return torch.cat([norms for norms, _ in chunks]), torch.cat([dots for _, dots in chunks])
-
-    return shard(samples) if target is not None else engine.map(shard, samples)
+    return engine.collect(samples, [_LOSSES[loss]], reduce, target=target)
 
 
 def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batch_size: int = 256) -> dict[str, Tensor]:
@@ -139,9 +129,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
     check_choice("loss_gradient", "loss", loss, list(_LOSSES))
     network = net if isinstance(net, Network) else Network(net)
     samples = X if isinstance(X, Samples) else Samples(X)
-    parameters = check_trainable(network, "loss_gradient")
-    if len(samples) == 0:
-        raise InvalidParameterError("The X given to loss_gradient must hold at least one sample. Got none. Pass more.")
+    parameters = checked_parameters(network, samples, "loss_gradient")
     # float64: the sum over many chunks is compared with single gradients
     totals = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
     target, first = None, 0

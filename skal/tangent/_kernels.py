@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from skal._core.samples import Samples
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import Gradients, TangentEngine, non_finite_gradients
-from skal.tangent._factors import Outer, PerSampleGradient, Rows
+from skal.tangent._engine import TangentEngine, non_finite_gradients
+from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
 __all__ = ["tangent_kernel"]
 
 KINDS = ["pntk", "logit", "trace", "entk"]
-# a block: for each chunk its number of samples, and for each cotangent the gradients in the form to be kept
+# number of samples, and for each cotangent their gradients in the form to be kept
 Chunk = tuple[int, list[Gradients]]
 
 
@@ -85,17 +86,19 @@ def tangent_kernel(
 def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
     """:func:`tangent_kernel` on an engine that is there already: a float64 tensor on its device."""
     check_choice("tangent_kernel", "kind", kind, KINDS)
-    if engine.network.sharding.jobs() == 1 or kind == "entk":
-        return _kernel_matrix(engine, X, Z, kind)
-    step = _chunk_size(engine, len(kernel_cotangents(kind, engine.n_classes)))
+    alone = engine.network.sharding.jobs() == 1 or kind == "entk"
+    step = _chunk_size(engine, kind)
     if Z is None:
-        return _shared_symmetric(engine, X, kind, step)
+        K = _kernel(engine, X, X, kind, overlap=True) if alone else _shared_upper_half(engine, X, kind, step)
+        return K.add_(K.triu_().triu(1).T)
+    if alone:
+        return _kernel(engine, X, Z, kind)
     if len(X) > len(Z):
-        return engine.map(lambda part: _kernel_matrix(engine, part, Z, kind), X, step)
-    return engine.map(lambda part: _kernel_matrix(engine, X, part, kind).T, Z, step).T
+        return engine.map(lambda part: _kernel(engine, part, Z, kind), X, step)
+    return engine.map(lambda part: _kernel(engine, X, part, kind).T, Z, step).T
 
 
-def _shared_symmetric(engine: TangentEngine, X: Samples, kind: str, step: int) -> Tensor:
+def _shared_upper_half(engine: TangentEngine, X: Samples, kind: str, step: int) -> Tensor:
     """Strips of rows, each from the diagonal on: the longest first, so that the workers end together."""
     n = len(X)
 
@@ -103,54 +106,48 @@ def _shared_symmetric(engine: TangentEngine, X: Samples, kind: str, step: int) -
         rows = part.read(0, len(part))
         first, last = int(rows[0]), int(rows[-1])
         K = torch.zeros(len(part), n, dtype=torch.float64, device=engine.device)
-        K[:, first:] = _kernel_matrix(engine, X.take(range(first, last + 1)), X.take(range(first, n)), kind)
+        own, onwards = X.take(range(first, last + 1)), X.take(range(first, n))
+        K[:, first:] = _kernel(engine, own, onwards, kind, overlap=True)
         return K
 
-    if n <= step:
-        return _kernel_matrix(engine, X, None, kind)
-    K = engine.map(strip, Samples(np.arange(n)), step).triu()
-    return K + K.triu(1).T
+    return engine.map(strip, Samples(np.arange(n)), step)
 
 
-def _kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
-    symmetric = Z is None
-    Z = X if Z is None else Z
+def _kernel(engine: TangentEngine, X: Samples, Z: Samples, kind: str, *, overlap: bool = False) -> Tensor:
+    """The kernel between two sets. If the samples of X come first in Z (overlap), only what is above the diagonal."""
     per_sample = engine.n_classes if kind == "entk" else 1
-    K = torch.empty(len(X) * per_sample, len(Z) * per_sample, dtype=torch.float64, device=engine.device)
+    K = torch.zeros(len(X) * per_sample, len(Z) * per_sample, dtype=torch.float64, device=engine.device)
     top = 0
-    for block, n_block in _blocks(engine, X, kind):
-        left = top if symmetric else 0  # what is below the diagonal has been computed as its mirror image
-        for n_chunk, chunk in _chunks(engine, Z.take(range(left, len(Z))), kind):
+    for block in _blocks(engine, X, kind):
+        bottom = top + sum(n for n, _ in block)
+        # the gradients of the block itself are at hand, and what is left of it has been computed as its mirror image
+        own, left, rest = (block, top, bottom) if overlap else ([], 0, 0)
+        others = _chunks(engine, Z.take(range(rest, len(Z))), kind) if rest < len(Z) else []
+        for n_chunk, chunk in chain(own, others):
             row = top
             for n, kept in block:
+                if overlap and row > left:
+                    break
                 rows = slice(row * per_sample, (row + n) * per_sample)
                 columns = slice(left * per_sample, (left + n_chunk) * per_sample)
-                part = _inner_products(kept, chunk, kind, K.new_zeros(n, n_chunk))
-                K[rows, columns] = part
-                if symmetric:
-                    K[columns, rows] = part.T
+                K[rows, columns] = _inner_products(kept, chunk, kind, K.new_zeros(n, n_chunk))
                 row += n
             left += n_chunk
-        top += n_block
+        top = bottom
     if not bool(torch.isfinite(K).all()):
-        for samples in [X] if symmetric else [X, Z]:
-            engine.network.all_outputs(samples, engine.batch_size)  # raises, if outputs are
+        for samples in (X, Z):
+            engine.network.all_outputs(samples, engine.batch_size)  # raises, if it is the outputs
         raise non_finite_gradients()
-    return (K + K.T).div_(2) if symmetric else K
+    return K
 
 
 def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tensor:
     """(n,) squared norms of the gradients, in float64: one pass, no pairs. Not for ``entk``."""
 
     def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
-        total = torch.zeros(n, dtype=torch.float64, device=engine.device)
-        for by_name in gradients:
-            for gradient in by_name.values():
-                total += gradient.scores()[0]
-        return total
+        return torch.stack([engine.scores(by_name, n)[0] for by_name in gradients]).sum(0)
 
-    cotangents = kernel_cotangents(kind, engine.n_classes)
-    return engine.map(lambda part: torch.cat(list(engine.run(part, cotangents, reduce))), samples)
+    return engine.collect(samples, kernel_cotangents(kind, engine.n_classes), reduce)
 
 
 def _inner_products(first: list[Gradients], second: list[Gradients], kind: str, zeros: Tensor) -> Tensor:
@@ -166,40 +163,28 @@ def _gram(first: Gradients, second: Gradients, zeros: Tensor) -> Tensor:
     return sum((gradient.gram(second[name]) for name, gradient in first.items() if name in second), zeros)
 
 
-def _chunks(engine: TangentEngine, samples: Samples, kind: str, batch_size: int | None = None) -> Iterator[Chunk]:
+def _chunk_size(engine: TangentEngine, kind: str) -> int:
+    """A quarter of the memory for what is kept of a chunk of Z, at worst all of its gradients written out."""
+    return engine.chunk_size(4 * engine.gradient_bytes * len(kernel_cotangents(kind, engine.n_classes)))
+
+
+def _chunks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[Chunk]:
     def reduce(gradients: Iterator[Gradients], n: int) -> Chunk:
         return n, [{name: g.kernel_form() for name, g in by_name.items()} for by_name in gradients]
 
     cotangents = kernel_cotangents(kind, engine.n_classes)
-    size = batch_size or _chunk_size(engine, len(cotangents))
-    return engine.run(samples, cotangents, reduce, batch_size=size)
+    return engine.run(samples, cotangents, reduce, batch_size=_chunk_size(engine, kind))
 
 
-def _chunk_size(engine: TangentEngine, n_cotangents: int) -> int:
-    """A quarter of the memory for what is kept of a chunk of Z, at worst all of its gradients written out."""
-    written_out = engine.element_size * sum(engine.sizes.values()) * n_cotangents
-    return max(1, min(engine.batch_size, engine.memory // (4 * written_out + engine.sample_bytes)))
-
-
-def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[tuple[list[Chunk], int]]:
+def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[list[Chunk]]:
     """As many chunks of X at a time as half of the memory holds."""
     block: list[Chunk] = []
-    n_block = kept_bytes = 0
+    kept_bytes = 0
     for n, chunk in _chunks(engine, samples, kind):
-        chunk_bytes = engine.element_size * sum(_kept_entries(g) for by_name in chunk for g in by_name.values())
-        if block and kept_bytes + chunk_bytes > engine.memory // 2:
-            yield block, n_block
-            block, n_block, kept_bytes = [], 0, 0
+        entries = n * sum(gradient.kept_entries() for by_name in chunk for gradient in by_name.values())
+        if block and kept_bytes + engine.element_size * entries > engine.memory // 2:
+            yield block
+            block, kept_bytes = [], 0
         block.append((n, chunk))
-        n_block += n
-        kept_bytes += chunk_bytes
-    yield block, n_block
-
-
-def _kept_entries(gradient: PerSampleGradient) -> int:
-    entries = gradient.size
-    if isinstance(gradient, Outer):
-        entries = gradient.n_in + gradient.n_out
-    elif isinstance(gradient, Rows):
-        entries = gradient.positions * (gradient.width + 2)  # an index is as long as two numbers
-    return gradient.n * entries
+        kept_bytes += engine.element_size * entries
+    yield block

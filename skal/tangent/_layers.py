@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skal.tangent._factors import Bands, Dense, Outer, PerSampleGradient, Rows
+from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, pieces
 
 __all__ = ["find_rule", "has_own_rule", "register_rule", "users_rules"]
 
@@ -72,10 +72,9 @@ def has_own_rule(layer: nn.Module) -> bool:
     return type(layer) in _OURS and find_rule(layer) is _OURS[type(layer)]
 
 
-def _summed(g: Tensor, keep: int) -> Tensor:
-    """Sum of (n, ..., last ``keep`` dims) over the dims between."""
-    middle = tuple(range(1, g.ndim - keep))
-    return g.sum(middle) if middle else g
+def _over_positions(x: Tensor) -> Tensor:
+    """Sum of each channel over the positions: (n, c, ...) -> (n, c)."""
+    return x.reshape(*x.shape[:2], -1).sum(2)
 
 
 @register_rule(nn.Linear)
@@ -91,13 +90,17 @@ def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSam
     return {"weight": weight, "bias": g.sum(1)}
 
 
+def _both_sides(padding: tuple) -> tuple[int, ...]:
+    """The same padding before and after each spatial dim: pairs, last dim first, as F.pad wants them."""
+    return tuple(x for p in reversed(padding) for x in (p, p))
+
+
 def _spatial_padding(layer: Any) -> tuple[int, ...]:
-    """Padding of each spatial dim on both sides: (before, after) pairs, last dim first, as F.pad wants them."""
+    """What a convolution adds to its input: (before, after) pairs, last dim first."""
     if layer.padding == "same":
         pairs = [divmod(d * (k - 1), 2) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
         return tuple(x for half, odd in reversed(pairs) for x in (half, half + odd))
-    padding = (0,) * len(layer.kernel_size) if layer.padding == "valid" else layer.padding
-    return tuple(x for p in reversed(padding) for x in (p, p))
+    return _both_sides((0,) * len(layer.kernel_size) if layer.padding == "valid" else layer.padding)
 
 
 def unfold(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple, out: tuple, groups: int) -> Tensor:
@@ -119,12 +122,11 @@ def unfold(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple, out: tuple,
     return view.reshape(n, groups, c // groups * prod(kernel), prod(out))
 
 
-@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def _conv(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...], mode: str) -> Outer:
+    """Gradient of the weight of a convolution that takes a to an output with the gradient g."""
     spatial = len(layer.kernel_size)
     convolve = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
-    padding, out = _spatial_padding(layer), tuple(g.shape[2:])
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    out = tuple(g.shape[2:])
     pointwise = all(k == 1 for k in layer.kernel_size) and all(s == 1 for s in layer.stride) and not any(padding)
 
     def padded(rows: slice) -> Tensor:
@@ -136,9 +138,11 @@ def _conv(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradi
         return unfold(padded(rows), layer.kernel_size, layer.stride, layer.dilation, out, layer.groups)
 
     def apply(direction: Tensor, rows: slice) -> Tensor:
-        return convolve(
-            padded(rows), direction.reshape(layer.weight.shape), None, layer.stride, 0, layer.dilation, layer.groups
-        )
+        weight = direction.reshape(layer.weight.shape)
+        convolved = convolve(padded(rows), weight, None, layer.stride, 0, layer.dilation, layer.groups)
+        everything = slice(None)
+        # the output padding of a transposed convolution leaves more
+        return convolved[(everything, everything, *(slice(size) for size in out))]
 
     def make_bands(rows: slice) -> list[Tensor]:
         # unfolded along the second spatial dim alone, the output rows of each kernel row are contiguous
@@ -154,92 +158,64 @@ def _conv(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradi
     by_group = g.reshape(g.shape[0], layer.groups, g.shape[1] // layer.groups, -1)
     banded = spatial == 2 and layer.stride[0] == 1 and layer.kernel_size[0] > 1
     bands = Bands(make_bands, layer.kernel_size[0], layer.kernel_size[1]) if banded else None
-    weight = Outer(by_group, columns, prod(layer.weight.shape[1:]), apply, bands)
-    return {"weight": weight, "bias": g.flatten(2).sum(2)}
+    return Outer(by_group, columns, prod(layer.weight.shape[1:]), apply, bands)
+
+
+@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def _convolution(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    weight = _convolution_weight(layer, a, g, _spatial_padding(layer), mode)
+    return {"weight": weight, "bias": _over_positions(g)}
 
 
 @register_rule(nn.ConvTranspose2d)
-def _conv_transpose(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
     # the transpose of a convolution from outputs to inputs: inputs and output gradients change places
-    pads = tuple(x for p in reversed(layer.padding) for x in (p, p))
-    out = tuple(a.shape[2:])
-    kernel, stride, dilation, groups = layer.kernel_size, layer.stride, layer.dilation, layer.groups
-
-    def columns(rows: slice) -> Tensor:
-        return unfold(F.pad(g[rows], pads), kernel, stride, dilation, out, groups)
-
-    def apply(direction: Tensor, rows: slice) -> Tensor:
-        weight = direction.reshape(layer.weight.shape)
-        convolved = F.conv2d(F.pad(g[rows], pads), weight, None, stride, 0, dilation, groups)
-        return convolved[:, :, : out[0], : out[1]]
-
-    by_group = a.reshape(a.shape[0], groups, a.shape[1] // groups, -1)
-    weight = Outer(by_group, columns, prod(layer.weight.shape[1:]), apply)
-    return {"weight": weight, "bias": g.flatten(2).sum(2)}
+    weight = _convolution_weight(layer, g, a, _both_sides(layer.padding), "constant")
+    return {"weight": weight, "bias": _over_positions(g)}
 
 
-def _channel_scale(normalised: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
-    """Scale and shift of each channel: (n, c, ...) -> (n, c) each."""
-    positions = tuple(range(2, g.ndim))
-    product = normalised * g
-    return {
-        "weight": product.sum(positions) if positions else product,
-        "bias": g.sum(positions) if positions else g,
-    }
-
-
-def _by_pieces(a: Tensor, g: Tensor, work: Callable[[Tensor, Tensor], dict]) -> dict[str, Tensor | PerSampleGradient]:
-    """Element-wise rules a few samples at a time, so that intermediate results stay in the cache."""
-    whole = Dense(g)
-    parts = [work(a[rows], g[rows]) for rows in whole.pieces(whole.size)]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def _scale_and_shift(
+    a: Tensor, g: Tensor, normalised: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor] = _over_positions
+) -> dict[str, Tensor | PerSampleGradient]:
+    """What follows a normalisation: element-wise, a few samples at a time, so that it stays in the cache."""
+    parts = [(summed(normalised(a[rows]) * g[rows]), summed(g[rows])) for rows in pieces(len(g), g[0].numel())]
+    weights, biases = zip(*parts, strict=True)
+    return {"weight": torch.cat(weights), "bias": torch.cat(biases)}
 
 
 @register_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def _batch_norm(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
-    shape = (1, -1, *[1] * (a.ndim - 2))
-    mean = layer.running_mean.reshape(shape)
-    scale = (layer.running_var + layer.eps).rsqrt()
-
-    def work(a: Tensor, g: Tensor) -> dict:
-        result = _channel_scale(a - mean, g)
-        return {"weight": result["weight"] * scale, "bias": result["bias"]}
-
-    return _by_pieces(a, g, work)
+    return _scale_and_shift(a, g, lambda a: F.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps))
 
 
 @register_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def _instance_norm(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
     mean, var = (layer.running_mean, layer.running_var) if layer.track_running_stats else (None, None)
-
-    def work(a: Tensor, g: Tensor) -> dict:
-        return _channel_scale(F.instance_norm(a, mean, var, use_input_stats=mean is None, eps=layer.eps), g)
-
-    return _by_pieces(a, g, work)
+    return _scale_and_shift(a, g, lambda a: F.instance_norm(a, mean, var, use_input_stats=mean is None, eps=layer.eps))
 
 
 @register_rule(nn.GroupNorm)
 def _group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
-    return _by_pieces(a, g, lambda a, g: _channel_scale(F.group_norm(a, layer.num_groups, eps=layer.eps), g))
+    return _scale_and_shift(a, g, lambda a: F.group_norm(a, layer.num_groups, eps=layer.eps))
 
 
 @register_rule(nn.LayerNorm)
 def _layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
-    keep = len(layer.normalized_shape)
+    shape = layer.normalized_shape
 
-    def work(a: Tensor, g: Tensor) -> dict:
-        normalised = F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
-        return {"weight": _summed(normalised * g, keep), "bias": _summed(g, keep)}
+    def summed(x: Tensor) -> Tensor:
+        return x.reshape(len(x), -1, *shape).sum(1)
 
-    return _by_pieces(a, g, work)
+    return _scale_and_shift(a, g, lambda a: F.layer_norm(a, shape, eps=layer.eps), summed)
 
 
 @register_rule(nn.PReLU)
 def _prelu(layer: nn.PReLU, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
     product = a.clamp(max=0) * g
-    if layer.num_parameters == 1:
-        return {"weight": product.flatten(1).sum(1, keepdim=True)}
-    return {"weight": product.flatten(2).sum(2) if product.ndim > 2 else product}
+    return {
+        "weight": product.flatten(1).sum(1, keepdim=True) if layer.num_parameters == 1 else _over_positions(product)
+    }
 
 
 @register_rule(nn.Embedding)

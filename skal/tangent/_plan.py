@@ -15,7 +15,7 @@ from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import given, probes
-from skal.tangent._factors import PerSampleGradient
+from skal.tangent._factors import Gradients
 from skal.tangent._func import FuncBackend, LoopBackend
 from skal.tangent._layers import find_rule, has_own_rule
 from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
@@ -136,7 +136,7 @@ def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates
 
 
 def _verified(
-    backend: str, network: Network, batch: Any, target: Tensor, names: set[str], truth: dict[str, PerSampleGradient]
+    backend: str, network: Network, batch: Any, target: Tensor, names: set[str], truth: Gradients
 ) -> tuple[set[str], Exception | None]:
     """The parameters for which the backend agrees with autograd, and what it stumbled over, if it did."""
     names, problem = set(names), None

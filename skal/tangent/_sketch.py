@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from skal._core.samples import Samples
-from skal._core.sharding import filled
 from skal.tangent._cotangents import Cotangent, cross_entropy, kernel_cotangents
-from skal.tangent._engine import Gradients, TangentEngine
-from skal.tangent._factors import Outer, PerSampleGradient, Rows
+from skal.tangent._engine import TangentEngine
+from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
 from skal.validation import check_choice, check_integer
 
@@ -92,63 +91,50 @@ def feature_matrix(
     check_integer("tangent_features", "n_features", n_features, 1, optional=True)
     check_integer("tangent_features", "random_state", random_state, 0)
     cotangents = kernel_cotangents(kind, engine.n_classes)
-    sketches: list[Sketch | None] = [None] * len(cotangents)
-    if n_features is not None:
-        # the classes of a trace are added up and need signs of their own; those of an entk must be comparable
-        streams = range(len(cotangents)) if kind == "trace" else [0] * len(cotangents)
-        sketches = [Sketch(engine, n_features, random_state, stream) for stream in streams]
-
-    def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
-        parts = [_as_vectors(engine, by_name, n, sketch) for sketch, by_name in zip(sketches, gradients, strict=True)]
-        if kind == "entk":
-            return torch.stack(parts, dim=1).flatten(0, 1)
-        return torch.cat(parts, dim=1) if n_features is None else torch.stack(parts).sum(0)
-
-    size = engine.batch_size if n_features is not None else _exact_batch_size(engine, len(cotangents))
-    per_sample = engine.n_classes if kind == "entk" else 1
-
-    def shard(part: Samples) -> Tensor:
-        return filled(engine.run(part, cotangents, reduce, batch_size=size), len(part) * per_sample)
-
-    return filled(engine.network.sharding.map(shard, samples, size, engine.device), len(samples) * per_sample)
+    return _vectors(engine, samples, cotangents, n_features, random_state, apart=kind == "entk")
 
 
-def loss_features(
+def loss_features(engine: TangentEngine, samples: Samples, n_features: int | None, random_state: int = 0) -> Tensor:
+    """Gradients of the cross-entropy with the predicted labels, written out (n, P) or sketched (n, k)."""
+    return _vectors(engine, samples, [cross_entropy], n_features, random_state)
+
+
+def _vectors(
     engine: TangentEngine,
     samples: Samples,
+    cotangents: list[Cotangent],
     n_features: int | None,
-    random_state: int = 0,
-    loss: Cotangent = cross_entropy,
+    random_state: int,
+    apart: bool = False,
 ) -> Tensor:
-    """Loss gradients with the network's own predictions for labels, written out (n, P) or sketched (n, k)."""
-    sketch = None if n_features is None else Sketch(engine, n_features, random_state)
-    size = engine.batch_size if n_features is not None else _exact_batch_size(engine, 1)
+    """The gradients of a sample for all cotangents: a row for each if they are to be kept apart, one row otherwise."""
+    sketches: list[Sketch] = []
+    size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
+    if n_features is not None:
+        # sketches that are added up need signs of their own; those that are kept apart must be comparable
+        streams = [0 if apart else stream for stream in range(len(cotangents))]
+        sketches = [Sketch(engine, n_features, random_state, stream) for stream in streams]
+        size = engine.batch_size
 
-    def shard(part: Samples) -> Tensor:
-        chunks = engine.run(part, [loss], lambda g, n: _as_vectors(engine, next(g), n, sketch), batch_size=size)
-        return filled(chunks, len(part))
+    def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
+        if sketches:
+            parts = [sketch.project(by_name, n) for sketch, by_name in zip(sketches, gradients, strict=True)]
+        else:
+            parts = [_written_out(engine, by_name, n) for by_name in gradients]
+        if apart:
+            return torch.stack(parts, dim=1).flatten(0, 1)
+        return torch.stack(parts).sum(0) if sketches else torch.cat(parts, dim=1)
 
-    return engine.map(shard, samples, size)
-
-
-def _exact_batch_size(engine: TangentEngine, n_cotangents: int) -> int:
-    written_out = engine.element_size * sum(engine.sizes.values()) * n_cotangents
-    return max(1, min(engine.batch_size, engine.memory // (2 * written_out + engine.sample_bytes)))
-
-
-def _as_vectors(engine: TangentEngine, gradients: Gradients, n: int, sketch: Sketch | None) -> Tensor:
-    return _written_out(engine, gradients, n) if sketch is None else sketch.project(gradients, n)
+    rows = len(cotangents) if apart else 1
+    return engine.collect(samples, cotangents, reduce, batch_size=size, rows_per_sample=rows)
 
 
 def _written_out(engine: TangentEngine, gradients: Gradients, n: int) -> Tensor:
     zeros = torch.zeros((), dtype=engine.network.dtype, device=engine.device)
-    return torch.cat(
-        [
-            gradients[name].dense() if name in gradients else zeros.expand(n, engine.sizes[name])
-            for name in engine.names
-        ],
-        dim=1,
-    )
+    parts = [
+        gradients[name].dense() if name in gradients else zeros.expand(n, size) for name, size in engine.sizes.items()
+    ]
+    return torch.cat(parts, dim=1)
 
 
 class _Signs(NamedTuple):
@@ -193,7 +179,7 @@ class Sketch:
             if isinstance(gradient, Rows):
                 self._add_rows(gradient, signs, out)
                 continue
-            for rows in gradient.pieces(gradient.size):
+            for rows in pieces(n, gradient.written_out_entries):
                 self._add(self._matrices(gradient, signs, rows), signs.offset, out[rows])
         return out
 

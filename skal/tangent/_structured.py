@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
-from skal.tangent._factors import Dense, PerSampleGradient, Total
+from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import find_rule
 
 __all__ = ["StructuredBackend", "UnsuitedLayerError"]
@@ -71,14 +71,12 @@ class StructuredBackend:
             if find_rule(layer) is not None and any(id(p) in self._names for p in layer.parameters(recurse=False))
         }
 
-    def gradients(
-        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]
-    ) -> Iterator[dict[str, PerSampleGradient]]:
+    def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
         logits, calls = self._forward(batch)
         self.logits = logits.detach()
         for number, cotangent in enumerate(cotangents):
-            v = cotangent(logits.detach(), target)
+            v = cotangent(self.logits, target)
             keep = number < len(cotangents) - 1
             # the idle parameters cost nothing here while they are idle
             edges = [call.output for call in calls] + list(self._idle.values())
@@ -119,9 +117,7 @@ class StructuredBackend:
     def _own_names(self, layer: nn.Module) -> set[str]:
         return {self._names[id(p)] for p in layer.parameters(recurse=False) if id(p) in self._names}
 
-    def _apply_rules(
-        self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int
-    ) -> dict[str, PerSampleGradient]:
+    def _apply_rules(self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int) -> Gradients:
         found: dict[str, list[PerSampleGradient]] = {}
         with torch.no_grad():
             for position, call in enumerate(calls):

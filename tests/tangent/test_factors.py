@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skal.tangent import _factors
-from skal.tangent._factors import Dense, Outer, Rows, Total
+from skal.tangent._factors import PIECE_BYTES, Dense, Outer, Rows, Total, gram_matrix, pieces
 
 SIZES = st.integers(1, 5)
 
@@ -36,10 +35,10 @@ def rows(n, positions, width, n_rows, seed=0):
     return Rows(index, g, n_rows), truth.flatten(1)
 
 
-def check(gradient, truth):
+def check(gradient, truth, piece_bytes=PIECE_BYTES):
     assert (gradient.n, gradient.size) == truth.shape
     direction = torch.linspace(-1, 1, gradient.size, dtype=torch.float64)
-    for norms, dots in (gradient.scores(), gradient.scores(direction)):
+    for norms, dots in (gradient.scores(None, piece_bytes), gradient.scores(direction, piece_bytes)):
         np.testing.assert_allclose(norms, truth.square().sum(1), rtol=1e-10)
         if dots is not None:
             np.testing.assert_allclose(dots, truth @ direction, rtol=1e-9, atol=1e-10)
@@ -59,11 +58,10 @@ def test_outer(n, groups, n_out, n_in, positions):
 
 @pytest.mark.parametrize(("n_out", "n_in", "positions", "by_gram"), [(30, 30, 3, True), (2, 2, 100, False)])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_outer_both_ways(n_out, n_in, positions, by_gram, groups, monkeypatch):
-    monkeypatch.setattr(_factors, "_PIECE_BYTES", 1000)  # one sample at a time
+def test_outer_both_ways(n_out, n_in, positions, by_gram, groups):
     gradient, truth = outer(5, groups, n_out, n_in, positions)
     assert gradient._gram_is_cheaper(True) == gradient._gram_is_cheaper(False) == by_gram
-    check(gradient, truth)
+    check(gradient, truth, piece_bytes=1000)  # one sample at a time
 
 
 @given(n=SIZES, positions=SIZES, width=SIZES, n_rows=SIZES)
@@ -90,16 +88,14 @@ def test_dense(shape):
     check(Dense(gradients), gradients.reshape(4, -1))
 
 
-def test_gram_of_float32_is_summed_in_float64(monkeypatch):
-    monkeypatch.setattr(_factors, "_GRAM_COLUMNS", 7)
+def test_gram_of_float32_is_summed_in_float64():
     values = torch.tensor([[2.0**13, 1.0, -(2.0**13)] * 8])  # squares of 2²⁶ swallow the ones in float32
-    assert Dense(values).gram(Dense(values)).item() == 16 * 2**26 + 8
-    assert Dense(values).gram(Dense(values)).dtype == torch.float64
+    for products in (Dense(values).gram(Dense(values)), gram_matrix(values, values, columns=7)):
+        assert products.item() == 16 * 2**26 + 8
+        assert products.dtype == torch.float64
 
 
-def test_pieces_cover_all_samples(monkeypatch):
-    gradient, _ = outer(7, 1, 2, 2, 3)
-    monkeypatch.setattr(_factors, "_PIECE_BYTES", 4 * 2 * 6)
-    pieces = list(gradient.pieces(6))
-    assert [(p.start, p.stop) for p in pieces] == [(0, 2), (2, 4), (4, 6), (6, 7)]
-    assert len(list(gradient.pieces(10**9))) == 7
+def test_pieces_cover_all_samples():
+    found = list(pieces(7, 6, piece_bytes=4 * 2 * 6))
+    assert [(piece.start, piece.stop) for piece in found] == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert len(list(pieces(7, 10**9))) == 7

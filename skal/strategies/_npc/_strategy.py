@@ -191,10 +191,10 @@ class NPC(QueryStrategy):
         return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """Each set's gradients once to be kept and once to be compared, and the labelled ones' with the points'."""
+        """Each set's gradients once for its own kernel, and once for the kernel between the two."""
         u, labelled = self._points(n, n_instances), context.n_labelled
         times = context.n_classes if self.kernel in ("trace", "last_layer") else 1
-        pool, own = (3 if labelled else 2) * u, 3 * labelled
+        pool, own = (2 if labelled else 1) * u, 2 * labelled
         return Passes(pool, times * pool, own, times * own)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
