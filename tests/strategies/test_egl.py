@@ -6,6 +6,7 @@ import torch
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
+from skal._core.cost import Passes
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import EGL, egl
@@ -130,3 +131,15 @@ def test_unknown_choices(flat_learner, flat_data):
         egl(flat_learner, flat_data[0], 1, layers="first")
     with pytest.raises(InvalidParameterError, match="backend"):
         egl(flat_learner, flat_data[0], 1, backend="jax")
+
+
+def test_one_forward_pass_over_the_pool():
+    """The logits that weight the lengths come with the gradients."""
+    module, X = build("MLP", n=12)
+    learner = learner_of(net_of(module), X)
+    strategy, seen = EGL(batch_size=4), []
+    handle = learner.estimator.module_.register_forward_hook(lambda layer, args, output: seen.append(len(args[0])))
+    strategy.scores(learner, X)
+    handle.remove()
+    assert seen.count(4) == 3  # what is compared with autograd is smaller
+    assert strategy.cost(learner, X, 2).passes == Passes(forward=12, backward=4 * 12)

@@ -116,6 +116,17 @@ def test_little_memory_gives_the_same_kernel(name, kind):
     np.testing.assert_allclose(between, expected[: 4 * per_sample, 4 * per_sample :], rtol=1e-10)
 
 
+@pytest.mark.parametrize(("bound", "passes"), [("1GB", [8, 8, 4]), (1, [1] * (20 * 21 // 2))])
+def test_gradients_of_a_block_are_computed_once(bound, passes):
+    """A block is compared with itself and with what comes after it; with no room at all, a block is one sample."""
+    module, X, _ = build("mlp", n=20)
+    tangent_kernel(module, X)  # the comparison with autograd comes once
+    seen = []
+    module.register_forward_hook(lambda layer, args, output: seen.append(len(args[0])))
+    tangent_kernel(module, X, batch_size=8, max_memory=bound)
+    assert seen[2:] == passes  # the first two are looks at the outputs, and at what a sample takes
+
+
 @settings(max_examples=15)
 @given(batch_size=st.integers(1, 12), n=st.integers(1, 11), m=st.integers(1, 11))
 def test_batch_size_and_sets(batch_size, n, m):
