@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import check_array, get_tags
 from sklearn.utils.metaestimators import available_if
@@ -18,14 +15,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
-from skal._core.outputs import needs_softmax
 from skal.context import unwrap_estimator
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
-from skal.loop._labels import expand_proba, read_labels
-from skal.loop._session import LabellingSession, check_oracle
-from skal.loop._training import inputs, own_network, uses_unlabelled
+from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError
+from skal.loop._config import LoopConfig
+from skal.loop._estimators import uses_unlabelled
+from skal.loop._labels import read_labels
+from skal.loop._session import LabellingSession, LoopResults
+from skal.loop._state import LoopState
 from skal.strategies import margin
-from skal.validation import check_choice, check_integer, check_real, check_seed
 
 __all__ = ["ActiveLearningClassifier"]
 
@@ -198,16 +195,21 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         -------
         self
         """
-        if oracle is not None:
-            check_oracle(oracle)
         X = self._check_samples(X, reset=True)
-        reveal = self._revealer(X, y) if oracle is None else oracle
-        all_labels = None if oracle is not None else lambda: read_labels(reveal(np.arange(n_rows(X)), None))[0]
-        session = self._start(X, all_labels=all_labels, eval_set=eval_set, saves_answers=oracle is not None)
-        if oracle is None:
-            session.check_labels(reveal)
-        self.session_ = session
-        session.run(reveal)
+        if oracle is not None:
+            self.session_ = self._start(X, eval_set)
+            self.session_.run(oracle)
+        else:
+            read = self._label_reader(X, y)
+            no_label = -1 if uses_unlabelled(self.estimator) else None
+            self.session_ = self._start(
+                X,
+                eval_set,
+                read_all_labels=lambda: read_labels(read(np.arange(n_rows(X)), None), no_label)[0],
+                save_every_step=False,
+            )
+            self._check_same_labels(self.session_.state, read)
+            self.session_.run(read)
         del self.session_
         return self
 
@@ -223,56 +225,40 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         -------
         LabellingSession
         """
-        return self._start(self._check_samples(X, reset=True), eval_set=eval_set)
+        return self._start(self._check_samples(X, reset=True), eval_set)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels of the samples, as the estimator predicts them."""
         check_is_fitted(self, "estimator_")
-        X = self._check_samples(X, reset=False)
-        if (self._columns < len(self._names)).all():
-            return self._names[np.asarray(self.estimator_.predict(inputs(X))).reshape(-1).astype(np.int64)]
-        return self.classes_[self._proba(X).argmax(axis=1)]
+        return self._predictor.predict(self._check_samples(X, reset=False))
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, C) probabilities of the classes in ``classes_``."""
         check_is_fitted(self, "estimator_")
-        return self._proba(self._check_samples(X, reset=False))
+        return self._predictor.predict_proba(self._check_samples(X, reset=False))
 
-    def _proba(self, X: Any) -> np.ndarray:
-        proba = np.asarray(self.estimator_.predict_proba(inputs(X)))
-        net = own_network(self.estimator_)
-        if net is not None and needs_softmax(net):
-            proba = softmax(proba, axis=1)
-        return expand_proba(proba, self._columns, self._names, self.classes_)
-
-    def _set_fitted(self, estimator: Any, names: np.ndarray, first: Any, *, network: bool) -> None:
-        """Take over a newly fitted estimator; ``first`` is a sample to see a network's outputs on."""
-        if network:
-            n_outputs = np.asarray(estimator.predict_proba(inputs(first))).shape[1]
-            if n_outputs < len(names):
-                raise InvalidParameterError(
-                    f"The network must have an output for each of the {len(names)} classes. Got {n_outputs} outputs "
-                    "instead. Give the last layer more, or correct 'classes'."
-                )
-            if self.classes is None and names.dtype.kind in "iuf" and np.array_equal(names, np.arange(len(names))):
-                names = np.arange(n_outputs).astype(names.dtype)
-            self._columns = np.arange(n_outputs)
-        else:
-            self._columns = np.asarray(estimator.classes_).astype(np.int64)
-        self.estimator_ = estimator
-        self._names = names
-        self.classes_ = np.sort(names)
-
-    def _start(self, X: Any, **settings: Any) -> LabellingSession:
-        self._check_params()
-        self._check_eval_set(settings.get("eval_set"))
+    def _start(self, X: Any, eval_set: tuple[Any, Any] | None, **settings: Any) -> LabellingSession:
+        config = LoopConfig.from_classifier(self, n_rows(X))
+        if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
+            remedy = "Pass eval_set=(X_test, y_test)."
+            raise InvalidTypeError.for_parameter(config.owner, "eval_set", "a pair of X and y", eval_set, remedy)
         for name in _FITTED:
             self.__dict__.pop(name, None)
-        return LabellingSession(self, X, **settings)
+        return LabellingSession(self, X, config, self._take_results, eval_set=eval_set, **settings)
 
-    def _revealer(self, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]:
-        """What reads the labels of given samples, and no others."""
+    def _take_results(self, results: LoopResults) -> None:
+        self.queried_ = results.queried
+        self.history_ = results.history
+        self.stop_reason_ = results.stop_reason
+        self.query_strategy_ = results.query_strategy
+        if results.predictor is not None:
+            self._predictor = results.predictor
+            self.estimator_ = results.predictor.estimator
+            self.classes_ = results.predictor.classes
+
+    def _label_reader(self, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]:
+        """An oracle that reads the labels of given samples, and no others."""
         if y is None:
             if not isinstance(X, Dataset):
                 raise InvalidParameterError(
@@ -287,13 +273,16 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
                 f"The y given to fit must have one label for each of the {n_rows(X)} samples. "
                 f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
             )
-        if not uses_unlabelled(self.estimator):
-            return lambda indices, _: take_rows(y, indices)
+        return lambda indices, _: take_rows(y, indices)
 
-        def reveal(indices: np.ndarray, _: Any) -> list[Any]:
-            return [None if label == -1 else label for label in read_labels(take_rows(y, indices))[0]]
-
-        return reveal
+    def _check_same_labels(self, state: LoopState, read: Callable[[np.ndarray, Any], Any]) -> None:
+        """Refuse a checkpoint whose labels are not those of y."""
+        rows = np.array(state.labelled, dtype=np.int64)
+        if len(rows) and read_labels(read(rows, None))[0] != state.labels:
+            raise CheckpointError(
+                f"The checkpoint in {self.checkpoint} must be of the same labels. Got a y that differs at "
+                "samples which it has labelled. Pass the y that the run was started with, or another folder."
+            )
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does
@@ -310,47 +299,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
             validate_data(self, X, reset=reset, skip_check_array=True)
         return X
-
-    def _check_params(self) -> None:
-        owner = type(self).__name__
-        if not callable(self.query_strategy):
-            remedy = "Pass for example skal.strategies.entropy."
-            raise InvalidTypeError.for_parameter(owner, "query_strategy", "callable", self.query_strategy, remedy)
-        check_integer(owner, "n_initial", self.n_initial, 0)
-        check_integer(owner, "query_size", self.query_size, 1)
-        check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
-        check_integer(owner, "budget", self.budget, 1, optional=True)
-        if isinstance(self.initial, str):
-            check_choice(owner, "initial", self.initial, ["random", "stratified"])
-        if self.target_score is not None:
-            check_real(owner, "target_score", self.target_score)
-            check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
-        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
-        if not isinstance(self.verbose, bool):
-            check_integer(owner, "verbose", self.verbose, 0)
-        callbacks = () if self.callbacks is None else self.callbacks
-        if not isinstance(callbacks, (list, tuple)) or not all(callable(callback) for callback in callbacks):
-            expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
-            raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
-        self._check_checkpoint()
-        check_seed(owner, self.random_state)
-
-    def _check_checkpoint(self) -> None:
-        if self.checkpoint is None:
-            return
-        message = parameter_message(
-            type(self).__name__, "checkpoint", "the path of a folder, or None", self.checkpoint, "Name a folder."
-        )
-        if not isinstance(self.checkpoint, (str, os.PathLike)):
-            raise InvalidTypeError(message)
-        if Path(self.checkpoint).exists() and not Path(self.checkpoint).is_dir():
-            raise InvalidParameterError(f"{message} There is a file of that name.")
-
-    def _check_eval_set(self, eval_set: Any) -> None:
-        if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
-            remedy = "Pass eval_set=(X_test, y_test)."
-            message = parameter_message(type(self).__name__, "eval_set", "a pair of X and y", eval_set, remedy)
-            raise InvalidTypeError(message)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

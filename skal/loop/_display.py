@@ -1,4 +1,4 @@
-"""Scores against labels, drawn in the manner of scikit-learn's displays."""
+"""What is shown of a run: a table and a progress bar while it lasts, and its learning curve."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
+from tqdm.auto import tqdm
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 
-__all__ = ["ActiveLearningCurveDisplay"]
+__all__ = ["ActiveLearningCurveDisplay", "ProgressReporter"]
 
 _SCORES = ("eval_score", "valid_score", "train_score")
+_COLUMNS = ("round", "n_labelled", "train_score", "valid_score", "eval_score", "seconds_fit", "seconds_query")
 
 
 class ActiveLearningCurveDisplay:
@@ -79,8 +81,7 @@ class ActiveLearningCurveDisplay:
         }
         if not groups or not all(groups.values()):
             expected, remedy = "at least one loop for every curve", "Leave out the names that have no loop."
-            message = parameter_message("ActiveLearningCurveDisplay", "estimator", expected, estimator, remedy)
-            raise InvalidParameterError(message)
+            raise InvalidParameterError.for_parameter(cls.__name__, "estimator", expected, estimator, remedy)
         histories = [_history(loop) for group in groups.values() for loop in group]
         column = _column(score, histories)
         curves = {
@@ -146,3 +147,43 @@ def _curve(histories: list[list[dict[str, Any]]], column: str) -> tuple[np.ndarr
 def _strategy_name(loop: Any) -> str:
     strategy = loop.query_strategy
     return getattr(strategy, "__name__", type(strategy).__name__)
+
+
+class ProgressReporter:
+    """Prints a row of the history in skorch's manner, or moves the bar, whenever a round is over.
+
+    Parameters
+    ----------
+    verbose : int
+        0 prints nothing.
+    progress : bool
+    total : int
+        Labels that the run will have in the end.
+    """
+
+    def __init__(self, *, verbose: int, progress: bool, total: int) -> None:
+        self.verbose = verbose
+        self.bar = tqdm(total=total, unit="label") if progress else None
+        self.columns: list[str] = []
+
+    def report(self, row: dict[str, Any]) -> None:
+        """Show one more round."""
+        if self.verbose:
+            if not self.columns:
+                self.columns = [name for name in _COLUMNS if name in row]
+                print("  ".join(self.columns), "  ".join("-" * len(name) for name in self.columns), sep="\n")
+            print("  ".join(_cell(row.get(name)).rjust(len(name)) for name in self.columns), flush=True)
+        if self.bar is not None:
+            score = next((row[name] for name in ("eval_score", "valid_score") if row.get(name) is not None), None)
+            if score is not None:
+                self.bar.set_postfix(score=f"{score:.3f}", refresh=False)
+            self.bar.update(row["n_labelled"] - self.bar.n)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -14,10 +14,10 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 __all__ = ["class_names", "common_dtype", "encode", "expand_proba", "read_labels"]
 
 
-def read_labels(labels: Any) -> tuple[list[Any], str | None]:
+def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
     """Labels as plain Python values, None where there is none, and numpy's name of their type.
 
-    None, NaN, ``pandas.NA`` and masked entries stand for "no label".
+    None, NaN, ``pandas.NA``, masked entries and the number ``no_label``, if given, stand for "no label".
 
     Examples
     --------
@@ -41,6 +41,7 @@ def read_labels(labels: Any) -> tuple[list[Any], str | None]:
     array = column_or_1d(array, warn=True)
     values = [None if _is_missing(value) else value for value in array.tolist()]
     values = [value.item() if isinstance(value, (np.generic, torch.Tensor)) else value for value in values]
+    values = [None if isinstance(value, (int, float)) and value == no_label else value for value in values]
     present = [value for value in values if value is not None]
     if not present:
         return values, None

@@ -16,7 +16,7 @@ import torch
 
 from skal._core.network import preserved_rng
 
-__all__ = ["generator_states", "restore_generators", "seed_for", "seed_strategy", "seedable", "seeded"]
+__all__ = ["generator_states", "restore_generators", "seed_for", "seed_strategy", "seedable_parts", "seeded"]
 
 _PURPOSES = ("start", "query", "fit", "holdout", "score")
 
@@ -49,7 +49,7 @@ def _random_states(value: Any) -> Iterator[tuple[Any, Any]]:
                 yield from _random_states(part)
 
 
-def seedable(strategy: Any) -> list[tuple[Any, Any]]:
+def seedable_parts(strategy: Any) -> list[tuple[Any, Any]]:
     """The parts of a strategy that the loop seeds, and the integer, or None, that the user gave them.
 
     A strategy that is seeded with an integer would otherwise make the same draws in every round.

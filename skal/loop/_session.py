@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from sklearn.metrics import check_scoring
 
-from skal._core.containers import n_rows, take_rows
-from skal.exceptions import (
-    CheckpointError,
-    InvalidParameterError,
-    InvalidTypeError,
-    NoLabelledDataError,
-    shorten,
-)
-from skal.loop._choosing import Chooser
+from skal._core.containers import take_rows
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, shorten
+from skal.loop._config import LoopConfig
+from skal.loop._display import ProgressReporter
+from skal.loop._estimators import Predictor
 from skal.loop._labels import common_dtype, read_labels
-from skal.loop._record import RunRecord
-from skal.loop._reporting import Reporter
-from skal.loop._seeding import seed_for
+from skal.loop._seeding import seed_for, seeded
+from skal.loop._selection import Selector
 from skal.loop._state import LoopState
-from skal.loop._stopping import planned_labels, stop_reason
 from skal.loop._trainer import Trainer
-from skal.loop._training import uses_unlabelled
+from skal.loop.checkpoint import RunCheckpoint
 from skal.validation import make_generator
 
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
 
-__all__ = ["LabellingSession", "check_oracle"]
+__all__ = ["LabellingSession", "LoopResults"]
+
+
+@dataclass(frozen=True)
+class LoopResults:
+    """What has come out of a loop so far: the fitted attributes of its classifier, and ``predictor`` to predict with.
+
+    ``predictor`` is None as long as nothing has been trained.
+    """
+
+    queried: np.ndarray
+    history: list[dict[str, Any]]
+    stop_reason: str | None
+    query_strategy: Any
+    predictor: Predictor | None
 
 
 class LabellingSession:
@@ -44,16 +55,21 @@ class LabellingSession:
     ----------
     classifier : ActiveLearningClassifier
     X : the samples
-    all_labels : callable, optional
+    config : LoopConfig
+        The classifier's parameters. Changing them later does not change the session.
+    publish : callable
+        Called with the :class:`LoopResults` whenever they change.
+    read_all_labels : callable, optional
         Gives the labels of all samples, for a stratified start.
     eval_set : tuple of X and y, optional
-    saves_answers : bool, default=True
+    save_every_step : bool, default=True
         Save to the checkpoint also between two trainings: when samples are asked for and when labels are told.
 
     Attributes
     ----------
     classifier : ActiveLearningClassifier
     state : LoopState
+        The labels, the open questions, the history.
 
     Examples
     --------
@@ -73,34 +89,48 @@ class LabellingSession:
         self,
         classifier: ActiveLearningClassifier,
         X: Any,
+        config: LoopConfig,
+        publish: Callable[[LoopResults], None],
         *,
-        all_labels: Callable[[], list[Any]] | None = None,
+        read_all_labels: Callable[[], list[Any]] | None = None,
         eval_set: tuple[Any, Any] | None = None,
-        saves_answers: bool = True,
+        save_every_step: bool = True,
     ) -> None:
         self.classifier = classifier
         self.X = X
-        self._saves_answers = saves_answers
-        self._trainer = Trainer(classifier, X, eval_set)
-        self._chooser = Chooser(classifier, X, self._trainer, all_labels)
-        n_initial, n_samples = self._chooser.n_initial, n_rows(X)
-        planned = planned_labels(
-            n_initial, classifier.query_size, classifier.n_rounds, classifier.budget, n_samples=n_samples
-        )
-        self._record = None if classifier.checkpoint is None else RunRecord(classifier, X, eval_set)
-        seed = int(make_generator(type(classifier).__name__, classifier.random_state).integers(2**63))
+        self._config = config
+        self._publish = publish
+        self._eval_set = eval_set
+        self._save_every_step = save_every_step
+        self._trainer = Trainer(config, X)
+        self._selector = Selector(config, X, read_all_labels)
+        n_planned = config.planned_labels()
+        self._checkpoint = None
+        if config.checkpoint is not None:
+            self._checkpoint = RunCheckpoint(config.checkpoint, classifier.get_params(), X, eval_set)
+        seed = int(make_generator(config.owner, config.random_state).integers(2**63))
         # without initial labels there is no round 0
-        self.state = LoopState(seed=seed, round=int(n_initial == 0))
-        if self._record is not None:
-            self._trainer.check_storable()
-            self.state = self._record.restore(self._trainer, self._chooser.strategy) or self.state
-        self._reporter = Reporter(verbose=classifier.verbose, progress=classifier.progress, total=planned)
-        self._publish()
+        self.state = LoopState(seed=seed, round=int(config.initial_size == 0))
+        if self._checkpoint is not None:
+            self.state = self._checkpoint.restore(self._trainer, self._selector.strategy) or self.state
+        self._reporter = ProgressReporter(verbose=config.verbose, progress=config.progress, total=n_planned)
+        publish(self.results)
 
     @property
     def done(self) -> bool:
         """Whether nothing more will be asked."""
         return self.state.stop_reason is not None
+
+    @property
+    def results(self) -> LoopResults:
+        """What has come out so far."""
+        return LoopResults(
+            queried=np.array(self.state.labelled, dtype=np.int64),
+            history=[dict(row) for row in self.state.history],
+            stop_reason=self.state.stop_reason,
+            query_strategy=self._selector.strategy,
+            predictor=self._trainer.predictor,
+        )
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The batches to label, one after the other; ``tell`` each before the next."""
@@ -115,8 +145,12 @@ class LabellingSession:
         if self.state.phase == "train":  # an earlier training failed: its labels are there
             self._train()
         if self.state.phase == "ask" and not self.done:
-            self._open_round()
-        return self.state.open()
+            start = perf_counter()
+            self._trainer.initialize_untrained(self.state)
+            positions, metrics = self._selector.select(self.state, self._trainer)
+            self.state.ask(positions, metrics, seconds=perf_counter() - start)
+            self._save()
+        return self.state.unanswered()
 
     def tell(self, labels: Any, indices: Any = None, *, end_round: bool = True) -> LabellingSession:
         """Give labels to the samples that were asked for.
@@ -138,22 +172,25 @@ class LabellingSession:
         """
         if isinstance(labels, Mapping):
             indices, labels = list(labels), list(labels.values())
-        state = self.state
-        indices = state.open() if indices is None else np.asarray(indices).reshape(-1)
-        values, dtype = self._read(labels)
-        _check_answer(indices, values, state.open())
-        dtype = common_dtype(state.label_dtype, dtype)
-        told = state.told + [[int(index), value] for index, value in zip(indices, values, strict=True)]
-        new = [(index, value) for index, value in told if value is not None]
-        if new:  # refuses what is not a class before anything is changed
-            known = np.array(state.labels + [value for _, value in new], dtype=dtype)
-            self._trainer.check_labels(state, state.labelled + [index for index, _ in new], known)
-        state.label_dtype, state.told = dtype, told
-        ended = state.phase == "answer" and (end_round or len(state.open()) == 0)
-        if ended:
-            self._collect()
+        if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) == 0:
+            expected = "a list or array with one label per sample, or a dict from position to label"
+            remedy = "Put None where there is no label; an oracle must return its labels."
+            raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
+        unanswered = self.state.unanswered()
+        positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
+        values, dtype = read_labels(labels, self._config.no_label)
+        _check_answer(positions, values, unanswered.tolist())
+        told = self.state.told + [[int(index), value] for index, value in zip(positions, values, strict=True)]
+        answered = replace(self.state, told=told, label_dtype=common_dtype(self.state.label_dtype, dtype))
+        collected = answered.with_answers_collected()
+        if collected.labels:  # refuses what is not a class before anything is changed
+            self._trainer.check_labels(collected)
+        round_ends = answered.phase == "answer" and (end_round or len(answered.unanswered()) == 0)
+        if round_ends:
+            self._hold_out(collected, n_before=len(answered.labelled))
+        self.state = collected if round_ends else answered
         self._save()
-        if ended:
+        if round_ends:
             self._train()
         return self
 
@@ -170,7 +207,9 @@ class LabellingSession:
         -------
         The fitted classifier.
         """
-        check_oracle(oracle)
+        if not callable(oracle):
+            remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."
+            raise InvalidTypeError.for_parameter(self._config.owner, "oracle", "callable", oracle, remedy)
         try:
             for indices in self:
                 self.tell(oracle(indices, take_rows(self.X, indices)))
@@ -182,150 +221,90 @@ class LabellingSession:
                     )
         finally:
             self._reporter.close()
-        if self._trainer.fitted is None:
+        if self._trainer.predictor is None:
             self._raise_unfitted()
         return self.classifier
 
-    def check_labels(self, oracle: Callable[[np.ndarray, Any], Any]) -> None:
-        """Refuse a checkpoint whose labels are not the ones that the oracle gives."""
-        rows = np.array(self.state.labelled, dtype=np.int64)
-        if len(rows) and read_labels(oracle(rows, None))[0] != self.state.labels:
-            raise CheckpointError(
-                f"The checkpoint in {self.classifier.checkpoint} must be of the same labels. Got a y that differs at "
-                "samples which it has labelled. Pass the y that the run was started with, or another folder."
-            )
-
-    def _read(self, labels: Any) -> tuple[list[Any], str | None]:
-        if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) == 0:
-            expected = "a list or array with one label per sample, or a dict from position to label"
-            remedy = "Put None where there is no label; an oracle must return its labels."
-            raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
-        values, dtype = read_labels(labels)
-        if uses_unlabelled(self.classifier.estimator):
-            values = [None if value == -1 else value for value in values]
-        return values, None if all(value is None for value in values) else dtype
-
-    def _open_round(self) -> None:
-        state, start = self.state, perf_counter()
-        asked, state.metrics = self._chooser.choose(state)
-        state.seconds_query = perf_counter() - start
-        state.asked, state.told, state.phase = asked.tolist(), [], "answer"
-        self._save()
-
-    def _collect(self) -> None:
-        """Move this round's answers to the labelled set, in the order in which they were asked."""
-        state = self.state
-        place = {index: i for i, index in enumerate(state.asked)}
-        told = sorted(state.told, key=lambda answer: place[answer[0]])
-        new = [(index, value) for index, value in told if value is not None]
-        state.declined += [index for index, value in told if value is None]
-        state.labelled += [index for index, _ in new]
-        state.labels += [value for _, value in new]
-        state.heldout += self._hold_out(len(new))
-        state.told, state.phase = told, "train"
-
-    def _hold_out(self, n_new: int) -> list[bool]:
+    def _hold_out(self, state: LoopState, n_before: int) -> None:
         """Keep a share of all labels for validation: a sample that is held out once is never trained on."""
-        params, state = self.classifier, self.state
-        if params.target_score is None:
-            return [False] * n_new
-        wanted = int(params.validation_fraction * (len(state.heldout) + n_new)) - sum(state.heldout)
+        if self._config.target_score is None:
+            return
+        n_labels = len(state.labels)
+        wanted = int(self._config.validation_fraction * n_labels) - sum(state.heldout)
         generator = np.random.default_rng(seed_for(state.seed, state.round, "holdout"))
-        kept = set(generator.permutation(n_new)[: max(0, wanted)].tolist())
-        return [i in kept for i in range(n_new)]
+        for place in generator.permutation(n_labels - n_before)[: max(0, wanted)]:
+            state.heldout[n_before + place] = True
 
     def _train(self) -> None:
-        state, params = self.state, self.classifier
-        labelled = [index for index, value in state.told if value is not None]
-        row: dict[str, Any] = {
-            "round": state.round,
-            "n_labelled": len(state.labelled),
-            "indices": labelled,
-            "declined": [index for index, value in state.told if value is None],
-            "metrics": _metrics_of(labelled, state.asked, state.metrics),
-            "train_score": None,
-        }
-        row |= {"valid_score": None} if params.target_score is not None else {}
-        row |= {"eval_score": None} if self._trainer.eval_set is not None else {}
+        state, config = self.state, self._config
+        row = state.describe_round() | {"train_score": None}
+        row |= {"valid_score": None} if config.target_score is not None else {}
+        row |= {"eval_score": None} if self._eval_set is not None else {}
         start = perf_counter()
-        if labelled and self._trainer.can_fit(state):
+        if row["indices"] and self._trainer.can_fit(state):
             self._trainer.fit(state)
         row["seconds_fit"] = perf_counter() - start
-        row |= self._trainer.scores(state)
+        self._publish(self.results)  # it is the classifier that is scored
+        row |= self._scores()
         row["seconds_query"] = state.seconds_query
-        state.history.append(row)
-        state.asked, state.told, state.metrics, state.seconds_query = [], [], None, 0.0
-        state.phase, state.round = "ask", state.round + 1
-        self._publish()
-        stopped = [bool(callback(params, row)) for callback in params.callbacks or ()]
-        state.stop_reason = stop_reason(
-            state,
-            n_rounds=params.n_rounds,
-            budget=params.budget,
-            target_score=params.target_score,
-            n_pool=len(state.pool(n_rows(self.X))),
-            row=row,
-        ) or ("callback" if any(stopped) else None)
-        self._publish()
+        state.end_round(row)
+        self._publish(self.results)
+        stopped = [bool(callback(self.classifier, row)) for callback in config.callbacks or ()]
+        state.stop_reason = config.stop_reason(state) or ("callback" if any(stopped) else None)
+        self._publish(self.results)
         self._save(trained=True)
         self._reporter.report(row)
         if self.done:
             self._reporter.close()
 
-    def _publish(self) -> None:
-        """Show the classifier what there is so far."""
-        self.classifier.queried_ = np.array(self.state.labelled, dtype=np.int64)
-        self.classifier.history_ = [dict(row) for row in self.state.history]
-        self.classifier.stop_reason_ = self.state.stop_reason
-        self.classifier.query_strategy_ = self._chooser.strategy
+    def _scores(self) -> dict[str, float]:
+        """Scores on the labels trained on, on those held out, and on the evaluation set, as far as there are any."""
+        if self._trainer.predictor is None:
+            return {}
+        state = self.state
+        rows, labels, sets = np.array(state.labelled), state.label_array(), {}
+        for name, heldout in (("train_score", False), ("valid_score", True)):
+            part = state.rows(heldout=heldout)
+            if len(part):
+                sets[name] = take_rows(self.X, rows[part]), labels[part]
+        if self._eval_set is not None:
+            X, y = self._eval_set
+            sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
+        scorer = check_scoring(self.classifier, scoring=self._config.scoring)
+        with seeded(seed_for(state.seed, state.round, "score")):
+            return {name: float(scorer(self.classifier, *data)) for name, data in sets.items()}
 
     def _save(self, *, trained: bool = False) -> None:
-        if self._record is not None and (trained or self._saves_answers):
-            self._record.save(self.state, self._trainer, self._chooser.strategy, trained=trained)
+        if self._checkpoint is not None and (trained or self._save_every_step):
+            self._checkpoint.save(self.state, self._trainer, self._selector.strategy, trained=trained)
 
     def _raise_unfitted(self) -> None:
         seen = np.unique(self.state.label_array()).tolist()
         if not seen:
             raise NoLabelledDataError(
-                "ActiveLearningClassifier needs at least one label. Got none: every sample it asked for was declined. "
+                f"{self._config.owner} needs at least one label. Got none: every sample it asked for was declined. "
                 "Check y, or the oracle."
             )
         raise InvalidParameterError(
-            "The labels that ActiveLearningClassifier sees must be of at least two classes. Got one class only "
+            f"The labels that {self._config.owner} sees must be of at least two classes. Got one class only "
             f"({seen[0]!r}, {len(self.state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
             "or use initial='stratified'."
         )
 
 
-def check_oracle(oracle: Any) -> None:
-    """Refuse what cannot be asked."""
-    if not callable(oracle):
-        remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."
-        owner = "ActiveLearningClassifier"
-        raise InvalidTypeError.for_parameter(owner, "oracle", "callable", oracle, remedy)
-
-
-def _check_answer(indices: np.ndarray, values: list[Any], open_indices: np.ndarray) -> None:
-    if len(open_indices) == 0 and len(values):
+def _check_answer(positions: list[Any], values: list[Any], unanswered: list[int]) -> None:
+    if not unanswered and values:
         raise InvalidParameterError(
             f"The samples told must be among those asked for. Got {len(values)} labels while nothing is asked for. "
             "Call ask() first."
         )
-    if len(indices) != len(values):
+    if len(positions) != len(values):
         raise InvalidParameterError(
-            f"The labels must be one for each of the {len(indices)} samples. Got {len(values)} instead. "
+            f"The labels must be one for each of the {len(positions)} samples. Got {len(values)} instead. "
             "Put None where there is no label, or name the samples with indices."
         )
-    if set(indices.tolist()) - set(open_indices.tolist()) or len(set(indices.tolist())) != len(indices):
+    if set(positions) - set(unanswered) or len(set(positions)) != len(positions):
         raise InvalidParameterError(
-            f"The samples told must be distinct and among those asked for ({shorten(open_indices.tolist())}). "
-            f"Got {shorten(indices.tolist())} instead. Call ask() for the open ones."
+            f"The samples told must be distinct and among those asked for ({shorten(unanswered)}). "
+            f"Got {shorten(positions)} instead. Call ask() for the open ones."
         )
-
-
-def _metrics_of(labelled: list[int], asked: list[int], metrics: list[Any] | None) -> list[Any] | None:
-    """The metrics of the samples that were labelled; as they came if they are not one per sample."""
-    if metrics is None or len(metrics) != len(asked):
-        return metrics
-    by_index = dict(zip(asked, metrics, strict=True))
-    return [by_index[index] for index in labelled]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,24 +62,60 @@ class LoopState:
         free[self.labelled + self.declined] = False
         return np.flatnonzero(free)
 
-    def open(self) -> np.ndarray:
+    def unanswered(self) -> np.ndarray:
         """Asked and not answered yet, in the order they were asked; none once the round is closed."""
-        if self.phase != "answer":
-            return np.array([], dtype=np.int64)
         answered = {index for index, _ in self.told}
-        return np.array([index for index in self.asked if index not in answered], dtype=np.int64)
+        asked = self.asked if self.phase == "answer" else []
+        return np.array([index for index in asked if index not in answered], dtype=np.int64)
 
     def rows(self, *, heldout: bool) -> np.ndarray:
         """Places in ``labelled`` that are (not) held out."""
         return np.flatnonzero(np.array(self.heldout, dtype=bool) == heldout)
 
-    def n_first(self) -> int | None:
-        """How many labels there were in the first round that brought any; None before its training is over."""
-        return next((row["n_labelled"] for row in self.history if row["n_labelled"]), None)
-
     def label_array(self) -> np.ndarray:
         """The labels in their own type."""
         return np.array(self.labels, dtype=self.label_dtype)
+
+    def size_of_first_training(self) -> int | None:
+        """How many labels there were in the first round that brought any; None before its training is over."""
+        return next((row["n_labelled"] for row in self.history if row["n_labelled"]), None)
+
+    def ask(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float) -> None:
+        """Wait for the labels of these samples."""
+        self.asked, self.told, self.metrics, self.seconds_query = positions.tolist(), [], metrics, seconds
+        self.phase = "answer"
+
+    def with_answers_collected(self) -> LoopState:
+        """A copy in which this round's answers are labels, in the order in which they were asked, none held out."""
+        place = {index: i for i, index in enumerate(self.asked)}
+        told = sorted(self.told, key=lambda answer: place[answer[0]])
+        new = [(index, value) for index, value in told if value is not None]
+        return replace(
+            self,
+            told=told,
+            labelled=self.labelled + [index for index, _ in new],
+            labels=self.labels + [value for _, value in new],
+            heldout=self.heldout + [False] * len(new),
+            declined=self.declined + [index for index, value in told if value is None],
+            phase="train",
+        )
+
+    def describe_round(self) -> dict[str, Any]:
+        """What the history says of this round's samples; metrics as they came if they are not one per sample."""
+        labelled = [index for index, value in self.told if value is not None]
+        metrics = self.metrics
+        if metrics is not None and len(metrics) == len(self.asked):
+            by_index = dict(zip(self.asked, metrics, strict=True))
+            metrics = [by_index[index] for index in labelled]
+        declined = [index for index, value in self.told if value is None]
+        row = {"round": self.round, "n_labelled": len(self.labelled), "indices": labelled, "declined": declined}
+        return row | {"metrics": metrics}
+
+    def end_round(self, row: dict[str, Any]) -> None:
+        """Add a row to the history; the next round can ask."""
+        self.history.append(row)
+        self.asked, self.told, self.metrics, self.seconds_query = [], [], None, 0.0
+        self.phase, self.round = "ask", self.round + 1
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.loop._labels import class_names, common_dtype, encode, expand_proba, read_labels
-from skal.loop._start import random_start, stratified_start
+from skal.loop._selection import draw_stratified
 from skal.nets import SquaredLoss
 
 NAMES = np.array(["cow", "ant", "bee"])
@@ -99,8 +99,9 @@ def test_negative_labels_from_the_start_keep_their_outputs(flat_data, make_loop,
     session.tell([5, -1] + [5] * 7)
     session.ask()
     session.tell([0, -1, 0, 5])
-    for names in (loop._names, make_loop(checkpoint=tmp_path).start(X).classifier._names):
-        assert names.tolist() == [5, -1, 0]
+    names = np.array([5, -1, 0])
+    for fitted in (loop, make_loop(checkpoint=tmp_path).start(X).classifier):
+        np.testing.assert_array_equal(fitted.predict(X), names[fitted.estimator_.predict(X)])
 
 
 def test_spare_outputs_are_never_predicted(flat_data, make_loop):
@@ -181,16 +182,11 @@ def test_expand_proba():
     np.testing.assert_allclose(result, [[1 / 3, 2 / 3], [0.5, 0.5]])
 
 
-def test_starts():
-    pool = np.arange(100, 150)
-    drawn = random_start(pool, 20, seed=0)
-    assert len(set(drawn.tolist())) == 20
-    assert np.isin(drawn, pool).all()
-    assert len(random_start(pool, 99, seed=0)) == 50
+def test_stratified_start():
     labels = [0] * 70 + [1] * 29 + [2]
-    drawn = stratified_start(labels, 10, seed=1)
+    drawn = draw_stratified(labels, 10, seed=1)
     counts = np.bincount([labels[i] for i in drawn])
     assert counts.tolist() == [7, 2, 1]
     assert len(set(drawn.tolist())) == 10
-    assert len(stratified_start(labels, 2, seed=0)) == 2
-    assert stratified_start(labels, 10, seed=1).tolist() == drawn.tolist() != stratified_start(labels, 10, 2).tolist()
+    assert len(draw_stratified(labels, 2, seed=0)) == 2
+    assert draw_stratified(labels, 10, seed=1).tolist() == drawn.tolist() != draw_stratified(labels, 10, 2).tolist()

@@ -256,18 +256,24 @@ def test_a_session_survives_a_restart(when, make_loop, flat_data, tmp_path, same
 def test_labels_survive_a_death_during_training(make_loop, flat_data, tmp_path, same_run):
     X, y = flat_data
 
-    class Dying(type(make_loop().estimator)):
-        def fit_loop(self, *args, **kwargs):
-            raise SystemExit
+    class Mortal(type(make_loop().estimator)):
+        dying = True
 
-    settings = make_loop().estimator.get_params(deep=False)
-    loop = make_loop(checkpoint=tmp_path)
-    session = loop.start(X)
-    asked = session.ask()
-    session._trainer._fresh = lambda: Dying(**{k: v for k, v in settings.items() if not k.startswith("_")})
+        def fit_loop(self, *args, **kwargs):
+            if Mortal.dying:
+                raise SystemExit
+            return super().fit_loop(*args, **kwargs)
+
+    def mortal_loop():
+        params = make_loop().estimator.get_params(deep=False)
+        net = Mortal(**{name: value for name, value in params.items() if not name.startswith("_")})
+        return make_loop(checkpoint=tmp_path).set_params(estimator=net)
+
+    session = mortal_loop().start(X)
     with pytest.raises(SystemExit):
-        session.tell(y[asked])
-    resumed = make_loop(checkpoint=tmp_path)
+        session.tell(y[session.ask()])
+    Mortal.dying = False
+    resumed = mortal_loop()
     session = resumed.start(X)
     assert session.state.phase == "train"
     session.run(lambda indices, samples: y[indices])

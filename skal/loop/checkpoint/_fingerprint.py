@@ -18,18 +18,16 @@ from skal._core.containers import n_rows, take_rows
 
 __all__ = ["describe_params", "fingerprint_data"]
 
-_HASHED_BYTES = 2**28  # larger data are recognised by a sample of their rows
-_SAMPLED_ROWS = 1000
 # what changes how a run is shown, or how fast it is, but not its result
 _NOT_COMPARED = {"callbacks", "checkpoint", "progress"}
 _NOWHERE_COMPARED = {"verbose", "n_jobs"}
 
 
-def fingerprint_data(X: Any) -> dict[str, Any]:
+def fingerprint_data(X: Any, *, max_bytes: int = 2**28, n_sampled: int = 1000) -> dict[str, Any]:
     """Type, shape and a hash of the content.
 
-    More than 256 MiB are known by 1,000 rows spread evenly. A Dataset's items may change from one reading to the next,
-    so that only its length counts.
+    More than ``max_bytes`` are recognised by ``n_sampled`` rows spread evenly. A Dataset's items may change from one
+    reading to the next, so that only its length counts.
 
     Examples
     --------
@@ -42,9 +40,9 @@ def fingerprint_data(X: Any) -> dict[str, Any]:
         return {"type": type(X).__name__, "length": n_rows(X)}
     shape = [int(n) for n in X.shape] if hasattr(X, "shape") else [len(X)]
     size = int(np.sum(X.memory_usage()) if hasattr(X, "iloc") else getattr(X, "nbytes", 0))
-    sampled = size > _HASHED_BYTES
+    sampled = size > max_bytes
     if sampled:
-        X = take_rows(X, np.unique(np.linspace(0, shape[0] - 1, _SAMPLED_ROWS).astype(np.int64)))
+        X = take_rows(X, np.unique(np.linspace(0, shape[0] - 1, n_sampled).astype(np.int64)))
     return {"shape": shape, "sampled": sampled, "sha256": _hash(X)}
 
 
@@ -74,10 +72,9 @@ def _parts(X: Any) -> Any:
     yield str(array.tolist()).encode() if array.dtype.kind == "O" else np.ascontiguousarray(array).tobytes()
 
 
-def describe_params(estimator: Any) -> dict[str, str]:
-    """Every parameter that bears on the result, at every depth, as text that is the same in another process."""
-    params = _compared(estimator.get_params(deep=True))
-    return {name: describe(value) for name, value in params.items() if name not in _NOT_COMPARED}
+def describe_params(params: dict[str, Any]) -> dict[str, str]:
+    """The parameters of a loop that bear on its result, as text that is the same in another process."""
+    return {name: describe(value) for name, value in _compared(params).items() if name not in _NOT_COMPARED}
 
 
 def _compared(params: dict[str, Any]) -> dict[str, Any]:

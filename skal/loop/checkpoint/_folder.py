@@ -11,25 +11,26 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 
 from skal._version import __version__
-from skal.exceptions import CheckpointError
-from skal.loop._tree import join, split
+from skal.exceptions import CheckpointError, shorten
 
-__all__ = ["Checkpoint"]
+__all__ = ["CheckpointFolder", "extract_tensors", "insert_tensors"]
 
 _MANIFEST = "manifest.json"
-_OWN = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
+_OUR_FILES = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
 _FORMAT = 1
-_FIRST = "000001-"
+_OF_FIRST_SAVE = "000001-"
 
 
-class Checkpoint:
+class CheckpointFolder:
     """The folder.
 
     Parameters
@@ -41,8 +42,8 @@ class Checkpoint:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Checkpoint(folder).save({"round": 1}, {"weight": torch.ones(2)})
-    ...     Checkpoint(folder).load()
+    ...     CheckpointFolder(folder).save({"round": 1}, {"weight": torch.ones(2)})
+    ...     CheckpointFolder(folder).load()
     ({'round': 1}, {'weight': tensor([1., 1.])})
     """
 
@@ -61,51 +62,48 @@ class Checkpoint:
         content = {part: self._read(file) for part, file in self._files.items()}
         network = None
         if "network.json" in content:
-            network = join(json.loads(content["network.json"]), load(content["network.safetensors"]))
-        return join(json.loads(content["state.json"]), {}), network
+            network = insert_tensors(json.loads(content["network.json"]), load(content["network.safetensors"]))
+        return insert_tensors(json.loads(content["state.json"]), {}), network
 
     def save(self, state: Any, network: Any = None) -> None:
         """Write a state; the network only if it has changed (None keeps the last one)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = self._number + 1
-        content = {"state.json": _to_json(split(state, {}))}
+        content = {"state.json": json.dumps(extract_tensors(state, {})).encode()}
         if network is not None:
             tensors: dict[str, torch.Tensor] = {}
-            content["network.json"] = _to_json(split(network, tensors))
+            content["network.json"] = json.dumps(extract_tensors(network, tensors)).encode()
             content["network.safetensors"] = save(tensors)
         files = self._files | {part: self._write(number, part, data) for part, data in content.items()}
         manifest = {"format": _FORMAT, "skal": __version__, "number": number, "files": files}
         manifest["digest"] = _digest(manifest)
         new = self.folder / f"{_MANIFEST}.new"
-        _write_through(new, json.dumps(manifest, indent=1).encode())
-        _flush_folder(self.folder)  # the files named must be there before the manifest that names them
+        _write_synced(new, json.dumps(manifest, indent=1).encode())
+        _sync_folder(self.folder)  # the files named must be there before the manifest that names them
         os.replace(new, self.folder / _MANIFEST)
         self._number = number  # not before: without a manifest there are files of number 1 alone
-        _flush_folder(self.folder)
+        _sync_folder(self.folder)
         self._files = files
         self._remove_leftovers()
 
     def _check_fresh(self) -> None:
         """Without a manifest there can be what a first save, broken off, has left: anything later had a manifest."""
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        if any(_OWN.fullmatch(name) and not name.startswith((_FIRST, _MANIFEST)) for name in names):
-            raise CheckpointError(self._damaged(_MANIFEST, "it is not there, but states of a run are"))
+        if any(_OUR_FILES.fullmatch(name) and not name.startswith((_OF_FIRST_SAVE, _MANIFEST)) for name in names):
+            raise self._damaged(_MANIFEST, "it is not there, but states of a run are")
 
     def _write(self, number: int, part: str, data: bytes) -> dict[str, Any]:
         name = f"{number:06d}-{part}"
-        _write_through(self.folder / name, data)
+        _write_synced(self.folder / name, data)
         return {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def _read(self, file: dict[str, Any]) -> bytes:
-        path = self.folder / file["name"]
         try:
-            data = path.read_bytes()
+            data = (self.folder / file["name"]).read_bytes()
         except OSError as error:
-            raise CheckpointError(self._damaged(file["name"], f"it cannot be read ({error})")) from error
-        if len(data) != file["bytes"]:
-            raise CheckpointError(self._damaged(file["name"], f"it has {len(data)} bytes, not {file['bytes']}"))
+            raise self._damaged(file["name"], f"it cannot be read ({error})") from error
         if hashlib.sha256(data).hexdigest() != file["sha256"]:
-            raise CheckpointError(self._damaged(file["name"], "its content is not what was written"))
+            raise self._damaged(file["name"], f"its {len(data)} bytes are not the {file['bytes']} that were written")
         return data
 
     def _read_manifest(self) -> dict[str, Any]:
@@ -114,18 +112,18 @@ class Checkpoint:
             digest, version = manifest.pop("digest"), manifest["format"]
             names = [file["name"] for file in manifest["files"].values()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(self._damaged(_MANIFEST, "it is not a whole manifest")) from error
+            raise self._damaged(_MANIFEST, "it is not a whole manifest") from error
         if version != _FORMAT:
             raise CheckpointError(
                 f"The checkpoint in {self.folder} must be of format {_FORMAT}. Got {version!r} instead. It was written "
                 f"by skal {manifest.get('skal')}: use that, or start again in another folder."
             )
-        if digest != _digest(manifest) or not all(_OWN.fullmatch(name) for name in names):
-            raise CheckpointError(self._damaged(_MANIFEST, "its content is not what was written"))
+        if digest != _digest(manifest) or not all(_OUR_FILES.fullmatch(name) for name in names):
+            raise self._damaged(_MANIFEST, "its content is not what was written")
         return manifest
 
-    def _damaged(self, name: str, what: str) -> str:
-        return (
+    def _damaged(self, name: str, what: str) -> CheckpointError:
+        return CheckpointError(
             f"The checkpoint in {self.folder} must be as it was written. Got a damaged file {name}: {what}. "
             "Restore the folder from a copy, or delete it to start again."
         )
@@ -133,26 +131,22 @@ class Checkpoint:
     def _remove_leftovers(self) -> None:
         current = {file["name"] for file in self._files.values()}
         for path in self.folder.iterdir():
-            if _OWN.fullmatch(path.name) and path.name not in current:
+            if _OUR_FILES.fullmatch(path.name) and path.name not in current:
                 path.unlink(missing_ok=True)
-
-
-def _to_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
 
 
 def _digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _flush_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     if os.name != "posix":
         return  # a folder cannot be opened there
     descriptor = os.open(folder, os.O_RDONLY)
@@ -160,3 +154,55 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def extract_tensors(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The tree with its tensors moved to ``tensors`` and everything else in types that JSON has.
+
+    Examples
+    --------
+    >>> tensors = {}
+    >>> skeleton = extract_tensors({"betas": (0.9, 0.99), 0: torch.ones(2)}, tensors)
+    >>> insert_tensors(skeleton, tensors)
+    {'betas': (0.9, 0.99), 0: tensor([1., 1.])}
+    """
+    if isinstance(tree, torch.Tensor):
+        key = str(len(tensors))
+        # a copy of its own: safetensors refuses tensors that share memory, as tied weights do
+        tensors[key] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"__tensor__": key}
+    if isinstance(tree, np.ndarray) and tree.dtype.kind in "iufbU":
+        return {"__array__": tree.tolist(), "dtype": tree.dtype.str}
+    if isinstance(tree, np.generic):
+        return tree.item()
+    if isinstance(tree, Mapping):
+        if all(isinstance(key, str) and not key.startswith("__") for key in tree):
+            return {key: extract_tensors(value, tensors) for key, value in tree.items()}
+        return {"__dict__": [[extract_tensors(part, tensors) for part in item] for item in tree.items()]}
+    if isinstance(tree, tuple):
+        return {"__tuple__": [extract_tensors(value, tensors) for value in tree]}
+    if isinstance(tree, list):
+        return [extract_tensors(value, tensors) for value in tree]
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    raise CheckpointError(
+        f"A checkpoint must hold numbers, strings and tensors alone. Got a {type(tree).__name__} ({shorten(tree)}) in "
+        "the state of the network, its optimizer or the strategy. Leave it out of the state, or run without checkpoint."
+    )
+
+
+def insert_tensors(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The reverse of :func:`extract_tensors`."""
+    if isinstance(skeleton, list):
+        return [insert_tensors(value, tensors) for value in skeleton]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    if "__tensor__" in skeleton:
+        return tensors[skeleton["__tensor__"]]
+    if "__array__" in skeleton:
+        return np.array(skeleton["__array__"], dtype=skeleton["dtype"])
+    if "__dict__" in skeleton:
+        return dict(insert_tensors(item, tensors) for item in skeleton["__dict__"])
+    if "__tuple__" in skeleton:
+        return tuple(insert_tensors(value, tensors) for value in skeleton["__tuple__"])
+    return {key: insert_tensors(value, tensors) for key, value in skeleton.items()}

@@ -1,12 +1,14 @@
-"""One round's training: which rows an estimator gets, in what form, and whether it starts anew."""
+"""What a loop must know of an estimator: its network, how to train it in a round, and what its outputs mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
@@ -14,21 +16,24 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
+from skal._core.outputs import needs_softmax
 from skal.context import unwrap_estimator
+from skal.loop._labels import expand_proba
 
 __all__ = [
+    "Predictor",
+    "final_network",
     "fit_transformers",
-    "fresh_estimator",
-    "goes_on",
     "has_network",
-    "inputs",
-    "own_network",
+    "is_warm_started",
+    "prediction_input",
     "training_data",
+    "unfitted_copy",
     "uses_unlabelled",
 ]
 
 
-def _levels(estimator: Any) -> Iterator[Any]:
+def _nested(estimator: Any) -> Iterator[Any]:
     """The estimator, and what is inside it: the last step of a Pipeline, the estimator of a wrapper."""
     while estimator is not None:
         yield estimator
@@ -47,7 +52,7 @@ def uses_unlabelled(estimator: Any) -> bool:
     (True, False)
     """
     known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
-    return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _levels(estimator))
+    return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _nested(estimator))
 
 
 def has_network(estimator: Any) -> bool:
@@ -55,31 +60,31 @@ def has_network(estimator: Any) -> bool:
     return isinstance(unwrap_estimator(estimator)[0], NeuralNet)
 
 
-def own_network(estimator: Any) -> NeuralNet | None:
+def final_network(estimator: Any) -> NeuralNet | None:
     """The net that ``estimator.fit`` trains in place: the estimator itself, or the last step of a Pipeline."""
     while isinstance(estimator, Pipeline):
         estimator = estimator.steps[-1][1]
     return estimator if isinstance(estimator, NeuralNet) else None
 
 
-def goes_on(estimator: Any) -> bool:
-    """Whether an estimator other than a network is set to go on from fit to fit by a ``warm_start`` of its own."""
+def is_warm_started(estimator: Any) -> bool:
+    """Whether an estimator other than a network has a ``warm_start=True`` somewhere, so that fits depend on history."""
     params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-    return own_network(estimator) is None and any(
+    return final_network(estimator) is None and any(
         bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start"
     )
 
 
-def fresh_estimator(estimator: Any, *, warm_start: bool) -> Any:
-    """An unfitted copy; with ``warm_start`` its network will go on from fit to fit."""
+def unfitted_copy(estimator: Any, *, warm_start: bool) -> Any:
+    """A clone; with ``warm_start`` every ``fit`` of its network trains the weights of the last one further."""
     copy = clone(estimator)
-    net = own_network(copy)
+    net = final_network(copy)
     if net is not None:
         net.set_params(warm_start=warm_start)
     return copy
 
 
-class _Labelled(Dataset):
+class _RelabelledDataset(Dataset):
     """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
 
     def __init__(self, data: Dataset, rows: np.ndarray, codes: np.ndarray) -> None:
@@ -94,34 +99,31 @@ class _Labelled(Dataset):
         return dataset_input(self.data[int(self.rows[i])]), self.y[i]
 
 
-def inputs(X: Any) -> Any:
+def prediction_input(X: Any) -> Any:
     """Samples in a form that an estimator can predict on: skorch wants pairs, and torch memory that it may write to."""
     if isinstance(X, Dataset):
-        return _Labelled(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64))
+        return _RelabelledDataset(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64))
     return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
 
 
-def training_data(
-    estimator: Any, X: Any, n_samples: int, rows: np.ndarray, codes: np.ndarray
-) -> tuple[Any, np.ndarray]:
+def training_data(estimator: Any, X: Any, rows: np.ndarray, codes: np.ndarray) -> tuple[Any, np.ndarray]:
     """What to fit on: the labelled rows, or everything with −1 where there is no label if the estimator can use that.
 
     Parameters
     ----------
     estimator : classifier
     X : all samples
-    n_samples : int
     rows : (n,) positions of the labelled samples
     codes : (n,) their labels as numbers
     """
     if uses_unlabelled(estimator):
-        y = np.full(n_samples, -1, dtype=np.int64)
+        y = np.full(n_rows(X), -1, dtype=np.int64)
         y[rows] = codes
-        return (_Labelled(X, np.arange(n_samples), y) if isinstance(X, Dataset) else inputs(X)), y
+        return (_RelabelledDataset(X, np.arange(len(y)), y) if isinstance(X, Dataset) else prediction_input(X)), y
     # skorch leaves it to the user to give a binary cross-entropy the floats that it needs
     binary = isinstance(unwrap_estimator(estimator)[0], NeuralNetBinaryClassifier)
     y = codes.astype(np.float32) if binary else codes
-    return (_Labelled(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
+    return (_RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
 
 
 def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> Any:
@@ -132,3 +134,41 @@ def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> Any:
         estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
         estimator = estimator.steps[-1][1]
     return X
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
+
+    Attributes
+    ----------
+    estimator : fitted classifier
+    names : (m,) array
+        ``names[k]`` is the label that the estimator knows as k.
+    columns : (k,) int64 array
+        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output.
+    """
+
+    estimator: Any
+    names: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def classes(self) -> np.ndarray:
+        """(m,) sorted labels."""
+        return np.sort(self.names)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) labels."""
+        if (self.columns < len(self.names)).all():
+            codes = np.asarray(self.estimator.predict(prediction_input(X)))
+            return self.names[codes.reshape(-1).astype(np.int64)]
+        return self.classes[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, m) probabilities, in the order of ``classes``."""
+        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
+        net = final_network(self.estimator)
+        if net is not None and needs_softmax(net):
+            proba = softmax(proba, axis=1)
+        return expand_proba(proba, self.columns, self.names, self.classes)

@@ -1,0 +1,173 @@
+"""The parameters of one run: checked at its start, fixed until its end."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
+from skal.loop._estimators import final_network, has_network, is_warm_started, uses_unlabelled
+from skal.loop._state import LoopState
+from skal.validation import check_choice, check_integer, check_real, check_seed
+
+if TYPE_CHECKING:
+    from skal.loop._classifier import ActiveLearningClassifier
+
+__all__ = ["LoopConfig"]
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """What a run was started with; making one checks it.
+
+    The fields are those of :class:`~skal.loop.ActiveLearningClassifier`, and
+
+    Attributes
+    ----------
+    owner : str
+        Name of the classifier's class, for messages.
+    n_samples : int
+    """
+
+    owner: str
+    n_samples: int
+    estimator: Any
+    query_strategy: Any
+    n_initial: int
+    initial: Any
+    query_size: int
+    n_rounds: int | None
+    budget: int | None
+    target_score: float | None
+    validation_fraction: float
+    scoring: Any
+    classes: Any
+    reinitialize: bool
+    callbacks: Any
+    checkpoint: Any
+    progress: bool
+    verbose: int
+    random_state: Any
+
+    @classmethod
+    def from_classifier(cls, classifier: ActiveLearningClassifier, n_samples: int) -> LoopConfig:
+        """The classifier's parameters as they are now."""
+        params, names = classifier.get_params(deep=False), {field.name for field in fields(cls)}
+        own = {name: value for name, value in params.items() if name in names}
+        return cls(owner=type(classifier).__name__, n_samples=n_samples, **own)
+
+    def __post_init__(self) -> None:
+        owner = self.owner
+        if not callable(self.query_strategy):
+            remedy = "Pass for example skal.strategies.entropy."
+            raise InvalidTypeError.for_parameter(owner, "query_strategy", "callable", self.query_strategy, remedy)
+        check_integer(owner, "n_initial", self.n_initial, 0)
+        check_integer(owner, "query_size", self.query_size, 1)
+        check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
+        check_integer(owner, "budget", self.budget, 1, optional=True)
+        self._check_initial()
+        if self.target_score is not None:
+            check_real(owner, "target_score", self.target_score)
+            check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
+        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
+        if not isinstance(self.verbose, bool):
+            check_integer(owner, "verbose", self.verbose, 0)
+        callbacks = () if self.callbacks is None else self.callbacks
+        if not isinstance(callbacks, (list, tuple)) or not all(callable(callback) for callback in callbacks):
+            expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
+            raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
+        self._check_checkpoint()
+        check_seed(owner, self.random_state)
+
+    @property
+    def given_positions(self) -> np.ndarray | None:
+        """The user's own initial samples."""
+        return None if isinstance(self.initial, str) else np.asarray(self.initial).astype(np.int64)
+
+    @property
+    def initial_size(self) -> int:
+        """Samples in round 0."""
+        return self.n_initial if isinstance(self.initial, str) else len(self.initial)
+
+    @property
+    def network(self) -> bool:
+        """Whether a network does the work."""
+        return has_network(self.estimator)
+
+    @property
+    def no_label(self) -> int | None:
+        """The number that stands for "no label", if there is one."""
+        return -1 if uses_unlabelled(self.estimator) else None
+
+    def planned_labels(self) -> int:
+        """How many labels a run will have in the end, unless something stops it earlier; warns of more than exist."""
+        if self.budget is None and self.n_rounds is None:
+            return self.n_samples
+        planned = self.budget if self.budget is not None else self.initial_size + (self.n_rounds or 0) * self.query_size
+        if planned > self.n_samples:
+            source = "n_initial + n_rounds * query_size = " if self.budget is None else "budget="
+            warnings.warn(
+                f"{source}{planned} exceeds the {self.n_samples} samples; all of them will be labelled. "
+                "Use n_rounds=None without a budget to label everything without this warning.",
+                BudgetWarning,
+                stacklevel=5,  # the caller of fit or start
+            )
+        return min(planned, self.n_samples)
+
+    def next_batch_size(self, state: LoopState, n_pool: int) -> int:
+        """How many samples to ask for."""
+        size = self.initial_size if state.round == 0 else self.query_size
+        left = n_pool if self.budget is None else self.budget - len(state.labelled)
+        return max(0, min(size, left, n_pool))
+
+    def stop_reason(self, state: LoopState) -> str | None:
+        """Why the loop ends after the last round of the history, or None; a budget replaces ``n_rounds``."""
+        row = state.history[-1]
+        if self.target_score is not None and row["valid_score"] is not None and row["valid_score"] >= self.target_score:
+            return "target score"
+        if self.budget is not None and len(state.labelled) >= self.budget:
+            return "budget"
+        if self.budget is None and self.n_rounds is not None and row["round"] >= self.n_rounds:
+            return "budget"
+        return "pool exhausted" if len(state.pool(self.n_samples)) == 0 else None
+
+    def _check_initial(self) -> None:
+        if isinstance(self.initial, str):
+            check_choice(self.owner, "initial", self.initial, ["random", "stratified"])
+            if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
+                expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
+                raise InvalidParameterError.for_parameter(
+                    self.owner, "n_initial", expected, 0, "Pass n_initial=1 or more."
+                )
+            return
+        array = np.asarray(self.initial)
+        flat = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
+        if not flat or array.min() < 0 or array.max() >= self.n_samples or len(np.unique(array)) != len(array):
+            expected = f"'random', 'stratified' or distinct positions in 0 … {self.n_samples - 1}"
+            remedy = "Pass a flat, non-empty array of integers without duplicates."
+        elif self.budget is not None and len(array) > self.budget:
+            expected = f"at most {self.budget} positions, as many as the 'budget'"
+            remedy = f"Raise the budget to {len(array)} or more, or give fewer positions."
+        else:
+            return
+        raise InvalidParameterError.for_parameter(self.owner, "initial", expected, array.tolist(), remedy)
+
+    def _check_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            return
+        expected = "the path of a folder, or None"
+        if not isinstance(self.checkpoint, (str, os.PathLike)):
+            raise InvalidTypeError.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, "Name a folder.")
+        if Path(self.checkpoint).exists() and not Path(self.checkpoint).is_dir():
+            remedy = "Name another folder: there is a file of that name."
+            raise InvalidParameterError.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, remedy)
+        if is_warm_started(self.estimator):
+            raise InvalidParameterError(
+                "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "
+                "Got a warm_start=True outside a network. Set warm_start=False, or run without checkpoint."
+            )

@@ -1,0 +1,126 @@
+"""Which samples a round asks for: the initial ones, then the strategy's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+
+from skal._core.containers import take_rows
+from skal.exceptions import InvalidParameterError, NoLabelledDataError
+from skal.learners import ActiveLearner
+from skal.loop._config import LoopConfig
+from skal.loop._labels import encode
+from skal.loop._seeding import seed_for, seed_strategy, seedable_parts, seeded
+from skal.loop._state import LoopState
+from skal.loop._trainer import Trainer
+
+__all__ = ["Selector", "draw_stratified"]
+
+
+class Selector:
+    """Selects the samples of one run.
+
+    Parameters
+    ----------
+    config : LoopConfig
+    X : all samples
+    read_all_labels : callable or None
+        Gives the labels of all samples, for a stratified start.
+
+    Attributes
+    ----------
+    strategy : callable
+        A copy of the user's, with what it learns from round to round.
+    """
+
+    def __init__(self, config: LoopConfig, X: Any, read_all_labels: Callable[[], list[Any]] | None) -> None:
+        self.config = config
+        self.X = X
+        self.read_all_labels = read_all_labels
+        strategy = config.query_strategy
+        self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
+        self._seedable = seedable_parts(self.strategy)
+
+    def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
+        """Positions in X of this round's samples, and the strategy's metrics."""
+        pool = state.pool(self.config.n_samples)
+        size = self.config.next_batch_size(state, len(pool))
+        if trainer.estimator is not None:
+            return self._query(state, trainer, pool, size)
+        seed, given = seed_for(state.seed, state.round, "start"), self.config.given_positions
+        if state.round == 0 and given is not None:
+            return given, None
+        if state.round == 0 and self.config.initial == "stratified":
+            return draw_stratified(self._all_labels(), size, seed), None
+        return np.random.default_rng(seed).choice(pool, size=size, replace=False), None
+
+    def _query(
+        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
+    ) -> tuple[np.ndarray, list[Any] | None]:
+        learner = ActiveLearner(trainer.estimator, self.strategy)
+        if trainer.predictor is not None:
+            rows = state.rows(heldout=False)  # a strategy is part of the training: held-out labels are none of its
+            learner.X_training = take_rows(self.X, np.array(state.labelled)[rows])
+            learner.y_training = encode(state.label_array()[rows], trainer.predictor.names)  # type: ignore
+        with seeded(seed_for(state.seed, state.round, "query")):
+            seed_strategy(self._seedable, state.seed, state.round)
+            positions, _, metrics = learner.query(take_rows(self.X, pool), n_instances=size, return_metrics=True)
+        return pool[positions], _as_numbers(metrics)
+
+    def _all_labels(self) -> list[Any]:
+        if self.read_all_labels is None:
+            raise InvalidParameterError(
+                "A stratified start reads all labels, so y must be given. Got no y instead. Use initial='random', or "
+                "give the positions of the first samples."
+            )
+        return self.read_all_labels()
+
+
+def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
+    """``size`` positions, every class at least once if there is room, otherwise in proportion to its frequency.
+
+    Parameters
+    ----------
+    labels : list
+        Of all samples, None where there is no label.
+    size : int
+    seed : int
+
+    Examples
+    --------
+    >>> labels = ["a"] * 90 + ["b"] * 9 + ["c"]
+    >>> [labels[i] for i in sorted(draw_stratified(labels, 10, seed=0))]
+    ['a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'b', 'c']
+    """
+    known = np.array([i for i, label in enumerate(labels) if label is not None], dtype=np.int64)
+    if len(known) == 0:
+        raise NoLabelledDataError(
+            "The y given to a stratified start must hold labels. Got none instead. Pass y, or use initial='random'."
+        )
+    generator = np.random.default_rng(seed)
+    _, codes, counts = np.unique(np.array([labels[i] for i in known]), return_inverse=True, return_counts=True)
+    size = min(size, len(known))
+    taken = np.zeros(len(counts), dtype=int)
+    for _ in range(size):
+        # the class that lacks most; one that has none yet goes first, a rare one before a frequent one
+        lacking = counts * size / counts.sum() - taken + np.where(taken == 0, size * (2 - counts / counts.sum()), 0)
+        taken[np.argmax(np.where(taken < counts, lacking, -np.inf))] += 1
+    rows = [generator.choice(np.flatnonzero(codes == k), size=n, replace=False) for k, n in enumerate(taken)]
+    return known[generator.permutation(np.concatenate(rows))]
+
+
+def _as_numbers(metrics: Any) -> list[Any] | None:
+    """A strategy's metrics as a list, None if they are not numbers."""
+    if metrics is None:
+        return None
+    values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1).tolist()
+    try:
+        json.dumps(values)
+    except TypeError:
+        return None
+    return values
