@@ -1,4 +1,7 @@
-"""Query strategies: validate once, then one hook per algorithm."""
+"""Query strategies: validate once, then one hook per algorithm.
+
+``Passes`` and ``QueryCost`` are what a strategy forecasts its cost in.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, NonFiniteError
 from skal.validation import check_integer, check_n_jobs, check_seed, make_generator, parse_memory
 
-__all__ = ["QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
+__all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
 
 class QueryStrategy(BaseEstimator, metaclass=ABCMeta):

@@ -35,7 +35,7 @@ from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.validation import parse_memory
 
-__all__ = ["QueryContext"]
+__all__ = ["LastLayer", "Network", "QueryContext", "Samples", "TangentEngine"]
 
 Result = TypeVar("Result")
 

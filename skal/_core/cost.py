@@ -30,7 +30,7 @@ class Passes:
 
     Examples
     --------
-    >>> from skal._core.cost import Passes
+    >>> from skal.base import Passes
     >>> Passes(forward=1000, backward=1000) + Passes(labelled_forward=50)
     Passes(forward=1000, backward=1000, labelled_forward=50, labelled_backward=0)
     """

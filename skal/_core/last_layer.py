@@ -31,6 +31,14 @@ class LastLayer:
     gives_logits : bool
         Whether its output is the network's output, up to a softmax or logarithm: then the gradient of the loss with
         respect to its weight is ``(softmax(f) - onehot) ⊗ input``.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.context import QueryContext
+    >>> last = QueryContext(*make_learner()).last_layer
+    >>> last.width, last.gives_logits
+    (16, True)
     """
 
     name: str

@@ -47,6 +47,14 @@ class TangentEngine:
         Run the network's passes in this lower precision; None is off, whatever context the caller is in.
     owner : str
         Who is asking, for messages.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.context import QueryContext
+    >>> engine = QueryContext(*make_learner()).engine()
+    >>> engine.n_classes, engine.batch_size
+    (4, 256)
     """
 
     def __init__(
