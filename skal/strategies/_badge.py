@@ -157,7 +157,15 @@ def residuals(logits: Tensor) -> Tensor:
 
 
 def kmeans_plus_plus(
-    q: Tensor, phi: Tensor, n_instances: int, generator: np.random.Generator, mass: Tensor | None = None
+    q: Tensor,
+    phi: Tensor,
+    n_instances: int,
+    generator: np.random.Generator,
+    mass: Tensor | None = None,
+    *,
+    refresh: int = _REFRESH,
+    n_proposals: int = _PROPOSALS,
+    block: int = _BLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
     """D² sampling of the rows of ``q ⊗ φ``, which are never written out.
 
@@ -173,6 +181,12 @@ def kmeans_plus_plus(
     generator : numpy Generator
     mass : (N,) tensor, optional
         How often each row counts; None is once.
+    refresh : int
+        All bounds are brought up to date once this many rows have been chosen that they do not take into account.
+    n_proposals : int
+        How many rows are proposed at once.
+    block : int
+        How many bounds are brought up to date at once.
 
     Returns
     -------
@@ -195,12 +209,12 @@ def kmeans_plus_plus(
     known = 0  # how many of the chosen all bounds take into account
     while len(picked) < n_instances:
         bound[best] = free[best] = 0
-        if known == 0 or len(picked) - known >= _REFRESH:
-            known = _refresh(bound, q, phi, norms, picked, known)
-        proposal = _propose(bound, free, mass, q, phi, norms, picked[known:], generator)
+        if known == 0 or len(picked) - known >= refresh:
+            known = _refresh(bound, q, phi, norms, picked, known, block)
+        proposal = _propose(bound, free, mass, q, phi, norms, picked[known:], generator.random((2, n_proposals)))
         if proposal is None:
-            known = _refresh(bound, q, phi, norms, picked, known)
-            proposal = _propose(bound, free, mass, q, phi, norms, [], generator)
+            known = _refresh(bound, q, phi, norms, picked, known, block)
+            proposal = _propose(bound, free, mass, q, phi, norms, [], generator.random((2, n_proposals)))
         assert proposal is not None  # bounds that are up to date are always accepted
         best, square = proposal
         picked.append(best)
@@ -226,11 +240,11 @@ def _squares(q: Tensor, phi: Tensor, norms: Tensor, rows: Any, others: list[int]
     return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
 
 
-def _refresh(bound: Tensor, q: Tensor, phi: Tensor, norms: Tensor, picked: list[int], known: int) -> int:
+def _refresh(bound: Tensor, q: Tensor, phi: Tensor, norms: Tensor, picked: list[int], known: int, block: int) -> int:
     """Bring all bounds up to date, in place; returns how many of the chosen they now take into account."""
     if known < len(picked):
-        for start in range(0, len(bound), _BLOCK):
-            rows = slice(start, start + _BLOCK)
+        for start in range(0, len(bound), block):
+            rows = slice(start, start + block)
             new = _squares(q, phi, norms, rows, picked[known:]).amin(dim=1)
             bound[rows] = torch.minimum(bound[rows], new)
     return len(picked)
@@ -244,10 +258,10 @@ def _propose(
     phi: Tensor,
     norms: Tensor,
     unknown: list[int],
-    generator: np.random.Generator,
+    uniform: np.ndarray,
 ) -> tuple[int, Tensor] | None:
-    """Some proposals at once: the first that is accepted, with its squared distance, or None."""
-    draws, chances = torch.as_tensor(generator.random((2, _PROPOSALS)), dtype=bound.dtype).to(bound.device)
+    """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
+    draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
     total = bound.sum()
     weights = mass * torch.where(total > 0, bound, free)  # everything coincides: uniform among the rest
     index = _draw(weights, draws)

@@ -145,7 +145,11 @@ def _exact(tensor: Tensor) -> torch.dtype:
 
 
 def furthest_first(
-    points: Tensor, centres: Iterator[Tensor], n_instances: int, block_bytes: int = _BLOCK_BYTES
+    points: Tensor,
+    centres: Iterator[Tensor],
+    n_instances: int,
+    block_bytes: int = _BLOCK_BYTES,
+    first_look: int = _FIRST_LOOK,
 ) -> tuple[np.ndarray, np.ndarray]:
     """K-centre greedy.
 
@@ -158,6 +162,8 @@ def furthest_first(
     n_instances : int
     block_bytes : int
         Of the distances that are computed at once.
+    first_look : int
+        How many points are brought up to date at first, when the furthest is looked for.
 
     Returns
     -------
@@ -183,7 +189,7 @@ def furthest_first(
     squares: list[Tensor] = []
     for number in range(n_instances):
         if number or any_centre:
-            best = _furthest(nearest, known, points, norms, chosen[:number], block_bytes)
+            best = _furthest(nearest, known, points, norms, chosen[:number], block_bytes, first_look)
         else:
             best = int(norms.argmin())
         picked.append(best)
@@ -194,13 +200,14 @@ def furthest_first(
     return np.array(picked), distances.double().cpu().numpy()
 
 
-def _furthest(nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor, block_bytes: int) -> int:
+def _furthest(
+    nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor, block_bytes: int, size: int
+) -> int:
     """The point furthest from all centres, when ``nearest`` may still ignore some of the chosen ones.
 
     A distance to the nearest centre can only shrink, so that an old one is a bound: only points at the top of the
-    list are brought up to date, until the first of them is.
+    list are brought up to date, ``size`` of them and then more, until the first of them is.
     """
-    size = _FIRST_LOOK
     while True:
         best = int(nearest.argmax())
         if int(known[best]) == len(chosen):

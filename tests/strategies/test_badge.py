@@ -7,7 +7,6 @@ from scipy.stats import chisquare
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-import skal.strategies._badge as badge_module
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import BADGE, badge
@@ -71,9 +70,7 @@ def test_residuals_are_softmax_minus_one_hot_even_where_the_network_is_certain()
 
 
 @pytest.mark.parametrize(("refresh", "proposals"), [(16, 8), (16, 1), (1, 1)])
-def test_second_and_third_choice_follow_the_d2_law(refresh, proposals, monkeypatch):
-    monkeypatch.setattr(badge_module, "_REFRESH", refresh)
-    monkeypatch.setattr(badge_module, "_PROPOSALS", proposals)
+def test_second_and_third_choice_follow_the_d2_law(refresh, proposals):
     q, phi = factors(6)
     g = torch.einsum("nc,nd->ncd", q, phi).flatten(1).numpy()
     squares = ((g[:, None] - g[None]) ** 2).sum(axis=2)
@@ -86,7 +83,7 @@ def test_second_and_third_choice_follow_the_d2_law(refresh, proposals, monkeypat
     n = 3000
     rng, counts = generator(), np.zeros((6, 6))
     for _ in range(n):
-        picked, _ = kmeans_plus_plus(q, phi, 3, rng)
+        picked, _ = kmeans_plus_plus(q, phi, 3, rng, refresh=refresh, n_proposals=proposals)
         assert picked[0] == first
         counts[picked[1], picked[2]] += 1
     possible = expected > 0
@@ -145,11 +142,10 @@ def test_draws_never_fall_on_a_weight_of_zero():
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
-def test_long_batches_keep_the_distances_right(block, monkeypatch):
-    monkeypatch.setattr(badge_module, "_BLOCK", block)
+def test_long_batches_keep_the_distances_right(block):
     q, phi = factors(60)
     g = torch.einsum("nc,nd->ncd", q, phi).flatten(1).numpy()
-    picked, squares = kmeans_plus_plus(q, phi, 60, generator())
+    picked, squares = kmeans_plus_plus(q, phi, 60, generator(), block=block)
     assert sorted(picked) == list(range(60))
     for k in range(1, 60):
         np.testing.assert_allclose(squares[k], ((g[picked[:k]] - g[picked[k]]) ** 2).sum(axis=1).min(), rtol=1e-9)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-import skal.strategies._coreset as coreset_module
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import CoreSet, coreset
@@ -75,13 +74,12 @@ def test_equals_brute_force_on_the_last_layers_input(kind):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("first_look", [1, 2, 32])
-def test_lazy_distances_choose_as_brute_force_does(seed, first_look, monkeypatch):
-    monkeypatch.setattr(coreset_module, "_FIRST_LOOK", first_look)
+def test_lazy_distances_choose_as_brute_force_does(seed, first_look):
     rng = np.random.default_rng(seed)
     points = rng.normal(size=(60, 3)) * rng.exponential(size=(60, 1))
     centres = rng.normal(size=(4, 3))
     blocks = iter([torch.as_tensor(centres[:3]), torch.as_tensor(centres[3:])])
-    indices, metrics = furthest_first(torch.as_tensor(points), blocks, 60)
+    indices, metrics = furthest_first(torch.as_tensor(points), blocks, 60, first_look=first_look)
     picked, distances = furthest_first_by_hand(points, centres, 60)
     assert indices.tolist() == picked
     np.testing.assert_allclose(metrics, distances, rtol=1e-6, atol=1e-9)

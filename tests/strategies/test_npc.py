@@ -90,15 +90,16 @@ def test_every_backend_finds_the_same_batch(backend):
     np.testing.assert_allclose(metrics, values, rtol=1e-6)
 
 
-def test_n_candidates_is_the_pool_size_or_a_thousand(monkeypatch):
-    import skal.strategies._npc._strategy as module
+@pytest.mark.parametrize(("n_pool", "n_candidates"), [(50, 50), (1200, 1000)])
+def test_n_candidates_is_the_pool_size_or_a_thousand(n_pool, n_candidates):
+    learner, X_pool = mlp(2, n_pool, hidden=(5,))
 
-    asked = []
-    monkeypatch.setattr(module, "draw_batches", lambda N, b, m, rng: asked.append(m) or draw_batches(N, b, 5, rng))
-    learner, X_pool = mlp(2, 1200, hidden=(5,))
-    for pool, given in [(X_pool[:50], None), (X_pool, None), (X_pool[:50], 7)]:
-        NPC(n_candidates=given, random_state=0).select(learner, pool, 2)
-    assert asked == [50, 1000, 7]
+    def draws(n_candidates):
+        generator = np.random.default_rng(0)
+        NPC(n_candidates=n_candidates, random_state=generator).select(learner, X_pool, 2)
+        return generator.bit_generator.state  # it tells how many batches have been drawn
+
+    assert draws(None) == draws(n_candidates) != draws(n_candidates + 1)
 
 
 @pytest.mark.parametrize("n_labelled", [0, 5])

@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 EPS = float(np.finfo(np.float64).eps)
-# bytes of b × b matrices that are tested at once
-_CHUNK_BYTES = 32 * 2**20
+# of the b × b matrices that are tested at once
+CHUNK_BYTES = 32 * 2**20
 
 
 def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.random.Generator) -> np.ndarray:
@@ -69,7 +69,12 @@ def joined(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batch: np.ndarr
 
 
 def pruned_search(
-    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float = -np.inf
+    K_LL: np.ndarray,
+    K_LU: np.ndarray,
+    K_UU: np.ndarray,
+    batches: np.ndarray,
+    bar: float = -np.inf,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> tuple[int, float]:
     """The first of the batches with the largest ``λ_min(K(L ∪ Q))``, and that value.
 
@@ -82,6 +87,8 @@ def pruned_search(
     bar : float
         Only batches above it count. It is raised to the rounding level ``(n + b) · eps · λ_max`` at least, below
         which an eigenvalue means nothing.
+    chunk_bytes : int
+        Of the matrices that are tested at once.
 
     Returns
     -------
@@ -105,14 +112,14 @@ def pruned_search(
     while position < m:
         # as many as have been seen: of these, about one beats the best of those
         stop = min(m, 2 * position + 1)
-        survivors = position + _passing(K_LL, K_LU, K_UU, batches[position:stop], bar)
+        survivors = position + _passing(K_LL, K_LU, K_UU, batches[position:stop], bar, chunk_bytes)
         while len(survivors):
             first, survivors = survivors[0], survivors[1:]
             value = smallest_eigenvalue(joined(K_LL, K_LU, K_UU, batches[first]))
             if value > bar:
                 best, bar = int(first), value
                 if len(survivors):
-                    survivors = survivors[_passing(K_LL, K_LU, K_UU, batches[survivors], bar)]
+                    survivors = survivors[_passing(K_LL, K_LU, K_UU, batches[survivors], bar, chunk_bytes)]
         position = stop
     return best, float(bar)
 
@@ -138,7 +145,9 @@ def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | 
     return solve_triangular(factor, K_LU, lower=True, check_finite=False)
 
 
-def _passing(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float) -> np.ndarray:
+def _passing(
+    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float, chunk_bytes: int
+) -> np.ndarray:
     """Positions of the batches above the bar, in order."""
     points, local = np.unique(batches, return_inverse=True)
     local = local.reshape(batches.shape)
@@ -147,18 +156,25 @@ def _passing(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.n
         return np.empty(0, dtype=np.int64)
     diagonal = K_UU.diagonal()[points] - bar - np.einsum("nu,nu->u", V, V)
     alive = np.flatnonzero((diagonal > 0)[local].all(axis=1))
-    passed = [rows[_factors(S)[1]] for rows, S in _schur_complements(V, K_UU, points, local, alive, -bar)]
+    complements = _schur_complements(V, K_UU, points, local, alive, -bar, chunk_bytes)
+    passed = [rows[_factors(S)[1]] for rows, S in complements]
     return np.concatenate([np.empty(0, dtype=np.int64), *passed])
 
 
 def _schur_complements(
-    V: np.ndarray, K_UU: np.ndarray, points: np.ndarray, local: np.ndarray, alive: np.ndarray, shift: float
+    V: np.ndarray,
+    K_UU: np.ndarray,
+    points: np.ndarray,
+    local: np.ndarray,
+    alive: np.ndarray,
+    shift: float,
+    chunk_bytes: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """``K_QQ + shift·I − V_Qᵀ V_Q`` of the batches ``alive``, some at a time: positions (c,) and (c, b, b) matrices."""
     b = local.shape[1]
     # one product for all points where it costs less than one for each batch
     shared = K_UU[np.ix_(points, points)] - V.T @ V if len(points) ** 2 <= len(alive) * b * b else None
-    step = max(1, _CHUNK_BYTES // (8 * b * (b if shared is not None else b + len(V))))
+    step = max(1, chunk_bytes // (8 * b * (b if shared is not None else b + len(V))))
     for start in range(0, len(alive), step):
         rows = alive[start : start + step]
         Q = local[rows]
@@ -234,7 +250,12 @@ def _best_point(M: np.ndarray, cross: np.ndarray, diagonal: np.ndarray, points: 
 
 
 def ridge_logdets(
-    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, ridge: float
+    K_LL: np.ndarray,
+    K_LU: np.ndarray,
+    K_UU: np.ndarray,
+    batches: np.ndarray,
+    ridge: float,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> np.ndarray:
     """``log det(K(L ∪ Q) + ρI) − log det(K_LL + ρI)`` of every batch: (m,) array.
 
@@ -252,8 +273,8 @@ def ridge_logdets(
     if V is None:
         raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
     result = np.full(len(batches), -np.inf)
-    everything = np.arange(len(batches))
-    for rows, S in _schur_complements(V, K_UU, points, local.reshape(batches.shape), everything, ridge):
+    local, everything = local.reshape(batches.shape), np.arange(len(batches))
+    for rows, S in _schur_complements(V, K_UU, points, local, everything, ridge, chunk_bytes):
         factors, good = _factors(S)
         logs = 2 * torch.diagonal(factors, dim1=1, dim2=2)[torch.from_numpy(good)].log().sum(1)
         result[rows[good]] = logs.numpy()
