@@ -36,7 +36,7 @@ class LastLayer:
     --------
     >>> from skal.checks import make_learner
     >>> from skal.context import QueryContext
-    >>> last = QueryContext(*make_learner()).last_layer
+    >>> last = QueryContext(*make_learner()).last_layer  # a LastLayer
     >>> last.width, last.gives_logits
     (16, True)
     """

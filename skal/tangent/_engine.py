@@ -52,7 +52,7 @@ class TangentEngine:
     --------
     >>> from skal.checks import make_learner
     >>> from skal.context import QueryContext
-    >>> engine = QueryContext(*make_learner()).engine()
+    >>> engine = QueryContext(*make_learner()).engine()  # a TangentEngine
     >>> engine.n_classes, engine.batch_size
     (4, 256)
     """
