@@ -12,7 +12,7 @@ check expects depends on what the strategy says about itself: see the attributes
 
 >>> from skal.checks import CHECKS
 >>> [check.__name__ for check in CHECKS][:2]
-['check_indices', 'check_scores']
+['check_called_once', 'check_convention']
 """
 
 from __future__ import annotations
@@ -58,41 +58,10 @@ from skal.checks._parameters import (
     check_seed,
 )
 from skal.checks._state import check_untouched
-from skal.checks._support import CheckFailure, make_learner
+from skal.checks._support import CheckFailure, expect, make_learner
 
-CHECKS = [
-    check_indices,
-    check_scores,
-    check_subset,
-    check_duplicates,
-    check_one_class,
-    check_convention,
-    check_called_once,
-    check_function,
-    check_parameters,
-    check_init,
-    check_invalid_parameters,
-    check_pickle,
-    check_seed,
-    check_untouched,
-    check_batch_size,
-    check_n_jobs,
-    check_pool_order,
-    check_train_mode,
-    check_containers,
-    check_multi_input,
-    check_pipeline,
-    check_search,
-    check_nll_loss,
-    check_empty_pool,
-    check_n_instances,
-    check_nonfinite_pool,
-    check_nonfinite_outputs,
-    check_not_fitted,
-    check_no_network,
-    check_probabilities,
-    check_no_labels,
-]
+# ruff: noqa: F401 (every check that is imported above is one of the list)
+CHECKS = [thing for name, thing in list(globals().items()) if name.startswith("check_")]
 
 __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check.__name__ for check in CHECKS)]
 
@@ -143,10 +112,8 @@ def check_strategy(strategy: Any, learner: Any = None, X_pool: Any = None) -> No
     >>> from skal.strategies import Margin
     >>> check_strategy(Margin())
     """
-    if (learner is None) != (X_pool is None):
-        raise CheckFailure(
-            "learner and X_pool must be given both or neither. Got only one of them. Pass the other too."
-        )
+    both = "learner and X_pool must be given both or neither. Got only one of them. Pass the other too."
+    expect((learner is None) == (X_pool is None), both)
     if learner is None:
         learner, X_pool = make_learner()
     failures = []

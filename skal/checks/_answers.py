@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import modAL.models
@@ -10,7 +11,7 @@ from sklearn.base import clone
 
 from skal._core.network import preserved_rng
 from skal.base import query_function
-from skal.checks._support import Outcome, expect, expect_close, expect_error, expect_valid, fresh, variant
+from skal.checks._support import answer, expect, expect_batch, expect_error, expect_same, fresh, variant
 from skal.compat.modal import expects_metrics
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
@@ -18,12 +19,9 @@ from skal.learners import ActiveLearner
 
 def check_indices(strategy: Any, learner: Any, X_pool: Any) -> None:
     """``n_instances`` distinct int64 positions with a metric each, for one, two, many and all samples."""
-    n_pool = len(X_pool)
-    for n_instances in (1, 2, n_pool // 2, n_pool):
-        indices, metrics = fresh(strategy).select(learner, X_pool, n_instances)
-        expect_valid(indices, metrics, n_instances, n_pool)
-    indices, metrics = fresh(strategy).select(learner, X_pool[:1], 1)
-    expect_valid(indices, metrics, 1, 1, "a pool of one sample")
+    for n_instances in (1, 2, len(X_pool) // 2, len(X_pool)):
+        expect_batch(strategy, learner, X_pool, n_instances)
+    expect_batch(strategy, learner, X_pool[:1], 1, "a pool of one sample")
 
 
 def check_scores(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -39,10 +37,8 @@ def check_scores(strategy: Any, learner: Any, X_pool: Any) -> None:
     expect(np.isfinite(scores).all(), "scores must be finite where everything is scored.")
     n_instances = len(X_pool) // 2
     indices, metrics = fresh(strategy).select(learner, X_pool, n_instances)
-    expect(
-        np.array_equal(metrics, scores[indices]),
-        "The metrics must be the scores of the chosen samples, as scores() gives them.",
-    )
+    same = np.array_equal(metrics, scores[indices])
+    expect(same, "The metrics must be the scores of the chosen samples, as scores() gives them.")
     expect((np.diff(metrics) <= 0).all(), f"The chosen samples must come best first. Got the scores {metrics}.")
     expect(
         metrics.min() >= np.delete(scores, indices).max(),
@@ -55,51 +51,35 @@ def check_subset(strategy: Any, learner: Any, X_pool: Any) -> None:
     if "subset" not in strategy.get_params(deep=False):
         return
     n_pool, subset = len(X_pool), len(X_pool) // 2
-    limited = fresh(strategy, subset=subset)
-    indices, metrics = limited.select(learner, X_pool, subset)
-    expect_valid(indices, metrics, subset, n_pool, f"subset={subset}")
+    indices, _ = expect_batch(strategy, learner, X_pool, subset, f"subset={subset}", subset=subset)
     if hasattr(strategy, "scores"):
-        scores = limited.scores(learner, X_pool)
+        scores = answer(strategy, learner, X_pool, subset=subset)
+        outside = int(np.isneginf(scores).sum())
         expect(
-            np.isneginf(scores).sum() == n_pool - subset,
-            f"With subset={subset} the other {n_pool - subset} samples must score -inf. "
-            f"Got -inf for {np.isneginf(scores).sum()}.",
+            outside == n_pool - subset,
+            f"With subset={subset} the other {n_pool - subset} samples must score -inf. Got -inf for {outside}.",
         )
-        expect(
-            set(indices) == set(np.flatnonzero(scores > -np.inf)),
-            "With subset only samples that have a score may be chosen.",
-        )
+        scored = set(np.flatnonzero(scores > -np.inf))
+        expect(set(indices) == scored, "With subset only samples that have a score may be chosen.")
     other, _ = fresh(strategy, subset=subset, random_state=1).select(learner, X_pool, subset)
     expect(set(other) != set(indices), "Another random_state must draw another subset. Got the same samples.")
-    expect_error(
-        lambda: limited.select(learner, X_pool, subset + 1),
-        InvalidParameterError,
-        "n_instances larger than subset",
-        "n_instances",
-        "subset",
-        str(subset + 1),
-    )
+    ask, parts = fresh(strategy, subset=subset).select, ("n_instances", "subset", str(subset + 1))
+    expect_error(InvalidParameterError, "n_instances larger than subset", parts, ask, learner, X_pool, subset + 1)
+    whole = answer(strategy, learner, X_pool)
     for larger in (n_pool, n_pool + 1):
-        expect_close(
-            Outcome.of(fresh(strategy), learner, X_pool),
-            Outcome.of(fresh(strategy, subset=larger), learner, X_pool),
-            f"subset={larger} for a pool of {n_pool}",
-        )
+        got = answer(strategy, learner, X_pool, subset=larger)
+        expect_same(whole, got, f"subset={larger} for a pool of {n_pool}")
 
 
 def check_duplicates(strategy: Any, learner: Any, X_pool: Any) -> None:
     """Samples that occur more than once: distinct positions all the same, and equal scores."""
     half = len(X_pool) // 2
     twice = np.concatenate([X_pool[:half], X_pool[:half]])
-    indices, metrics = fresh(strategy).select(learner, twice, 2 * half)
-    expect_valid(indices, metrics, 2 * half, 2 * half, "a pool with every sample twice")
+    expect_batch(strategy, learner, twice, 2 * half, "a pool with every sample twice")
     if hasattr(strategy, "scores") and not strategy.draws_from_pool:
-        scores = fresh(strategy).scores(learner, twice)
-        first, second = (Outcome(part, indices, metrics) for part in np.split(scores, 2))
-        expect_close(first, second, "The second copy of every sample")
-    same = np.repeat(X_pool[:1], 10, axis=0)
-    indices, metrics = fresh(strategy).select(learner, same, 5)
-    expect_valid(indices, metrics, 5, 10, "a pool of equal samples")
+        first, second = np.split(answer(strategy, learner, twice), 2)
+        expect_same(first, second, "The second copy of every sample")
+    expect_batch(strategy, learner, np.repeat(X_pool[:1], 10, axis=0), 5, "a pool of equal samples")
 
 
 def check_one_class(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -109,10 +89,8 @@ def check_one_class(strategy: Any, learner: Any, X_pool: Any) -> None:
     X = learner.X_training[rows]
     with preserved_rng():
         net = clone(learner.estimator).fit(X, y[rows])
-    indices, metrics = fresh(strategy).select(
-        variant(learner, estimator=net, X_training=X, y_training=y[rows]), X_pool, 5
-    )
-    expect_valid(indices, metrics, 5, len(X_pool), "a learner that knows one class")
+    one_class = variant(learner, estimator=net, X_training=X, y_training=y[rows])
+    expect_batch(strategy, one_class, X_pool, 5, "a learner that knows one class")
 
 
 def _learners(learner: Any, strategy: Any) -> list[Any]:
@@ -130,15 +108,13 @@ def check_convention(strategy: Any, learner: Any, X_pool: Any) -> None:
     indices, metrics = fresh(strategy).select(learner, X_pool, 2)
     for caller in (variant(learner), *_learners(learner, strategy)):
         name = f"{type(caller).__module__}.{type(caller).__name__}"
-        answer = fresh(strategy)(caller, X_pool, 2)
+        got = fresh(strategy)(caller, X_pool, 2)
         if expects_metrics(caller):
-            expect(
-                isinstance(answer, tuple) and len(answer) == 2, f"{name} must get (indices, metrics). Got {answer!r}."
-            )
-            expect(np.array_equal(answer[1], metrics), f"{name} must get the metrics {metrics}. Got {answer[1]!r}.")
-            answer = answer[0]
-        expect(isinstance(answer, np.ndarray), f"{name} must get an index array. Got {type(answer).__name__}.")
-        expect(np.array_equal(answer, indices), f"{name} must get the indices {indices}. Got {answer!r}.")
+            expect(isinstance(got, tuple) and len(got) == 2, f"{name} must get (indices, metrics). Got {got!r}.")
+            expect(np.array_equal(got[1], metrics), f"{name} must get the metrics {metrics}. Got {got[1]!r}.")
+            got = got[0]
+        expect(isinstance(got, np.ndarray), f"{name} must get an index array. Got {type(got).__name__}.")
+        expect(np.array_equal(got, indices), f"{name} must get the indices {indices}. Got {got!r}.")
 
 
 class _Counting:
@@ -174,9 +150,6 @@ def check_function(strategy: Any, learner: Any, X_pool: Any) -> None:
     expected = fresh(strategy)(learner, X_pool, 3)
     got = function(learner, X_pool, 3, **fresh(strategy).get_params(deep=False))
     expect(np.array_equal(got, expected), f"The function must give {expected}, as the class does. Got {got}.")
-    expect_error(
-        lambda: function(learner, X_pool, 3, no_such_parameter=1),
-        InvalidParameterError,
-        "An unknown parameter of the function",
-        "no_such_parameter",
-    )
+    unknown = partial(function, no_such_parameter=1)
+    case = "An unknown parameter of the function"
+    expect_error(InvalidParameterError, case, ["no_such_parameter"], unknown, learner, X_pool, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from skal.checks._support import (
     Unchanged,
     copied,
     expect,
+    expect_batch,
     expect_error,
-    expect_valid,
     fresh,
     rewired,
     variant,
@@ -46,20 +46,20 @@ def check_empty_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
     pools: list[Any] = [none, torch.as_tensor(none), TensorDataset(torch.as_tensor(none)), {"x": none}, []]
     for pool in pools:
         case = f"An empty pool ({type(pool).__name__})"
-        expect_error(partial(fresh(strategy), learner, pool, 1), EmptyPoolError, case, "X_pool")
+        expect_error(EmptyPoolError, case, ["X_pool"], fresh(strategy), learner, pool, 1)
 
 
 def check_n_instances(strategy: Any, learner: Any, X_pool: Any) -> None:
     """``n_instances`` must be an integer from 1 to the size of the pool."""
-    n_pool = len(X_pool)
-    for value in (0, -1, n_pool + 1):
-        case, ask = f"n_instances={value}", partial(fresh(strategy), learner, X_pool, value)
-        expect_error(ask, InvalidParameterError, case, "n_instances", str(value), type(strategy).__name__)
-    for wrong in (1.5, "3", None, True):
-        case, ask = f"n_instances={wrong!r}", partial(fresh(strategy), learner, X_pool, wrong)
-        expect_error(ask, InvalidTypeError, case, "n_instances", repr(wrong), type(strategy).__name__)
-    indices, metrics = fresh(strategy).select(learner, X_pool, np.int32(2))
-    expect_valid(indices, metrics, 2, n_pool, "a numpy integer as n_instances")
+    values: dict[type[Exception], Sequence[Any]] = {
+        InvalidParameterError: (0, -1, len(X_pool) + 1),
+        InvalidTypeError: (1.5, "3", None, True),
+    }
+    for error, wrong in values.items():
+        for value in wrong:
+            parts = ("n_instances", repr(value), type(strategy).__name__)
+            expect_error(error, f"n_instances={value!r}", parts, fresh(strategy), learner, X_pool, value)
+    expect_batch(strategy, learner, X_pool, np.int32(2), "a numpy integer as n_instances")  # type: ignore[arg-type]
 
 
 def check_nonfinite_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -76,14 +76,14 @@ def check_nonfinite_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
             if strategy.reads_outputs:  # others never read what may not fit in memory
                 pools |= {"memory map": np.load(path, mmap_mode="r"), "Dataset": TensorDataset(tensor)}
             for name, pool in pools.items():
-                case = f"{value} in a pool ({name})"
-                expect_error(partial(fresh(strategy), learner, pool, 1), NonFiniteError, case, "X_pool", f"row {row}")
+                case, parts = f"{value} in a pool ({name})", ("X_pool", f"row {row}")
+                expect_error(NonFiniteError, case, parts, fresh(strategy), learner, pool, 1)
             del pool, pools  # an open map keeps the folder from being removed on some systems
     if strategy.needs_labels:
         labelled = learner.X_training.copy()
         labelled[1].flat[0] = np.nan
-        ask = partial(fresh(strategy), variant(learner, X_training=labelled), X_pool, 1)
-        expect_error(ask, NonFiniteError, "NaN among the labelled samples", "X_training", "row 1")
+        case, other = "NaN among the labelled samples", variant(learner, X_training=labelled)
+        expect_error(NonFiniteError, case, ("X_training", "row 1"), fresh(strategy), other, X_pool, 1)
 
 
 def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -93,26 +93,21 @@ def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
     with torch.no_grad():
         parameter.fill_(np.nan)
     diverged.estimator.module_.train()
-    ask = partial(fresh(strategy), diverged, X_pool, 1)
     if not strategy.reads_outputs:
-        expect_valid(ask(), [0], 1, len(X_pool), "a network that has diverged")
+        expect_batch(strategy, diverged, X_pool, 1, "a network that has diverged")
         return
     before = snapshot(diverged)
-    expect_error(ask, NonFiniteError, "NaN in the network's outputs", "outputs")
+    expect_error(NonFiniteError, "NaN in the network's outputs", ["outputs"], fresh(strategy), diverged, X_pool, 1)
     expect_unchanged(before, snapshot(diverged), "A query that raises")
 
 
 def check_not_fitted(strategy: Any, learner: Any, X_pool: Any) -> None:
     """An estimator that has not been fitted, alone and in a Pipeline."""
     unfitted = clone(learner.estimator)
-    for estimator in (unfitted, Pipeline([("net", unfitted)])):
-        ask = partial(fresh(strategy), variant(learner, estimator=estimator), X_pool, 1)
-        case = f"An unfitted {type(estimator).__name__}"
-        expect_error(ask, NotFittedError, case, "estimator", "fit", type(estimator).__name__)
-    without_network = variant(learner, estimator=GaussianNB())
-    expect_error(
-        partial(fresh(strategy), without_network, X_pool, 1), NotFittedError, "An unfitted classifier", "GaussianNB"
-    )
+    for estimator in (unfitted, Pipeline([("net", unfitted)]), GaussianNB()):
+        name, other = type(estimator).__name__, variant(learner, estimator=estimator)
+        parts = ("estimator", "fit", name)
+        expect_error(NotFittedError, f"An unfitted {name}", parts, fresh(strategy), other, X_pool, 1)
 
 
 def check_no_network(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -122,13 +117,13 @@ def check_no_network(strategy: Any, learner: Any, X_pool: Any) -> None:
     other = variant(learner, estimator=classifier, X_training=flat)
     pool = X_pool.reshape(len(X_pool), -1)
     if strategy.needs_network:
-        ask = partial(fresh(strategy), other, pool, 1)
-        expect_error(ask, NoNetworkError, "An estimator without a torch module", "estimator", "GaussianNB")
+        case, parts = "An estimator without a torch module", ("estimator", "GaussianNB")
+        expect_error(NoNetworkError, case, parts, fresh(strategy), other, pool, 1)
         return
     before = pickle.dumps(classifier)
     for estimator in (classifier, Pipeline([("classifier", classifier)])):
-        indices, metrics = fresh(strategy).select(variant(other, estimator=estimator), pool, 5)
-        expect_valid(indices, metrics, 5, len(pool), f"a {type(estimator).__name__} without a network")
+        case = f"a {type(estimator).__name__} without a network"
+        expect_batch(strategy, variant(other, estimator=estimator), pool, 5, case)
     expect(pickle.dumps(classifier) == before, "A query must leave a scikit-learn classifier as it was.")
 
 
@@ -139,11 +134,12 @@ def check_probabilities(strategy: Any, learner: Any, X_pool: Any) -> None:
         "Logits with NLLLoss": rewired(learner.estimator, Unchanged, criterion=nn.NLLLoss),
     }
     for case, net in mistaken.items():
-        ask = partial(fresh(strategy), variant(learner, estimator=net), X_pool, 1)
+        other = variant(learner, estimator=net)
         if strategy.reads_outputs:
-            expect_error(ask, OutputError, case, "module", "criterion", "softmax")
+            parts = ("module", "criterion", "softmax")
+            expect_error(OutputError, case, parts, fresh(strategy), other, X_pool, 1)
         else:
-            expect_valid(ask(), [0], 1, len(X_pool), case)
+            expect_batch(strategy, other, X_pool, 1, case)
 
 
 def check_no_labels(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -152,8 +148,6 @@ def check_no_labels(strategy: Any, learner: Any, X_pool: Any) -> None:
     empty = variant(learner, X_training=learner.X_training[:0], y_training=np.asarray(learner.y_training)[:0])
     for case, other in {"No labelled data": nothing, "An empty labelled set": empty}.items():
         if strategy.needs_labels:
-            ask = partial(fresh(strategy), other, X_pool, 1)
-            expect_error(ask, NoLabelledDataError, case, "X_training")
+            expect_error(NoLabelledDataError, case, ["X_training"], fresh(strategy), other, X_pool, 1)
         else:
-            indices, metrics = fresh(strategy).select(other, X_pool, 5)
-            expect_valid(indices, metrics, 5, len(X_pool), case)
+            expect_batch(strategy, other, X_pool, 5, case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 
 from skal._core.network import preserved_rng
-from skal.checks._support import CheckFailure, Outcome, expect, expect_close, expect_error, fresh
+from skal.checks._support import CheckFailure, expect, expect_error, expect_same, fresh
 
 # values that no strategy can use, for the parameters that strategies share
 _BAD_VALUES: dict[str, tuple[Any, ...]] = {
@@ -65,35 +65,35 @@ def check_invalid_parameters(strategy: Any, learner: Any, X_pool: Any) -> None:
     for name in strategy.get_params(deep=False):
         for value in (*_BAD_VALUES.get(name, ()), object()):
             spoilt = clone(strategy).set_params(**{name: value})
-            case = f"{name}={value!r}"
-            expect_error(partial(spoilt, learner, X_pool, 1), (ValueError, TypeError), case, name)
-            if hasattr(strategy, "scores"):
-                expect_error(partial(spoilt.scores, learner, X_pool), (ValueError, TypeError), case, name)
+            for ask in [spoilt, *([spoilt.scores] if hasattr(strategy, "scores") else [])]:
+                expect_error((ValueError, TypeError), f"{name}={value!r}", [name], ask, learner, X_pool)
 
 
 def check_pickle(strategy: Any, learner: Any, X_pool: Any) -> None:
     """A strategy that has been pickled answers as before."""
     restored = pickle.loads(pickle.dumps(fresh(strategy)))
-    expect_close(Outcome.of(fresh(strategy), learner, X_pool), Outcome.of(restored, learner, X_pool), "Pickling")
+    for before, after in zip(
+        fresh(strategy).select(learner, X_pool, 5), restored.select(learner, X_pool, 5), strict=True
+    ):
+        expect_same(before, after, "Pickling")
 
 
 def check_seed(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The same answer from the same ``random_state``, whatever the global generators say."""
-
-    def answer(seed: int, **params: Any) -> tuple[np.ndarray, np.ndarray]:
-        with preserved_rng():
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            return fresh(strategy, **params).select(learner, X_pool, 5)
-
-    seeds: list[dict[str, Any]] = [{}]
-    if "random_state" in strategy.get_params(deep=False):
-        seeds += [{"random_state": 3}, {"random_state": np.random.RandomState}, {"random_state": np.random.default_rng}]
-    for params in seeds:
-        # a generator is advanced by a query: each of the two needs its own
-        made = [{k: v(0) if callable(v) else v for k, v in params.items()} for _ in range(2)]
-        (indices, metrics), (indices2, metrics2) = answer(1, **made[0]), answer(2, **made[1])
+    makers: list[Callable[[], Any]] = [lambda: 0, lambda: 3]
+    makers += [lambda: np.random.RandomState(0), lambda: np.random.default_rng(0)]
+    seeded = "random_state" in strategy.get_params(deep=False)
+    for make in makers if seeded else makers[:1]:
+        answers = []
+        for seed in (1, 2):
+            # a generator is advanced by a query: each of the two needs its own
+            params = {"random_state": make()} if seeded else {}
+            with preserved_rng():
+                random.seed(seed)
+                np.random.seed(seed)
+                torch.manual_seed(seed)
+                answers.append(fresh(strategy, **params).select(learner, X_pool, 5))
+        (indices, metrics), (indices2, metrics2) = answers
         expect(
             np.array_equal(indices, indices2) and np.array_equal(metrics, metrics2),
             f"Two queries with {params or 'the same parameters'} must give the same answer. Got {indices} and "

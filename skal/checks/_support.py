@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.utils._param_validation import InvalidParameterError as SklearnInvalidParameterError
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
@@ -20,7 +20,17 @@ from skal._core.network import preserved_rng
 from skal.exceptions import SkalError
 from skal.reuse import feature_reuse
 
-__all__ = ["CheckFailure", "Outcome", "expect", "expect_close", "expect_error", "expect_valid", "fresh", "make_learner"]
+__all__ = [
+    "CheckFailure",
+    "answer",
+    "expect",
+    "expect_batch",
+    "expect_error",
+    "expect_same",
+    "expect_valid",
+    "fresh",
+    "make_learner",
+]
 
 # scores agree "up to rounding": of float32 passes, amplified by what a strategy does with them
 _RTOL, _ATOL = 1e-3, 1e-4
@@ -40,7 +50,7 @@ class CheckFailure(AssertionError):  # noqa: N818 (an assertion that failed, as 
     >>> check_indices(AlwaysTheFirst(), *make_learner())
     Traceback (most recent call last):
         ...
-    skal.checks._support.CheckFailure: For the pool the indices must be distinct. Got [0, 0]: remember what has ...
+    skal.checks._support.CheckFailure: For the pool the indices must be distinct. Got [0 0]: remember ...
     """
 
 
@@ -157,95 +167,83 @@ def fresh(strategy: Any, **params: Any) -> Any:
     return clone(strategy).set_params(**(defaults | params))
 
 
+def answer(strategy: Any, learner: Any, X_pool: Any, **params: Any) -> np.ndarray:
+    """The scores of all samples or, from a strategy without scores, the indices of a batch of five: computed anew."""
+    strategy = fresh(strategy, **params)
+    with feature_reuse(None):
+        if hasattr(strategy, "scores"):
+            return strategy.scores(learner, X_pool)
+        return strategy.select(learner, X_pool, 5)[0]
+
+
 def expect(condition: Any, message: str) -> None:
     """Raise CheckFailure unless the condition holds."""
     if not condition:
         raise CheckFailure(message)
 
 
-def expect_valid(indices: Any, metrics: Any, n_instances: int, n_pool: int, case: str = "the pool") -> None:
+def expect_batch(
+    strategy: Any, learner: Any, X_pool: Any, n_instances: int, case: str = "the pool", **params: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The indices and metrics that a fresh clone gives; they must be valid."""
+    indices, metrics = fresh(strategy, **params).select(learner, X_pool, n_instances)
+    expect_valid(indices, metrics, n_instances, len(X_pool), case)
+    return indices, metrics
+
+
+def expect_valid(indices: Any, metrics: Any, n_instances: int, n_pool: int, case: str) -> None:
     """An answer must be distinct int64 positions in the pool, with one metric each."""
-    expect(isinstance(indices, np.ndarray), f"For {case} the indices must be an array. Got {type(indices).__name__}.")
-    expect(indices.dtype == np.int64, f"For {case} the indices must be int64. Got {indices.dtype}.")
-    expect(
-        indices.shape == (n_instances,),
-        f"For {case} and n_instances={n_instances} the indices must have the shape ({n_instances},). "
-        f"Got {indices.shape}.",
-    )
-    expect(
-        indices.min() >= 0 and indices.max() < n_pool,
-        f"For {case} the indices must lie in 0 … {n_pool - 1}. Got {indices.tolist()}.",
-    )
-    expect(
-        len(np.unique(indices)) == n_instances,
-        f"For {case} the indices must be distinct. Got {indices.tolist()}: remember what has been chosen.",
-    )
-    expect(
-        np.shape(metrics)[:1] == (n_instances,),
-        f"For {case} there must be one metric for each of the {n_instances} samples. Got shape {np.shape(metrics)}.",
-    )
+    must = f"For {case} the indices must"
+    expect(isinstance(indices, np.ndarray), f"{must} be an array. Got {type(indices).__name__}.")
+    expect(indices.dtype == np.int64, f"{must} be int64. Got {indices.dtype}.")
+    expect(indices.shape == (n_instances,), f"{must} have the shape ({n_instances},). Got {indices.shape}.")
+    expect(indices.min() >= 0 and indices.max() < n_pool, f"{must} lie in 0 … {n_pool - 1}. Got {indices}.")
+    expect(len(np.unique(indices)) == n_instances, f"{must} be distinct. Got {indices}: remember what was chosen.")
+    shape = np.shape(metrics)
+    expect(shape[:1] == (n_instances,), f"For {case} there must be one metric for each sample. Got shape {shape}.")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a strategy answers: the scores of all samples or, without scores, a batch and its metrics."""
-
-    scores: np.ndarray | None
-    indices: np.ndarray
-    metrics: np.ndarray
-
-    @classmethod
-    def of(cls, strategy: Any, learner: Any, X_pool: Any, n_instances: int = 5) -> Outcome:
-        """Ask the strategy, and let it compute everything anew."""
-        with feature_reuse(None):
-            if hasattr(strategy, "scores"):
-                return cls(strategy.scores(learner, X_pool), np.empty(0), np.empty(0))
-            return cls(None, *strategy.select(learner, X_pool, n_instances))
-
-    def reordered(self, order: np.ndarray) -> Outcome:
-        """What the answer must be for the pool ``X_pool[order]``."""
-        if self.scores is not None:
-            return Outcome(self.scores[order], self.indices, self.metrics)
-        return Outcome(None, np.argsort(order)[self.indices], self.metrics)
-
-
-def expect_close(expected: Outcome, got: Outcome, what: str) -> None:
-    """Two answers must be the same up to rounding."""
-    if expected.scores is None:
-        expect(
-            np.array_equal(expected.indices, got.indices),
-            f"{what} must give the same batch. Got {got.indices.tolist()} instead of {expected.indices.tolist()}.",
-        )
+def expect_same(expected: np.ndarray, got: np.ndarray, what: str) -> None:
+    """Two answers must be the same batch, or the same scores up to rounding."""
+    if expected.dtype.kind == "i":
+        expect(np.array_equal(expected, got), f"{what} must give the same batch. Got {got} instead of {expected}.")
         return
-    assert got.scores is not None
-    expect(
-        expected.scores.shape == got.scores.shape,
-        f"{what} must give scores of the shape {expected.scores.shape}. Got {got.scores.shape}.",
-    )
-    scale = np.abs(expected.scores[np.isfinite(expected.scores)]).max(initial=0)
-    close = np.isclose(got.scores, expected.scores, rtol=_RTOL, atol=_ATOL * scale)
-    if not close.all():
-        row = int(np.flatnonzero(~close)[0])
+    expect(got.shape == expected.shape, f"{what} must give scores of the shape {expected.shape}. Got {got.shape}.")
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    different = np.flatnonzero(~np.isclose(got, expected, rtol=_RTOL, atol=_ATOL * scale))
+    if len(different):
+        row = different[0]
         raise CheckFailure(
-            f"{what} must give the same scores up to rounding. {(~close).sum()} of {len(close)} differ, for example "
-            f"{got.scores[row]:.6g} instead of {expected.scores[row]:.6g} for sample {row}."
+            f"{what} must give the same scores up to rounding. {len(different)} of {len(got)} differ, for example "
+            f"{got[row]:.6g} instead of {expected[row]:.6g} for sample {row}."
         )
 
 
 def expect_error(
-    call: Callable[[], Any], error: type[Exception] | tuple[type[Exception], ...], case: str, *parts: str
+    error: type[Exception] | tuple[type[Exception], ...],
+    case: str,
+    parts: Sequence[str],
+    call: Callable[..., Any],
+    *args: Any,
 ) -> None:
-    """The call must raise a SkalError of this type whose text has the parts, an expectation, a value and a remedy."""
+    """The call must raise this error, and the error must say what is wrong and what to do.
+
+    skal's own errors name these parts, an expectation, a value and a remedy. scikit-learn's InvalidParameterError,
+    which ``_validate_params`` raises, names the parameter, what it must be, and what it got.
+    """
     names = " or ".join(kind.__name__ for kind in (error if isinstance(error, tuple) else (error,)))
     try:
-        result = call()
+        result = call(*args)
     except error as caught:
-        expect(isinstance(caught, SkalError), f"{case} must raise a SkalError. Got {type(caught).__name__}: {caught}")
-        missing = [part for part in parts if part not in str(caught)]
-        expect(not missing, f"{case}: the message must name {missing}. Got {str(caught)!r}.")
+        text = str(caught)
+        missing = [part for part in parts if part not in text]
+        expect(not missing, f"{case}: the message must name {missing}. Got {text!r}.")
+        if isinstance(caught, SklearnInvalidParameterError):
+            return
+        expect(isinstance(caught, SkalError), f"{case} must raise a SkalError. Got {type(caught).__name__}: {text}")
         expect(
-            re.search(r"\bmust\b.*\bGot\b.*\. \S", str(caught), re.DOTALL),
-            f"{case}: the message must say what must be, what it got and, last, what to do. Got {str(caught)!r}.",
+            re.search(r"\bmust\b.*\bGot\b.*\. \S", text, re.DOTALL),
+            f"{case}: the message must say what must be, what it got and, last, what to do. Got {text!r}.",
         )
     except Exception as caught:
         raise CheckFailure(f"{case} must raise {names}. Got {type(caught).__name__}: {caught}") from caught

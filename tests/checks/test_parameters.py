@@ -64,7 +64,7 @@ BROKEN = [
     (check_init, WorksInInit, "nothing but its parameters"),
     (check_invalid_parameters, Signed, "sign=.* must raise ValueError or TypeError"),
     (check_invalid_parameters, BareError, "must raise a SkalError"),
-    (check_pickle, LosesSign, "Pickling must give the same scores"),
+    (check_pickle, LosesSign, "Pickling must give the same batch"),
     (check_seed, GlobalDraws, "from random_state alone"),
 ]
 
