@@ -2,16 +2,17 @@
 First steps
 ===========
 
-Labels cost time and money. Active learning lets the model say which samples it wants labelled next. This tutorial
-explains what a pool, a query and a label are, runs the loop with modAL's ``ActiveLearner`` and a small skorch network,
-and compares a strategy with random choice over a few seeds. At the end one line changes to use skal's own learner.
+Labels cost time and money. With active learning the model says which samples it wants labelled next. This tutorial
+explains what a pool, a query and a label are. It runs the loop with modAL's ``ActiveLearner`` and a small skorch
+network, and compares a strategy with random choice over a few seeds. At the end you change one line to use skal's own
+learner.
 """
 
 # %%
 # A pool and a few labels
 # -----------------------
 # The *pool* is the set of samples that nobody has labelled yet. Here the samples are handwritten digits, 8 by 8 pixels
-# each. All labels are in fact known. We pretend that they are not, and look one up only when it has been asked for.
+# each. In fact all labels are known. We pretend that they are not, and look one up only when the strategy asks for it.
 #
 # ``import skal`` is all that modAL needs to run on a current scikit-learn: see :doc:`/guide/modal`.
 
@@ -36,9 +37,9 @@ print(f"{len(labelled)} labelled samples, {len(pool)} in the pool, {len(digits.X
 # %%
 # A network that trains on few labels
 # -----------------------------------
-# skorch makes a torch module a scikit-learn classifier. Two settings matter. The module returns logits, so the
-# criterion is ``CrossEntropyLoss``. And skorch sets a fifth of the labels aside for validation unless
-# ``train_split=None``: we have too few to give any away.
+# skorch turns a torch module into a scikit-learn classifier. Two settings matter. The module returns logits, so the
+# criterion is ``CrossEntropyLoss``. And without ``train_split=None`` skorch would set a fifth of the labels aside for
+# validation; we have too few for that.
 
 
 def make_net():
@@ -64,8 +65,8 @@ print(f"accuracy with {len(learner.y_training)} labels: {learner.score(digits.X_
 # %%
 # One query
 # ---------
-# A *query strategy* looks at the learner and the pool, and answers with positions in the pool. ``entropy`` chooses the
-# samples whose predicted class probabilities are spread most evenly: those about which the network is least sure.
+# A *query strategy* looks at the learner and the pool, and returns positions in the pool. ``entropy`` chooses the
+# samples whose predicted class probabilities are spread most evenly: the network is least sure about these.
 
 indices, samples = learner.query(X[pool], n_instances=4)
 
@@ -79,8 +80,8 @@ for column, (image, proba) in enumerate(zip(samples, learner.predict_proba(sampl
     axes[1, column].set(xlabel="class", ylim=(0, 1), xticks=range(0, 10, 3))
 
 # %%
-# Now somebody must say what these images show: a *label* for each. ``teach`` adds the labels to the old ones and trains
-# a new network on all of them. Samples that have a label leave the pool.
+# Now somebody must say what these images show: each gets a *label*. ``teach`` adds these labels to the old ones and
+# trains a new network on all of them. Labelled samples leave the pool.
 
 answers = y[pool[indices]]
 learner.teach(samples, answers)
@@ -90,9 +91,9 @@ print(f"the answers were {answers}; now {len(learner.y_training)} labels are kno
 # %%
 # The loop
 # --------
-# Query, label, teach, and again: that is the whole loop. We repeat it for several seeds. A seed decides the first
-# labels and the initial weights, so both strategies of a seed start from the same network. ``RandomSampling`` gets a
-# generator, which goes on from query to query; an integer would make the same draw every time.
+# Query, label, teach, repeat: that is the whole loop. We repeat it for several seeds. A seed decides the first labels
+# and the initial weights, so both strategies of a seed start from the same network. ``RandomSampling`` gets a
+# generator, which advances from query to query; an integer seed would make the same draw every time.
 
 
 def learning_curve(strategy, seed, n_rounds=6, batch=20, learner_class=ActiveLearner):
@@ -125,29 +126,30 @@ ax.legend()
 ax.grid(alpha=0.3)
 
 # %%
-# Is entropy better than random? The table has the difference of the two, in percentage points. A row compares two runs
-# that had the same start.
+# Is entropy better than random? The table shows the difference between the two, in percentage points. Each row compares
+# two runs with the same start.
 
 difference = 100 * (curves["entropy"] - curves["random"])
 print(pd.DataFrame(difference, index=[f"seed {s}" for s in seeds], columns=n_labels).round(1).to_string())
 
 # %%
-# The signs differ from seed to seed: whoever had run one seed alone would have believed that row. On these five entropy
-# is not shown to be better than random. That can happen: with few labels the network is often sure where it should not
-# be, and the samples of one batch may all show the same confusion. Five seeds do not settle the matter either way;
-# :doc:`/guide/benchmark` says how to test it.
+# The signs differ from seed to seed: with a single seed you would have believed its row. These five seeds do not show
+# that entropy is better than random. There are reasons why it may not be: with few labels the network is often sure
+# where it should not be, and the samples of one batch may all show the same confusion. But five seeds do not settle the
+# question either way; :doc:`/guide/benchmark` says how to test it.
 #
 # skal's learner
 # --------------
-# :class:`skal.ActiveLearner` is a subclass of modAL's, with the same signature: put it in the place of the class above.
+# :class:`skal.ActiveLearner` is a subclass of modAL's with the same signature, so you can use it in place of the class
+# above.
 
 again = learning_curve(entropy, seed=0, learner_class=skal.ActiveLearner)
 print("same curve as with modAL's learner:", np.allclose(again, curves["entropy"][0]))
 
 # %%
-# Why change, then? It calls every strategy exactly once per query, where modAL 0.4.2 calls one that returns bare
-# indices a second time. It returns the strategy's scores if asked. And it can add labels without training, for answers
-# that come one at a time.
+# Why use it, then? It calls every strategy exactly once per query; modAL 0.4.2 calls a strategy twice if it returns
+# only indices. It returns the strategy's scores if you ask for them. And it can add labels without training, for
+# answers that come one at a time.
 
 order = np.random.default_rng(0).permutation(len(X))
 learner = skal.ActiveLearner(make_net(), entropy, X_training=X[order[:20]], y_training=y[order[:20]])

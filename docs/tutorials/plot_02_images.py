@@ -2,24 +2,24 @@
 Images: a convolutional network
 ===============================
 
-This tutorial sets up a convolutional network for active learning on images: the loss, training on few labels, and going
-on from round to round. BADGE chooses a batch of images, and we look at them with their labels. Then we compare BADGE
-with random choice over a few seeds, and see how little such a comparison can say.
+This tutorial sets up a convolutional network for active learning on images: the loss, training on few labels, and warm
+starts from round to round. BADGE chooses a batch of images, and we look at them with their labels. Then we compare
+BADGE with random choice over a few seeds, and see how little such a comparison can say.
 """
 
 # %%
 # The network
 # -----------
-# :class:`skal.nets.CNN` is the small network of PyTorch's tutorial. It wants images as (N, channels, height, width) and
-# is told their size. Four settings need a reason:
+# :class:`skal.nets.CNN` is the small network of PyTorch's tutorial. It takes images as (N, channels, height, width),
+# and we tell it their size. Four settings need an explanation:
 #
 # - The module returns logits, so the criterion is ``CrossEntropyLoss``, and skorch applies the softmax when it
 #   predicts. skorch's default, ``NLLLoss``, is for modules that end in a softmax. The two must not be mixed.
-# - ``train_split=None``: skorch would hold a fifth of the labels back for validation, and we have few.
-# - ``warm_start=True``: each round goes on from the weights of the last one, not from new random ones.
-# - The callbacks: :class:`skal.callbacks.FreshOptimizer` lets Adam forget its moments from earlier rounds, and
-#   :class:`skal.callbacks.StopAtTrainAccuracy` ends a round when the labelled images are fitted. It looks at the
-#   training set only: stopping on test accuracy would use labels that we claim not to have.
+# - ``train_split=None``: otherwise skorch holds a fifth of the labels back for validation, and we have few.
+# - ``warm_start=True``: each round starts from the weights of the last one, not from new random ones.
+# - The callbacks: :class:`skal.callbacks.FreshOptimizer` makes Adam forget its moments from earlier rounds, and
+#   :class:`skal.callbacks.StopAtTrainAccuracy` ends a round when the network fits the labelled images. It looks only at
+#   the training set: stopping on test accuracy would use labels that we claim not to have.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -57,7 +57,8 @@ def make_net():
 # %%
 # The first labels
 # ----------------
-# Twenty images at random. ``ActiveLearner`` trains on them at once, and the net's history tells how that went.
+# We start with twenty random images. ``ActiveLearner`` trains on them at once, and the net's history shows how that
+# went.
 
 order = np.random.default_rng(0).permutation(len(X))
 labelled, pool = order[:20], order[20:]
@@ -72,9 +73,9 @@ print(f"accuracy on the test images {learner.score(digits.X_test, digits.y_test)
 # %%
 # What BADGE asks for
 # -------------------
-# BADGE takes the gradient that an image would give the last layer if its predicted label were right. It wants long
-# gradients, where the network is unsure, that point in different directions, so that one batch does not ask the same
-# thing twenty times. :doc:`/guide/badge` has the formula.
+# BADGE uses the gradient that an image would give the last layer if its predicted label were right. It looks for
+# gradients that are long, because there the network is unsure, and that point in different directions, so that one
+# batch does not ask the same thing twenty times. :doc:`/guide/badge` has the formula.
 
 indices, images = learner.query(X[pool], n_instances=20)
 labels = y[pool[indices]]
@@ -90,8 +91,8 @@ for ax, image, label, guess in zip(axes.flat, images, labels, predicted, strict=
     ax.set_axis_off()
 
 # %%
-# How often is the network wrong on these, and how often on the whole pool? In a real project the second number would be
-# unknown.
+# How often is the network wrong on these images, and how often on the whole pool? In a real project you would not know
+# the second number.
 
 wrong_in_pool = np.mean(learner.predict(X[pool]) != y[pool])
 print(f"wrong on {np.mean(predicted != labels):.0%} of the batch, on {wrong_in_pool:.0%} of the pool")
@@ -102,8 +103,8 @@ print(
 # %%
 # Compared with random choice
 # ---------------------------
-# Each seed gives both strategies the same first labels and the same weights. The test images are used to draw the
-# curves and for nothing else.
+# Each seed gives both strategies the same first labels and the same weights. The test images are used only to draw the
+# curves.
 
 
 def run(strategy, seed, n_rounds=4, batch=20):
@@ -130,10 +131,10 @@ for name, strategy in {"random": RandomSampling, "BADGE": BADGE}.items():
     print(f"{name}: epochs by round, mean over seeds: {np.mean([epochs for _, epochs in runs], axis=0).round()}")
 
 # %%
-# The last rounds take fewer epochs than the first. In part that is the warm start: most labels are fitted already. In
-# part it is that an epoch has more minibatches once there are more labels than fit into one.
+# The last rounds take fewer epochs than the first. One reason is the warm start: most labels are fitted already.
+# Another is that an epoch has more minibatches once the labels do not fit into one.
 #
-# On the left the two means; on the right what counts, the difference within each seed.
+# On the left are the two means. On the right is what counts: the difference within each seed.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), layout="constrained")
 for (name, curves), style in zip(scores.items(), ["k--o", "C1-s"], strict=True):
@@ -150,8 +151,8 @@ for ax in (left, right):
     ax.legend(fontsize=8)
 
 # %%
-# The mean alone hides how far apart the seeds are. So here is one number per seed, the mean difference over all budgets
-# after the first, and the 95 % interval of their mean.
+# The mean alone hides how far apart the seeds are. So we print one number per seed, the mean difference over all
+# budgets after the first, and the 95 % interval of their mean.
 
 by_seed = difference[:, 1:].mean(axis=1)
 low, high = stats.ttest_1samp(by_seed, 0).confidence_interval()
@@ -159,6 +160,6 @@ print("by seed:", by_seed.round(1))
 print(f"mean difference {by_seed.mean():+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}")
 
 # %%
-# An interval that contains zero means: we have not shown that BADGE is better than random here, nor that it is not.
-# With so few seeds it is wide. And one network, with one set of training parameters, on one data set, would not be much
-# to go by even if it were narrow. The next tutorial compares strategies properly.
+# If the interval contains zero, we have shown neither that BADGE is better than random here, nor that it is not. With
+# so few seeds the interval is wide. Even a narrow one would be for a single network, a single set of training
+# parameters and a single data set. The next tutorial compares strategies properly.

@@ -3,17 +3,17 @@ Cross-validation and grid search
 ================================
 
 :class:`skal.loop.ActiveLearningClassifier` is the whole active-learning loop as a scikit-learn classifier: ``fit``
-spends a labelling budget. What scikit-learn offers for classifiers then applies to a strategy. This tutorial uses
-cross-validation, pipelines and grid search, reads what a run leaves behind, and checks that only queried labels are
+spends a labelling budget. So everything that scikit-learn offers for classifiers works for a strategy. This tutorial
+uses cross-validation, pipelines and grid search, looks at what a run records, and checks that only queried labels are
 read.
 """
 
 # %%
 # The loop as a classifier
 # ------------------------
-# An estimator, a strategy and a budget: 20 labels at random, then 3 rounds of 20. As labels are few,
-# ``train_split=None`` keeps skorch from setting a fifth of them aside. ``random_state`` decides the start, the weights
-# and the strategy's draws.
+# The loop needs an estimator, a strategy and a budget: here 20 labels at random, then 3 rounds of 20. Labels are few,
+# so ``train_split=None`` keeps skorch from setting a fifth of them aside. ``random_state`` decides the initial samples,
+# the weights and the strategy's draws.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -52,17 +52,17 @@ loop.fit(X, y, eval_set=(X_test, y_test))
 print(f"accuracy with {len(loop.queried_)} of {len(y)} labels: {loop.score(X_test, y_test):.3f}")
 
 # %%
-# What a run leaves behind
-# ------------------------
-# ``history_`` has a row per round. ``eval_score`` is there because we passed ``eval_set``, which is scored and nothing
-# else: no decision depends on it.
+# What a run records
+# ------------------
+# ``history_`` has one row per round. ``eval_score`` is there because we passed ``eval_set``. It is only scored: no
+# decision depends on it.
 
 columns = ["round", "n_labelled", "train_score", "eval_score"]
 pd.DataFrame(loop.history_)[columns].round(3)
 
 # %%
-# ``queried_`` has the positions of the labelled samples in the order in which they were labelled. With it we can check
-# the promise that no other label is read. Spoil all the others, and fit again:
+# ``queried_`` has the positions of the labelled samples, in the order in which they were labelled. So we can check the
+# promise that no other label is read. We make all the other labels wrong, and fit again:
 
 spoilt = (y + 1) % 10
 spoilt[loop.queried_] = y[loop.queried_]
@@ -74,18 +74,17 @@ print("same probabilities:", np.array_equal(other.predict_proba(X_test), loop.pr
 # %%
 # Cross-validation
 # ----------------
-# Every fold runs a loop of its own on its training part. The test part is scored with all its labels, which a real
-# project would not have: cross-validation tells what a strategy *would have* brought, on data that happen to be
-# labelled.
+# Every fold runs its own loop on its training part. The test part is scored with all its labels, which a real project
+# would not have. So cross-validation tells you what a strategy *would have* gained, on data that happen to be labelled.
 
 folds = StratifiedKFold(3, shuffle=True, random_state=0)
 scores = cross_val_score(loop, X, y, cv=folds)
 print("accuracy by fold:", scores.round(3))
 
 # %%
-# ``cross_validate`` with ``return_estimator=True`` keeps the loops, and a display draws their curves: mean and standard
-# deviation over the folds. Both strategies get the same folds, and, with the same ``random_state``, the same first
-# labels and weights.
+# ``cross_validate`` with ``return_estimator=True`` returns the fitted loops, and a display draws their curves: mean and
+# standard deviation over the folds. Both strategies get the same folds and, with the same ``random_state``, the same
+# first labels and weights.
 
 fitted = {}
 for name, strategy in {"random": RandomSampling(), "dynamicAL": DynamicAL()}.items():
@@ -101,14 +100,14 @@ ax.set_title(f"Mean and standard deviation over {folds.n_splits} folds")
 ax.grid(alpha=0.3)
 
 # %%
-# dynamicAL does not beat random choice here. Do not read more into such a picture: these are few repetitions, and the
-# folds' training parts overlap, so they are not independent either. To compare strategies, use paired seeds and a test:
+# dynamicAL does not beat random choice here. Do not read more into such a picture: there are few repetitions, and they
+# are not independent, because the folds' training parts overlap. To compare strategies, use paired seeds and a test:
 # :doc:`/guide/benchmark`.
 #
 # In a pipeline
 # -------------
-# There are two places for a scaler. Before the loop it sees all samples of the training part, labelled or not: it needs
-# no labels, so that is no cheating. Inside the loop it sees the labelled samples only, and is fitted again in every
+# A scaler can be in two places. Before the loop it sees all samples of the training part, labelled or not; this is not
+# cheating, because it needs no labels. Inside the loop it sees only the labelled samples, and is fitted again in every
 # round.
 
 outside = make_pipeline(StandardScaler(), loop)
@@ -120,7 +119,7 @@ for name, classifier in {"scaler before the loop": outside, "scaler inside the l
 # Grid search
 # -----------
 # Parameters have the names that ``get_params`` gives them: ``estimator__...`` for the network, ``query_strategy__...``
-# for the strategy. (In the first pipeline above, ``activelearningclassifier__`` comes before that.)
+# for the strategy. (In the first pipeline above they have the prefix ``activelearningclassifier__``.)
 
 grid = {"estimator__lr": [0.003, 0.01], "query_strategy__gamma": [0.0, 2.0]}
 search = GridSearchCV(loop, grid, cv=folds, error_score="raise").fit(X, y)
@@ -134,17 +133,17 @@ def results(search):
 results(search)
 
 # %%
-# The strategy itself can be searched over, too.
+# You can search over the strategy itself, too.
 
 search = GridSearchCV(loop, {"query_strategy": [RandomSampling(), Margin(), DynamicAL()]}, cv=folds).fit(X, y)
 results(search)
 
 # %%
-# The search always names a best one.
+# The search always names a winner.
 
 print(search.best_params_)
 
 # %%
-# But compare the differences between rows with the standard deviations over the folds, and think of how few folds there
-# are. A search finds settings that train well. It is no proof that one strategy is better than another. And it needs
-# the labels of every test part: on a new project, search on a similar data set that is labelled already.
+# But compare the differences between rows with the standard deviations over the folds, and remember how few folds there
+# are. A search finds settings that train well. It does not prove that one strategy is better than another. And it needs
+# the labels of every test part: for a new project, search on a similar data set that is already labelled.

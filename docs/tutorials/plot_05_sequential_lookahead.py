@@ -4,17 +4,16 @@ Label one sample at a time with NTK look-ahead
 
 Look-ahead strategies ask a natural question: *if I labelled this sample and trained again, how much would change?*
 Taken literally, that needs one training for every sample in the pool. NTK look-ahead answers with the tangent kernel
-instead, and trains nothing. Here you see how well it foretells a real training, and how
-:class:`skal.LinearizedLearner` uses it to take label after label. At the end it is compared with random choice.
+instead, and trains nothing. Here you see how well it predicts the result of a real training, and how
+:class:`skal.LinearizedLearner` uses it to label one sample at a time. At the end we compare it with random choice.
 """
 
 # %%
 # The network and the data
 # ------------------------
-# The theory is that of the squared loss, so the network is trained with :class:`skal.nets.SquaredLoss`. With
-# ``train_split=None`` skorch trains on all labels; by default it would put a fifth of them aside, and labels are what
-# we are short of. ``warm_start=True`` trains on from the weights at hand, and ``batch_size=-1`` takes all labels in
-# one batch.
+# The theory is for the squared loss, so we train the network with :class:`skal.nets.SquaredLoss`. With
+# ``train_split=None`` skorch trains on all labels; by default it would set a fifth of them aside, and we have few.
+# ``warm_start=True`` continues training from the current weights, and ``batch_size=-1`` puts all labels into one batch.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -57,11 +56,10 @@ X_initial, y_initial = digits.X_train[initial], digits.y_train[initial]
 # %%
 # What would this label change?
 # -----------------------------
-# For every candidate, ``mlmoc`` (the default criterion) supposes that the predicted label is the true one, and sums
-# how far the network's outputs on the pool would move after training with it. ``retraining="retrain"`` does that for
-# real, with a copy of the network for every candidate. ``retraining="linearized"`` (the default) replaces the network
-# by its first-order expansion in the parameters, whose training has a closed form. For fifteen candidates we can
-# afford both.
+# For every candidate, ``mlmoc`` (the default criterion) assumes that the predicted label is the true one, and sums how
+# far the network's outputs on the pool would move after training with it. ``retraining="retrain"`` really trains, with
+# a copy of the network for every candidate. ``retraining="linearized"`` (the default) replaces the network by its
+# first-order expansion in the parameters, whose training has a closed form. For fifteen candidates we can afford both.
 
 learner = ActiveLearner(make_net(0), X_training=X_initial, y_training=y_initial)
 few = digits.X_train[pool[:15]]
@@ -77,15 +75,15 @@ fig.tight_layout()
 print(f"rank correlation: {spearmanr(foretold, real).statistic:.2f}")
 
 # %%
-# For a query only the order counts, and the order is nearly the same. The amounts differ more: a network of this
-# width, trained for a limited time, is not its linearisation. :doc:`/guide/ntk_lookahead` has the formulas, and shows
-# how the two get closer as networks get wider.
+# For a query only the order counts, and the order is nearly the same. The amounts differ more: a network of this width,
+# trained for a limited time, is not the same as its linearisation. :doc:`/guide/ntk_lookahead` has the formulas, and
+# shows that the two get closer as networks get wider.
 #
 # One label at a time
 # -------------------
 # :class:`skal.LinearizedLearner` goes a step further. ``teach`` does not train the network: it adds the sample to the
-# kernel. Predictions and further queries are those of the linearised network, trained on all labels so far. We count
-# how many samples pass through the network in each query, with an ordinary hook of torch.
+# kernel. Predictions and further queries come from the linearised network, trained on all labels so far. We use a torch
+# hook to count how many samples pass through the network in each query.
 
 learner = LinearizedLearner(make_net(0), NTKLookahead(), X_initial, y_initial)
 net = learner.estimator
@@ -108,8 +106,8 @@ print(f"in one training: {net.max_epochs} epochs of {len(learner.y_training)}, f
 print(f"in one query by real retraining: {len(pool)} such trainings")
 
 # %%
-# Only the first query reads the pool. Later ones update the matrices that are kept from it. These are the images that
-# were asked for, in this order. Nothing in the criterion keeps it from asking for one class several times in a row.
+# Only the first query reads the pool. Later ones update the matrices that it left. These are the images that were asked
+# for, in this order. The criterion may ask for one class several times in a row: nothing in it prevents that.
 
 fig, axes = plt.subplots(3, 10, figsize=(7, 2.6))
 for ax, i in zip(axes.flat, asked, strict=True):
@@ -121,7 +119,7 @@ fig.tight_layout()
 # %%
 # Retrain when it suits you
 # -------------------------
-# The network still has its first weights; only the linearised one has learnt. ``retrain`` trains the network on all
+# The network still has its first weights; only its linearised version has learnt. ``retrain`` trains the network on all
 # labels and starts again from there.
 
 name = f"{len(learner.y_training)} labels"
@@ -136,9 +134,9 @@ print(f"same prediction before and after: {np.mean(before == net.predict(digits.
 # %%
 # Is it better than random?
 # -------------------------
-# ``retrain_every=15`` retrains by itself after every fifteen labels; the next query then reads the pool again.
-# Look-ahead and random choice start from the same labels and weights and use the same learner. We try two starts,
-# with 20 and with 50 labels, and three seeds each.
+# ``retrain_every=15`` retrains automatically after every fifteen labels; the next query then reads the pool again.
+# Look-ahead and random choice start from the same labels and weights and use the same learner. We try two starting
+# points, 20 labels and 50 labels, with three seeds each.
 
 
 def run(seed, n_initial, at_random):
@@ -173,7 +171,7 @@ axes[0].legend()
 fig.tight_layout()
 
 # %%
-# From 50 labels on, look-ahead is ahead of random here. From 20 it is not: it wins for some seeds and loses for
-# others. Three seeds prove nothing either way, and other data or another network may turn the order round. What does
-# not depend on the seed is the cost: between two trainings the pool is read once, however many labels are asked for.
-# To compare strategies properly, see :doc:`/guide/benchmark`.
+# With a start of 50 labels, look-ahead is ahead of random here. With a start of 20 it is not: it wins for some seeds
+# and loses for others. Three seeds prove nothing either way, and other data or another network may reverse the order.
+# The cost does not depend on the seed: between two trainings the pool is read once, however many labels you ask for. To
+# compare strategies properly, see :doc:`/guide/benchmark`.

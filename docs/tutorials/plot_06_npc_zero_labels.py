@@ -2,19 +2,19 @@
 The first batch, without a single label: NPC
 ============================================
 
-Most strategies need a trained network, so somebody has to label a first batch chosen at random. NPC needs no labels
-and no training: it looks at how a network *with its initial weights* tells samples apart. Here NPC chooses a first
-batch on two-dimensional data, where you can see what it does. It is then compared with random batches, by the
-quantity that NPC maximises and by the accuracy after training. At the end you meet the warning for a kernel that
-cannot answer.
+Most strategies need a trained network, so somebody has to label a first batch chosen at random. NPC needs no labels and
+no training: it looks at how a network *with its initial weights* tells samples apart. Here NPC chooses a first batch on
+two-dimensional data, where you can see what it does. Then we compare it with random batches, by the quantity that NPC
+maximises and by the accuracy after training. At the end you see the warning for a kernel that cannot tell batches
+apart.
 """
 
 # %%
 # A network that has seen nothing
 # -------------------------------
-# ``initialize()`` gives the network its weights and trains nothing. ``warm_start=True`` makes the later training
-# start from these weights; without it skorch would draw new ones, and NPC would have judged another network.
-# ``train_split=None`` trains on all labels, instead of putting a fifth of the few that we have aside.
+# ``initialize()`` gives the network its weights and trains nothing. ``warm_start=True`` makes the later training start
+# from these weights; without it skorch would draw new ones, and NPC would have judged another network. With
+# ``train_split=None`` skorch trains on all labels, instead of setting a fifth of them aside.
 
 import textwrap
 import warnings
@@ -67,9 +67,9 @@ print("labels:", learner.y_training)
 # --------------------
 # The tangent kernel :math:`\Theta(x, x')` is the inner product of the network's gradients at two samples: it is large
 # where a training step on one sample moves the output for the other. If two samples of a batch are nearly the same to
-# the network, the batch's kernel matrix is nearly singular, and its smallest eigenvalue :math:`\lambda_{\min}` nearly
-# zero. NPC looks for the batch with the largest one: by default the best of many random batches, with
-# ``search="greedy"`` by adding sample after sample.
+# the network, the batch's kernel matrix is nearly singular, and its smallest eigenvalue :math:`\lambda_{\min}` is
+# nearly zero. NPC looks for the batch with the largest :math:`\lambda_{\min}`. By default it takes the best of many
+# random batches; with ``search="greedy"`` it adds one sample after the other.
 
 kernel = tangent_kernel(net, X)
 
@@ -95,7 +95,7 @@ fig.tight_layout()
 
 # %%
 # The colours are the classes, which NPC does not see. The greedy batch is spread over the data, without close
-# neighbours. How unusual are such batches? Here are the eigenvalues of many random ones.
+# neighbours. How unusual are such batches? The histogram shows the eigenvalues of many random ones.
 
 fig, ax = plt.subplots(figsize=(6, 3.2))
 ax.hist([smallest_eigenvalue(batch) for batch in random_batches], bins=40, color="lightgrey", label="random batches")
@@ -107,13 +107,13 @@ fig.tight_layout()
 
 # %%
 # By default NPC draws as many batches as the pool has samples (a thousand at most) and takes the best, so it ends in
-# the tail of this histogram, which has other draws. Greedy search is not bound to it.
+# the tail of this histogram, although the draws are different ones. Greedy search can go beyond it.
 #
 # Does it help?
 # -------------
 # A larger eigenvalue promises that the training loss falls faster, for wide networks and squared loss. It promises
-# nothing about the accuracy on new samples. So we look: five seeds, each with its own data and weights, moons with
-# ten labels and digits with twenty, and three random batches per seed to compare with.
+# nothing about the accuracy on new samples. So we measure it: five seeds, each with its own data and weights, on moons
+# with ten labels and on digits with twenty, with three random batches per seed to compare with.
 
 digits = load("digits")
 
@@ -152,15 +152,14 @@ fig.tight_layout(rect=(0, 0.08, 1, 1))
 results.groupby(["task", "batch"]).accuracy.agg(["mean", "std", "min"]).round(3)
 
 # %%
-# On the moons NPC's batches have the higher means. On digits the three means hardly differ. In both, seeds differ
-# more than strategies do, and for some seeds a random batch is the best of all. Five seeds prove nothing, but they
-# warn: a better conditioned kernel is not yet a better classifier.
+# On the moons NPC's batches have the higher means. On digits the three means hardly differ. In both, seeds differ more
+# than strategies do, and for some seeds a random batch is the best of all. Five seeds prove nothing, but they are a
+# warning: a better conditioned kernel does not have to give a better classifier.
 #
-# A kernel that cannot answer
-# ---------------------------
-# The paper takes only the last layer into the kernel. With :math:`d` inputs of that layer such a kernel has a rank of
-# :math:`d + 1` at most: for larger batches every :math:`\lambda_{\min}` is zero, and there is nothing to choose by.
-# NPC says so.
+# A kernel that is too small
+# --------------------------
+# The paper's kernel uses only the last layer. With :math:`d` inputs of that layer such a kernel has a rank of at most
+# :math:`d + 1`. For larger batches every :math:`\lambda_{\min}` is zero, so it cannot tell batches apart. NPC says so.
 
 narrow = make_net(0, n_features=2, n_classes=2, hidden=(256, 8))
 with warnings.catch_warnings(record=True) as caught:
@@ -173,11 +172,11 @@ print(textwrap.fill(str(caught[0].message), 100))
 print("eigenvalues:", metrics)
 
 # %%
-# The default, ``kernel="pntk"``, takes all layers and has no such trouble with the same network.
+# The default, ``kernel="pntk"``, uses all layers and has no such problem with the same network.
 
 _, _, metrics = ActiveLearner(narrow, NPC(random_state=0)).query(X, n_instances=10, return_metrics=True)
 print("eigenvalue:", metrics[0])
 
 # %%
-# :doc:`/guide/npc` has the theory, the cost, and when NPC goes wrong. To run the whole loop from zero labels, pass
+# :doc:`/guide/npc` has the theory and the cost, and says when NPC fails. To run the whole loop from zero labels, pass
 # ``n_initial=0`` to :class:`skal.loop.ActiveLearningClassifier`.

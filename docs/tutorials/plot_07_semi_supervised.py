@@ -3,19 +3,19 @@ Learn from the unlabelled pool too: FixMatch in the loop
 ========================================================
 
 Active learning has a pool of unlabelled samples, and an ordinary classifier ignores it while training. A
-semi-supervised one learns from it. Here the same few labels are given to the same network with and without the pool.
-You then see how DARP corrects pseudo-labels whose classes have the wrong sizes, and how a semi-supervised network
+semi-supervised classifier learns from it. Here we train the same network on the same few labels, with and without the
+pool. Then you see how DARP corrects pseudo-labels whose classes have the wrong sizes, and how a semi-supervised network
 runs in the active-learning loop.
 """
 
 # %%
 # Data and augmentations
 # ----------------------
-# FixMatch shows the network every pool sample twice, weakly and strongly changed. Where it is sure of the weak
-# version, its answer becomes the label of the strong one (a *pseudo-label*). What counts as a change that keeps the
-# class depends on the data: for points in the plane we take noise, and pass two callables. They say "neighbours are
-# of one class", which suits the two moons well. The sizes of the noise and the learning rate were set by a few
-# trials, so expect less from a first try on your own data.
+# FixMatch shows the network every pool sample twice: once slightly changed, once strongly changed. Where the network is
+# sure of the weak version, its answer becomes the label of the strong one (a *pseudo-label*). Which changes keep the
+# class depends on the data. For points in the plane we add noise, and pass two callables. They say "neighbours are of
+# one class", which suits the two moons well. We set the amount of noise and the learning rate after a few trials, so
+# expect less from a first try on your own data.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,8 +65,8 @@ def moons(seed):
 # The same labels, with and without the pool
 # ------------------------------------------
 # :class:`skal.semi_supervised.FixMatchClassifier` is a skorch classifier. ``fit`` takes all samples, with −1 in ``y``
-# for those without a label, as scikit-learn has it. ``lambda_u=0`` is the same training (network, steps,
-# augmentation, averaging) without the pool.
+# for those without a label, as in scikit-learn. ``lambda_u=0`` is the same training (network, steps, augmentation,
+# averaging) without the pool.
 
 rows, shown = [], {}
 for seed in range(3):
@@ -82,7 +82,7 @@ for seed in range(3):
 pd.DataFrame(rows).round(3)
 
 # %%
-# How much the pool helps differs from seed to seed. The maps are those of seed 1. Grey points have no label.
+# How much the pool helps differs from seed to seed. The maps below are for seed 1. Grey points have no label.
 
 X, y_partly, nets, scores = shown[1]
 fig, axes = plt.subplots(1, 2, figsize=(7, 3.2), sharex=True, sharey=True)
@@ -100,9 +100,9 @@ fig.tight_layout()
 # %%
 # DARP: classes of the right size
 # -------------------------------
-# Pseudo-labels inherit the network's mistakes. If it favours a class, the pseudo-labels do so too, and training on
+# Pseudo-labels inherit the network's mistakes. If the network favours a class, so do the pseudo-labels, and training on
 # them can make it worse. :func:`skal.semi_supervised.darp` moves a table of probabilities so that classes have the
-# sizes they should have, equal ones unless a target is given. Sure rows are expensive to move, unsure ones cheap.
+# sizes they should have: equal ones, unless you give a target. Sure rows are expensive to move, unsure ones are cheap.
 
 before = np.array(
     [
@@ -122,16 +122,16 @@ table.loc["sum"] = table.sum()
 table.round(2)
 
 # %%
-# Every class now has two samples' worth. The sure rows kept their class; unsure ones were moved to the classes that
-# were short. In training it is ``FixMatchClassifier(..., darp="uniform")``, or an array of shares. Use it only if you
-# know the shares. The moons are of equal size, but we leave it out.
+# Every class now adds up to two samples. The sure rows kept their class; unsure ones moved to the classes that were too
+# small. In training, pass ``FixMatchClassifier(..., darp="uniform")``, or an array of shares. Use it only if you know
+# the shares. The moons are of equal size, but we leave it out here.
 #
 # In the loop
 # -----------
-# :class:`skal.loop.ActiveLearningClassifier` hands the whole pool to an estimator that says
-# ``uses_unlabelled = True``, as this one does, with −1 where there is no label yet. We start with two labels of each
-# class (``initial="stratified"`` reads all of ``y`` for that) and add two rounds of four. ``reinitialize=True``
-# trains from scratch each time, so that wrong pseudo-labels of one round do not live on in the next.
+# :class:`skal.loop.ActiveLearningClassifier` passes the whole pool, with −1 where there is no label yet, to any
+# estimator with ``uses_unlabelled = True``, such as this one. We start with two labels of each class
+# (``initial="stratified"`` reads all of ``y`` for that) and add two rounds of four. ``reinitialize=True`` trains from
+# scratch each time, so wrong pseudo-labels of one round do not carry over to the next.
 
 strategies = {"random": RandomSampling(), "margin": Margin()}
 fig, axes = plt.subplots(1, 3, figsize=(7, 3), sharey=True)
@@ -157,10 +157,10 @@ axes[0].legend()
 fig.tight_layout()
 
 # %%
-# Each pair of curves starts from the same labels and the same weights. Margin, which asks near the boundary, ends
-# ahead for some seeds but not for all. Curves can fall although labels were added: a network that is sure and wrong
-# teaches itself, and a few more labels do not always stop that. Three seeds on a toy are no evidence for a strategy;
-# they show why to run several before you believe a curve.
+# Each pair of curves starts from the same labels and the same weights. Margin, which asks near the boundary, ends ahead
+# for some seeds but not for all. A curve can fall although labels were added: a network that is sure and wrong learns
+# from its own mistakes, and a few more labels do not always stop that. Three seeds on a toy problem are no evidence for
+# a strategy; they show why you should run several before you believe a curve.
 #
-# The moons are kind to FixMatch. :doc:`/guide/semi_supervised` has trials on images: there the pool helps much with
-# some numbers of labels and not at all with the fewest, and on the small digits the gains were unclear.
+# The moons are an easy case for FixMatch. :doc:`/guide/semi_supervised` has trials on images: there the pool helps a
+# lot with some numbers of labels and not at all with the fewest, and on the small digits the gains were unclear.

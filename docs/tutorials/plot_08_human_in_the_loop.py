@@ -1,19 +1,19 @@
 """
-Somebody labels: ask, tell, close the notebook, go on
-=====================================================
+Label by hand: ask, tell, close the notebook, continue
+======================================================
 
-In a real project labels come from a person, who answers some questions, skips others, and goes home in between. Here
-a labelling session asks for images, takes answers in parts, and writes everything to a folder. We throw all objects
-away in the middle of a batch, and go on from the folder as if nothing had happened.
+In a real project labels come from a person, who answers some questions, skips others, and goes home in between. Here a
+labelling session asks for images, takes answers in parts, and writes everything to a folder. We delete all objects in
+the middle of a batch, and continue from the folder as if nothing had happened.
 """
 
 # %%
 # A classifier that asks
 # ----------------------
-# :class:`skal.loop.ActiveLearningClassifier` holds the network, the strategy and the budget: 20 images drawn at
-# random, then 4 rounds of 10 that the strategy chooses. ``checkpoint`` names the folder. ``train_split=None`` trains
-# on all labels; skorch would put a fifth of them aside. The function makes everything anew, as a notebook does when
-# you open it again the next day.
+# :class:`skal.loop.ActiveLearningClassifier` holds the network, the strategy and the budget: 20 images drawn at random,
+# then 4 rounds of 10 that the strategy chooses. ``checkpoint`` names the folder. With ``train_split=None`` skorch
+# trains on all labels; otherwise it would set a fifth of them aside. The function creates everything from scratch, as a
+# notebook does when you open it again the next day.
 
 import shutil
 import tempfile
@@ -53,7 +53,7 @@ def make_loop(checkpoint):
 
 # %%
 # Nobody sits at the keyboard while this page is built, so the true labels play the person. This person does not label
-# the faintest images: None means *I cannot say*, and such an image is not asked for again.
+# the faintest images. None means *I cannot say*, and such an image is not asked for again.
 
 X, test = digits.X_train, (digits.X_test, digits.y_test)
 
@@ -65,9 +65,9 @@ def somebody(indices):
 # %%
 # Monday: ask and tell
 # --------------------
-# :meth:`~skal.loop.ActiveLearningClassifier.start` needs the images only. It gives a
+# :meth:`~skal.loop.ActiveLearningClassifier.start` needs only the images. It returns a
 # :class:`skal.loop.LabellingSession`. ``ask`` says which images to label, as positions in ``X``; ``tell`` takes the
-# answers and trains. The test images are scored after every round, and no decision depends on them.
+# answers and trains. The test images are scored after every round, but no decision depends on them.
 
 loop = make_loop(folder)
 session = loop.start(X, eval_set=test)
@@ -101,7 +101,7 @@ del loop, session
 # %%
 # Tuesday: go on
 # --------------
-# The same call finds the folder, with the open batch and the answers given so far. Nothing in the folder is a pickle:
+# The same call finds the folder, with the open batch and the answers so far. Nothing in the folder is a pickle, so
 # reading it runs no code.
 
 loop = make_loop(folder)
@@ -113,8 +113,8 @@ session.tell(dict(zip(tuesday, somebody(tuesday), strict=True)))  # a dict from 
 print(f"{len(loop.queried_)} labels, declined in this round: {loop.history_[-1]['declined']}")
 
 # %%
-# The folder belongs to these images and these parameters. Anything else is refused, so that labels cannot end up at
-# the wrong images.
+# The folder belongs to these images and these parameters. Anything else is refused, so labels cannot end up with the
+# wrong images.
 
 try:
     make_loop(folder).start(X[::-1], eval_set=test)
@@ -122,7 +122,7 @@ except CheckpointError as error:
     print(type(error).__name__, "–", str(error).replace(str(folder), "FOLDER"))
 
 # %%
-# A session is also an iterator over the batches that are left.
+# A session is also an iterator over the remaining batches.
 
 for indices in session:
     session.tell(somebody(indices))
@@ -135,7 +135,7 @@ fig.tight_layout()
 # %%
 # Did the interruption change anything?
 # -------------------------------------
-# We run the whole loop again without a break, with the person as an *oracle*, a function that is asked for labels.
+# We run the whole loop again without a break, with the person as an *oracle*: a function that answers with labels.
 
 in_one_go = make_loop(None).fit(X, oracle=lambda indices, samples: somebody(indices))
 print("same images asked, in the same order:", np.array_equal(in_one_go.queried_, loop.queried_))
@@ -143,5 +143,6 @@ print("same predictions:", np.array_equal(in_one_go.predict_proba(test[0]), loop
 shutil.rmtree(folder.parent)
 
 # %%
-# One run with one strategy says nothing about how good the strategy is; that takes several seeds and a comparison
-# with random sampling. :doc:`/guide/loop` has the other ways to start and stop, and what a checkpoint holds.
+# One run with one strategy says nothing about how good the strategy is; for that you need several seeds and a
+# comparison with random sampling. :doc:`/guide/loop` has the other ways to start and stop, and says what a checkpoint
+# holds.

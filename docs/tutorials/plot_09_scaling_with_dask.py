@@ -3,17 +3,17 @@ Scaling out with Dask
 =====================
 
 A large pool may not fit into memory, and one process may take too long to go through it. This tutorial queries a pool
-that stays on disk, forecasts what a query will take before it is made, and shares the work among processes and among
-the workers of a Dask cluster. The answer stays the same. At the end BADGE chooses from more samples than its memory
-bound allows, and we look at what that changes.
+that stays on disk, forecasts the cost of a query before running it, and shares the work among processes and among the
+workers of a Dask cluster. The answer stays the same. At the end BADGE chooses from more samples than its memory bound
+allows, and we look at what that changes.
 """
 
 # %%
 # A pool on disk
 # --------------
 # The pool is 20,000 noisy copies of digits, written in parts to a file in a temporary folder. ``np.load`` with
-# ``mmap_mode="r"`` opens it as a *memory map*: rows are read when somebody asks for them. It is small enough for any
-# laptop, so that this page runs quickly; nothing below would change for a file of many gigabytes.
+# ``mmap_mode="r"`` opens it as a *memory map*: rows are read when they are needed. The file is small, so that this page
+# runs quickly; nothing below would change for a file of many gigabytes.
 
 import tempfile
 import textwrap
@@ -49,8 +49,8 @@ X_pool = np.load(path, mmap_mode="r")
 print(type(X_pool).__name__, X_pool.shape, f"{path.stat().st_size / 1e6:.1f} MB on disk")
 
 # %%
-# A learner with 100 labels, to have something to ask with. ``train_split=None`` keeps skorch from setting a fifth of
-# these few labels aside.
+# To query we need a learner; this one has 100 labels. ``train_split=None`` keeps skorch from setting a fifth of these
+# few labels aside.
 
 torch.manual_seed(0)
 training = {"optimizer": torch.optim.Adam, "max_epochs": 30, "batch_size": 32, "train_split": None, "verbose": 0}
@@ -60,9 +60,9 @@ learner = ActiveLearner(net, Entropy(), X_training=digits.X_train[:100], y_train
 # %%
 # What will it take?
 # ------------------
-# ``strategy.cost`` answers before the query. Passes through the network and bytes are counted; seconds come from
-# small trial queries on the first samples of the pool, and depend on the machine and on what else it is doing: for a
-# query as short as these they are rough.
+# ``strategy.cost`` answers before the query. Passes through the network and bytes are counted. Seconds come from small
+# trial queries on the first samples of the pool. They depend on the machine and on what else it is doing, so for
+# queries as short as these they are rough.
 
 for strategy in (Entropy(), BADGE(random_state=0), DynamicAL()):
     print(f"{type(strategy).__name__:>10}: {strategy.cost(learner, X_pool, n_instances=20)}")
@@ -71,28 +71,26 @@ for strategy in (Entropy(), BADGE(random_state=0), DynamicAL()):
 # Several processes
 # -----------------
 # Every strategy has ``n_jobs``, with joblib's meaning. The pool is cut into shards at multiples of ``batch_size``, so
-# that every batch is the same one however many processes there are. A worker opens the memory map itself; only the
-# network travels. Results of an unchanged network are kept for the next query. Here we switch that off, or the second
-# query would have nothing to compute.
+# the batches are the same however many processes there are. Each worker opens the memory map itself; only the network
+# is sent.
 
-with feature_reuse(None):
-    alone = Entropy(n_jobs=1).select(learner, X_pool, 20)[0]
-    shared = Entropy(n_jobs=2).select(learner, X_pool, 20)[0]
+alone = Entropy(n_jobs=1).select(learner, X_pool, 20)[0]
+shared = Entropy(n_jobs=2).select(learner, X_pool, 20)[0]
 print("same indices from one process and from two:", np.array_equal(alone, shared))
 
 # %%
-# New processes have to import torch first, which takes seconds. They are kept for the next query. A query whose
-# forecast is shorter than that is better made alone.
+# New processes have to import torch first, which takes seconds. They are kept for the next query. If the forecast of a
+# query is shorter than that, use one process.
 #
 # A Dask cluster
 # --------------
-# Inside ``joblib.parallel_config(backend="dask")`` the shards go to the workers of the current Dask client. Here
-# these are two threads of this very process. Leave ``processes=False`` out and they are processes of this machine.
-# For a real cluster pass the address of its scheduler instead, ``Client("tcp://scheduler.example:8786")``: every
-# worker needs skal, and must see the pool's file under the same path.
+# Inside ``joblib.parallel_config(backend="dask")`` the shards go to the workers of the current Dask client. Here these
+# are two threads of this process. Without ``processes=False`` they are processes on this machine. For a real cluster
+# pass the address of its scheduler instead, ``Client("tcp://scheduler.example:8786")``: every worker needs skal, and
+# must see the pool's file under the same path.
 
 cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
-with cluster, Client(cluster), joblib.parallel_config(backend="dask"), feature_reuse(None):
+with cluster, Client(cluster), joblib.parallel_config(backend="dask"):
     print("workers:", joblib.effective_n_jobs())
     on_cluster = Entropy().select(learner, X_pool, 20)[0]
     batch_on_cluster = BADGE(random_state=0).select(learner, X_pool, 20)[0]
@@ -101,14 +99,15 @@ print("Entropy, same indices from the cluster:", np.array_equal(alone, on_cluste
 print("BADGE,   same indices from the cluster:", np.array_equal(batch_alone, batch_on_cluster))
 
 # %%
-# BADGE draws at random, and still agrees: the workers compute embeddings, and all draws are made here, from
+# BADGE draws at random, and still agrees: the workers compute only the embeddings, and all draws are made here, from
 # ``random_state``.
 #
-# Nothing is computed twice
-# -------------------------
-# Several strategies may look at the same network and the same pool in one round. Outputs and embeddings are kept,
-# within the memory that :func:`skal.reuse.feature_reuse` allows, and are found again by content: of the network, and
-# of all samples. So Margin finds the outputs that Entropy needed, and CoreSet the embeddings of BADGE.
+# Several strategies, one pass
+# ----------------------------
+# Normally nothing is kept from one query to the next. If several strategies look at the same network and the same pool,
+# put their queries into a ``with feature_reuse():`` block (:func:`skal.reuse.feature_reuse`). Inside it outputs and
+# embeddings are kept, within a memory bound, and are recognised by the contents of the network and of all samples. So
+# Margin uses the outputs of Entropy, and CoreSet the embeddings of BADGE.
 
 seconds = pd.DataFrame(columns=["Entropy", "Margin", "BADGE", "CoreSet"], dtype=float)
 for memory in (None, "256MB"):
@@ -120,14 +119,15 @@ for memory in (None, "256MB"):
 print(seconds.round(2).to_string())
 
 # %%
-# The 256 MB are the default. Nothing outdated can come back: a network that has been trained on is another network.
+# The default bound is 256 MB, and ``None`` keeps nothing. Nothing outdated can come back: once the network is trained
+# further, it no longer matches. So a loop that trains after every query gains nothing from this.
 #
 # More samples than fit
 # ---------------------
-# BADGE compares samples with each other and keeps an embedding of each. ``max_memory`` bounds that. If the pool does
-# not fit, the choice is made in two levels: each part of the pool that fits names a shortlist, and the batch is
-# chosen among the shortlists. skal says so by a :class:`skal.exceptions.TwoLevelWarning`, since the batch may be
-# another one.
+# BADGE compares every sample with the samples already chosen, so it keeps one embedding per sample. ``max_memory``
+# limits that storage. If the pool does not fit, BADGE works in two levels: it selects a shortlist from each part of the
+# pool that fits, and then the batch from the shortlists. You get a :class:`skal.exceptions.TwoLevelWarning`, because
+# the batch may differ.
 
 bounded = BADGE(max_memory="4MB", random_state=0)
 print("forecast:", bounded.cost(learner, X_pool, 20), "\n")
@@ -138,10 +138,11 @@ print(textwrap.fill(f"{caught[0].category.__name__}: {caught[0].message}", 100),
 print(len(np.intersect1d(batch_alone, batch_bounded)), "of 20 samples are in both batches")
 
 # %%
-# Other samples need not be worse ones: another ``random_state`` gives another batch, too. BADGE spreads its batch
-# over the samples' gradients, so we measure that: the mean squared distance from a sample's gradient to the nearest
-# chosen one. The gradient is a product of two vectors that :class:`skal.context.QueryContext` has: how far the
-# probabilities are from the predicted label, and the input of the last layer.
+# Other samples need not be worse: another ``random_state`` gives another batch, too. BADGE spreads its batch over the
+# samples' gradients, so we measure how well it does that: by the mean squared distance from a sample's gradient to the
+# nearest chosen one. The gradient is a product of two vectors, both of which come from
+# :class:`skal.context.QueryContext`: how far the probabilities are from the predicted label, and the input of the last
+# layer.
 
 features, logits = QueryContext(learner, X_pool).embeddings()
 proba = torch.softmax(logits, dim=1)
@@ -168,10 +169,10 @@ with warnings.catch_warnings():
 print(pd.DataFrame(rows).rename_axis("seed").round(1).to_string())
 
 # %%
-# Smaller is better. One level and two differ from each other about as much as one seed from the next, and both stay
-# below a random batch. That is one network and one pool, and for BADGE no bound is known. The picture shows the
-# gradients in their first two principal components. Where the network is sure, they are near zero. Crosses that seem
-# close may be far apart in the components that are not shown.
+# Smaller is better. One level and two levels differ about as much as two seeds do, and both are better than a random
+# batch. But this is one network and one pool, and for BADGE no bound is known. The picture shows the gradients in their
+# first two principal components. Where the network is sure, they are near zero. Crosses that seem close may be far
+# apart in the components that are not shown.
 
 projection = PCA(n_components=2, random_state=0).fit(gradients(some).numpy())
 background = projection.transform(gradients(some).numpy())
@@ -185,6 +186,6 @@ for ax, (name, batch) in zip(axes, batches.items(), strict=True):
     ax.set(title=name, xlabel="first component")
 
 # %%
-# :doc:`/guide/scaling` has the measurements, and a plan for pools that no single query can take.
+# :doc:`/guide/scaling` has the measurements, and a plan for pools that are too large for a single query.
 
 folder.cleanup()

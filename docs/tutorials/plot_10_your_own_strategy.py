@@ -2,22 +2,23 @@
 Your own strategy
 =================
 
-A strategy of skal is one class with one method. This tutorial writes a score strategy and a batch strategy, and lets
-:func:`skal.checks.check_strategy` say whether they keep the promises that all strategies of skal keep. A broken variant
-shows what the checks find. In the end a benchmark says whether the ideas are any good, which is another question.
+A strategy of skal is one class with one method. This tutorial writes a score strategy and a batch strategy, and uses
+:func:`skal.checks.check_strategy` to test whether they keep the promises that all strategies of skal keep. A broken
+variant shows what the checks find. At the end a benchmark answers a different question: whether the strategies are any
+good.
 """
 
 # %%
 # A score for every sample
 # ------------------------
 # Entropy often asks for outliers: samples that confuse the network and resemble nothing else. A known remedy is to
-# multiply it by how typical a sample is of the pool (*information density*, Settles and Craven 2008). Here the
-# density of a sample is its mean cosine similarity to the whole pool, in the space of the last layer's inputs, moved
-# to [0, 1].
+# multiply it by a measure of how typical a sample is of the pool (*information density*, Settles and Craven 2008). Here
+# the density of a sample is its mean cosine similarity to the whole pool, in the space of the last layer's inputs,
+# rescaled to [0, 1].
 #
-# A subclass of :class:`skal.base.ScoreStrategy` needs ``__init__``, which only assigns, and ``_score``. The context
-# has everything else: ``context.embeddings()`` are the inputs of the network's last layer and its logits, in one
-# pass. The base class checks the input, calls ``_score`` and takes the best.
+# A subclass of :class:`skal.base.ScoreStrategy` needs ``__init__``, which only assigns, and ``_score``. The context has
+# everything else: ``context.embeddings()`` returns the inputs of the network's last layer and the logits, from one
+# pass. The base class checks the input, calls ``_score`` and takes the best samples.
 
 import textwrap
 
@@ -62,9 +63,9 @@ class DensityEntropy(ScoreStrategy):
 
 
 # %%
-# ``batch_size`` and ``n_jobs`` are names that the base class knows: it checks them, and ``embeddings`` follows them.
-# A parameter of your own, like ``beta``, is checked in ``_check_params``, when the strategy is used. Then
-# scikit-learn's ``clone`` and grid search can set it to anything first. :func:`skal.base.query_function` makes the
+# The base class knows the names ``batch_size`` and ``n_jobs``: it checks them, and ``embeddings`` uses them. Check your
+# own parameters, like ``beta``, in ``_check_params``. It runs when the strategy is used, not in ``__init__``, because
+# scikit-learn's ``clone`` and grid search must be able to set any value. :func:`skal.base.query_function` makes the
 # function in modAL's form.
 
 density_entropy = query_function(DensityEntropy, "density_entropy", __name__)
@@ -82,9 +83,9 @@ print("function:", indices, " class:", DensityEntropy(beta=2.0)(learner, X_pool,
 # %%
 # Does it keep its promises?
 # --------------------------
-# The checks ask it for queries of all kinds, on a small network of their own: with arrays, tensors, memory maps,
-# Datasets and dicts, in pipelines, with any batch size, with broken input. They raise
-# :class:`skal.checks.CheckFailure`, or nothing.
+# The checks run all kinds of queries on a small network of their own: with arrays, tensors, memory maps, Datasets and
+# dicts, in pipelines, with different batch sizes, and with bad input. If one fails, it raises
+# :class:`skal.checks.CheckFailure`.
 
 check_strategy(DensityEntropy())
 print(f"all {len(CHECKS)} checks passed")
@@ -92,8 +93,8 @@ print(f"all {len(CHECKS)} checks passed")
 # %%
 # A broken one
 # ------------
-# This variant looks harmless. It computes densities batch by batch, to save memory, and it puts the network into
-# evaluation mode, to be safe. What do the checks say?
+# This variant looks harmless. It computes densities batch by batch to save memory, and it puts the network into
+# evaluation mode to be safe. What do the checks say?
 
 
 class Hasty(DensityEntropy):
@@ -112,15 +113,16 @@ except CheckFailure as failure:
 
 # %%
 # The density of a sample now depends on the samples that happen to share its batch: the same pool gets other scores
-# with another ``batch_size``. And the evaluation mode stays when the query is over. ``embeddings`` had set it anyway,
-# and had given every flag back. So whatever the context offers is better taken from there than done by hand.
+# with another ``batch_size``. And the network stays in evaluation mode after the query. This was not needed:
+# ``embeddings`` sets evaluation mode itself, and restores every flag. So if the context offers something, use it rather
+# than doing it by hand.
 #
 # A batch strategy
 # ----------------
-# The best scores may belong to samples that are much alike, and then one label would have done for several. A
+# The best scores may belong to samples that are very similar, so that one label would have been enough for several. A
 # strategy that looks at the batch as a whole is a subclass of :class:`skal.base.QueryStrategy` with ``_select``. It
-# returns positions in the pool, best first, and one metric for each. This one takes a shortlist of uncertain samples,
-# and spreads the batch over it: each further choice is the one farthest from those before.
+# returns positions in the pool, best first, and one metric for each. This one takes a shortlist of uncertain samples
+# and spreads the batch over it: each new sample is the one farthest from those already chosen.
 
 
 class SpreadOut(QueryStrategy):
@@ -163,8 +165,8 @@ for row, (name, strategy) in zip(axes, strategies.items(), strict=True):
 # %%
 # Is it any good?
 # ---------------
-# A strategy can pass every check and still be worse than Random. :func:`skal.bench.run_benchmark` takes strategy
-# objects as they are, gives all of them the same starts, and compares each with Random over the seeds.
+# A strategy can pass every check and still be worse than Random. :func:`skal.bench.run_benchmark` accepts strategy
+# objects, gives all of them the same starts, and compares each with Random over the seeds.
 
 compared = {"random": "random", "entropy": "entropy", "density_entropy": DensityEntropy(), "spread_out": SpreadOut()}
 settings = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 8, "lr": 0.01, "max_epochs": 40}
@@ -176,12 +178,12 @@ for comparison in result.comparisons():
     print(textwrap.fill(f"{comparison.strategy} is {comparison.verdict}", 100, subsequent_indent="    "))
 
 # %%
-# Read the verdicts before the curves. Density does not rescue Entropy here: the picture above shows that both ask for
-# much the same images. SpreadOut starts from the same shortlist of uncertain samples, and what it adds is distance.
-# All this holds for small digits, one small network, one way of training it and eight seeds; on your data it may be
-# otherwise. And it is the second setting of this benchmark that we looked at: with fewer seeds and a smaller learning
-# rate, SpreadOut could not be told from Random. A p-value knows nothing of the settings that were tried before.
+# Read the verdicts before the curves. Density does not help Entropy here: the picture above shows that both ask for
+# mostly the same images. SpreadOut starts from the same shortlist of uncertain samples; what it adds is distance. All
+# this holds for small digits, one small network, one way of training it and eight seeds; on your data it may be
+# different. And this is the second setting of this benchmark that we looked at: with fewer seeds and a smaller learning
+# rate, SpreadOut could not be told from Random. A p-value does not know which settings were tried before.
 #
-# ``beta=4`` is an obvious next try. Give it a name of its own in the same benchmark: the p-values are corrected for
-# the number of strategies that are compared, so that trying many is not rewarded. :doc:`/guide/benchmark` explains
-# the verdicts, :doc:`/guide/strategies` lists what the context has.
+# ``beta=4`` is an obvious next try. Give it its own name in the same benchmark: the p-values are corrected for the
+# number of strategies that are compared, so trying many is not rewarded. :doc:`/guide/benchmark` explains the verdicts,
+# :doc:`/guide/strategies` lists what the context offers.

@@ -1,18 +1,18 @@
 """
-Bringing a pre-trained network
-==============================
+Use a pre-trained network
+=========================
 
 Networks that others have trained come with a ``forward`` that nobody wants to edit. This tutorial takes a residual
-network written as torchvision writes them, gives it a new head, and queries with it, frozen and fine-tuned. A
-transformer in the style of Hugging Face follows, which takes token ids and an attention mask. skal finds the last layer
+network in the style of torchvision, gives it a new head, and queries with it, frozen and fine-tuned. Then it queries
+with a transformer in the style of Hugging Face, which takes token ids and an attention mask. skal finds the last layer
 of both by itself.
 """
 
 # %%
 # A network as it comes
 # ---------------------
-# The code has what makes such networks awkward to take apart: a ReLU that works in place, ``out += identity``, and a
-# ``torch.flatten`` in ``forward`` that is no layer.
+# This code has what makes such networks awkward to take apart: a ReLU that works in place, ``out += identity``, and a
+# ``torch.flatten`` in ``forward`` that is not a layer.
 
 from dataclasses import dataclass
 
@@ -64,8 +64,9 @@ class ResNet(nn.Module):
 
 
 # %%
-# Somebody has trained it on the digits 0 to 4, with all their labels. We know only the weights. Our own task is to
-# tell 5 to 9 apart, with few labels: without ``train_split=None`` skorch would set a fifth of them aside.
+# Suppose that somebody has trained it on the digits 0 to 4, with all their labels, and that we have only the weights.
+# Our own task is to tell 5 to 9 apart, with few labels; without ``train_split=None`` skorch would set a fifth of them
+# aside.
 
 digits = datasets.load("digits")
 theirs, ours, test = digits.y_train < 5, digits.y_train >= 5, digits.y_test >= 5
@@ -80,9 +81,9 @@ X_test, y_test = digits.X_test[test], digits.y_test[test] - 5
 # A new head, and the rest frozen or not
 # --------------------------------------
 # skorch's ``module`` may be a function that makes the network. Every ``fit``, and so every ``teach``, calls it and
-# starts again from the pre-trained weights. (Pass an instance instead, and each ``fit`` goes on from where the last
-# one ended.) ``requires_grad_(False)`` freezes what it is called on; the new head, made afterwards, can learn.
-# Freezing does not stop batch norm from following the mean and variance of what it is trained on.
+# starts again from the pre-trained weights. (If you pass an instance instead, each ``fit`` continues where the last one
+# ended.) ``requires_grad_(False)`` freezes the network; the new head is made afterwards, so it can learn. Freezing does
+# not stop batch norm from updating its mean and variance during training.
 
 
 def make_resnet(pretrained=True, frozen=False):
@@ -102,9 +103,9 @@ def make_net(lr=0.003, **params):
 # %%
 # What skal sees
 # --------------
-# CoreSet compares the inputs of the last layer, BADGE the gradients in its weights, and DynamicAL the gradients in
-# all parameters that can learn. Nobody tells them which layer is the last one: skal sends a sample or two through,
-# with hooks that are removed again, and sees which layer with parameters is called last.
+# CoreSet compares the inputs of the last layer, BADGE the gradients in its weights, and DynamicAL the gradients in all
+# trainable parameters. You need not tell them which layer is the last one: skal passes a sample or two through the
+# network, with hooks that it removes again, and sees which layer with parameters is called last.
 
 order = np.random.default_rng(0).permutation(len(X))
 labelled, pool = order[:20], order[20:]
@@ -118,8 +119,8 @@ for frozen in (True, False):
     print(f"last layer {context.last_layer.name}: {context.last_layer.layer}")
 
 # %%
-# The picture shows these embeddings for the fine-tuned network, in their first two principal components, and what
-# each strategy asks for. It is a projection: what looks close may be far apart.
+# The picture shows these embeddings for the fine-tuned network, in their first two principal components, and what each
+# strategy asks for. It is a projection: points that look close may be far apart.
 
 points = PCA(n_components=2, random_state=0).fit_transform(context.embeddings()[0].numpy())
 figure, axes = plt.subplots(1, 3, figsize=(7, 2.9), sharex=True, sharey=True, layout="constrained")
@@ -134,7 +135,7 @@ _ = figure.legend(*dots.legend_elements(), title="digit", loc="outside right cen
 # %%
 # Was the pre-training worth it?
 # ------------------------------
-# Three ways to start, three seeds each, with BADGE. :class:`skal.ActiveLearningClassifier` runs the loop;
+# We compare three ways to start, with three seeds each and BADGE. :class:`skal.ActiveLearningClassifier` runs the loop;
 # ``reinitialize=True`` makes every round call ``make_resnet`` again.
 
 starts = {
@@ -156,16 +157,15 @@ ax.set(title="Mean and standard deviation of three seeds", xticks=range(10, 31, 
 ax.grid(alpha=0.3)
 
 # %%
-# With the first labels the fine-tuned network is ahead. The network from scratch then catches up: such small digits
-# can be learned without help, and three seeds cannot say which of the two is better later on. Freezing loses here,
-# probably because features that tell five digits apart need not tell the other five apart, and a new head alone
-# cannot make up for it. A large backbone, trained on far more than this, would be another matter; measure it on your
-# data.
+# With the first labels the fine-tuned network is ahead. The network from scratch then catches up: such small digits can
+# be learned without help, and three seeds cannot say which of the two is better later on. Freezing loses here, probably
+# because features that tell five digits apart need not tell the other five apart, and a new head alone cannot make up
+# for that. This may be different with a large backbone that was trained on far more data; measure it on your own data.
 #
 # A transformer with two inputs
 # -----------------------------
-# Hugging Face models take ``input_ids`` and an ``attention_mask``, and return an object with ``logits`` in it. The
-# small model below does so too. skorch passes a dict of arrays as keyword arguments, and skal takes the same dict as
+# Hugging Face models take ``input_ids`` and an ``attention_mask``, and return an object that contains ``logits``. So
+# does the small model below. skorch passes a dict of arrays as keyword arguments, and skal takes the same dict as the
 # pool.
 
 
@@ -210,9 +210,9 @@ except TypeError as error:
     print(error)
 
 # %%
-# An object is not a tensor: the loss refuses it before skal comes in, and skal's strategies would refuse it too. A
-# tuple with the logits first would do for skal, but not for the loss. So wrap the model: what it is made of stays as
-# it is, and ``forward`` of the wrapper is one line.
+# An object is not a tensor: the loss refuses it before skal sees it, and skal's strategies would refuse it too. skal
+# would accept a tuple with the logits first, but the loss would not. So wrap the model: the model itself stays as it
+# is, and the wrapper's ``forward`` is one line.
 
 
 class Logits(nn.Module):
@@ -233,7 +233,7 @@ for strategy in (CoreSet(), BADGE(random_state=0), DynamicAL()):
     print(f"{type(strategy).__name__:>10}: {strategy(learner, pool, n_instances=5)}")
 
 # %%
-# The rest is as always, with dicts in the place of arrays.
+# The rest is as before, with dicts instead of arrays.
 
 print(f"{len(learner.y_training)} labels, accuracy {learner.score(test, topics[500:]):.2f}")
 indices, samples = learner.query(pool, n_instances=60)
