@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.cost import Passes
-from skal.base import QueryStrategy, query_function
+from skal.base import query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.strategies._two_level import n_shortlisted, select_in_levels
+from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import make_generator
 
 __all__ = ["BADGE", "badge"]
@@ -25,7 +24,7 @@ _PROPOSALS = 8
 _BLOCK = 2**14
 
 
-class BADGE(QueryStrategy):
+class BADGE(TwoLevelStrategy):
     """Query a batch of samples whose loss gradients are large and unlike each other.
 
     A sample's embedding is the gradient of the cross-entropy in the last layer's weights, its predicted label taken for
@@ -84,30 +83,15 @@ class BADGE(QueryStrategy):
 
     draws_from_pool = True
 
-    def __init__(
-        self,
-        *,
-        subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    def _sample_bytes(self, context: QueryContext) -> int:
+        """The embeddings as the network gives them, and in float64."""
+        return (context.last_layer.width + context.n_classes) * 12 + 32
 
-    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    def _chooser(self, context: QueryContext) -> Choose:
         self._check_last_layer(context)
         generator = make_generator(context.owner, self.random_state)
 
-        def choose(
-            some: np.ndarray | range, n: int, masses: np.ndarray | None
-        ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        def choose(some: np.ndarray | range, n: int, masses: np.ndarray | None) -> Chosen:
             features, logits = context.restrict(some).embeddings()
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
             q, phi = residuals(logits.to(dtype)), features.to(dtype)
@@ -118,21 +102,7 @@ class BADGE(QueryStrategy):
             picked, squares = kmeans_plus_plus(q, phi, n, generator, mass)
             return picked, squares, represented(q, phi, picked, mass)
 
-        room, owner = self._room(context), context.owner
-        return select_in_levels(context.n_pool, n_instances, room, choose, owner, context.max_memory)
-
-    def _bytes(self, context: QueryContext) -> int:
-        """Of one sample: the embeddings as the network gives them, and in float64."""
-        return (context.last_layer.width + context.n_classes) * 12 + 32
-
-    def _room(self, context: QueryContext) -> int | None:
-        return None if context.memory_bound is None else context.memory_bound // self._bytes(context)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return min(n, self._room(context) or n) * self._bytes(context)
+        return choose
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__
@@ -200,21 +170,21 @@ def kmeans_plus_plus(
     >>> kmeans_plus_plus(q, phi, 3, np.random.default_rng(0))
     (array([1, 0, 2]), array([16.,  9.,  0.]))
     """
-    norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
-    bound = torch.full_like(norms, torch.inf)
-    mass = torch.ones_like(norms) if mass is None else mass
-    free = torch.ones_like(norms)
-    best = int(norms.argmax())
-    picked, squares = [best], [norms[best].clone()]
+    rows = _OuterProducts(q, phi)
+    bound = torch.full_like(rows.norms, torch.inf)
+    mass = torch.ones_like(bound) if mass is None else mass
+    free = torch.ones_like(bound)
+    best = int(rows.norms.argmax())
+    picked, squares = [best], [rows.norms[best].clone()]
     known = 0  # how many of the chosen all bounds take into account
     while len(picked) < n_instances:
         bound[best] = free[best] = 0
         if known == 0 or len(picked) - known >= refresh:
-            known = _refresh(bound, q, phi, norms, picked, known, block)
-        proposal = _propose(bound, free, mass, q, phi, norms, picked[known:], generator.random((2, n_proposals)))
+            known = _refresh(bound, rows, picked, known, block)
+        proposal = _propose(bound, free, mass, rows, picked[known:], generator.random((2, n_proposals)))
         if proposal is None:
-            known = _refresh(bound, q, phi, norms, picked, known, block)
-            proposal = _propose(bound, free, mass, q, phi, norms, [], generator.random((2, n_proposals)))
+            known = _refresh(bound, rows, picked, known, block)
+            proposal = _propose(bound, free, mass, rows, [], generator.random((2, n_proposals)))
         assert proposal is not None  # bounds that are up to date are always accepted
         best, square = proposal
         picked.append(best)
@@ -224,41 +194,39 @@ def kmeans_plus_plus(
 
 def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor) -> np.ndarray:
     """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
-    norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
-    others, total = picked.tolist(), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
+    rows, total = _OuterProducts(q, phi), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
     for start in range(0, len(q), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        nearest = _squares(q, phi, norms, rows, others).argmin(dim=1)
-        total.index_add_(0, nearest, mass[rows])
+        part = slice(start, start + _BLOCK)
+        total.index_add_(0, rows.squares(part, picked.tolist()).argmin(dim=1), mass[part])
     return total.double().cpu().numpy()
 
 
-def _squares(q: Tensor, phi: Tensor, norms: Tensor, rows: Any, others: list[int]) -> Tensor:
-    """Squared distances between some rows of ``q ⊗ φ`` and others: (n, m)."""
-    scale = norms[rows, None] + norms[others]
-    squares = torch.addcmul(scale, q[rows] @ q[others].T, phi[rows] @ phi[others].T, value=-2)
-    return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
+class _OuterProducts:
+    """The rows ``q ⊗ φ``, known by their factors."""
+
+    def __init__(self, q: Tensor, phi: Tensor) -> None:
+        self.q, self.phi = q, phi
+        self.norms = (torch.linalg.vector_norm(q, dim=1) * torch.linalg.vector_norm(phi, dim=1)).square()
+
+    def squares(self, rows: Any, others: list[int]) -> Tensor:
+        """Squared distances between some rows and others: (n, m)."""
+        scale = self.norms[rows, None] + self.norms[others]
+        q, phi = self.q, self.phi
+        squares = torch.addcmul(scale, q[rows] @ q[others].T, phi[rows] @ phi[others].T, value=-2)
+        return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
 
 
-def _refresh(bound: Tensor, q: Tensor, phi: Tensor, norms: Tensor, picked: list[int], known: int, block: int) -> int:
+def _refresh(bound: Tensor, rows: _OuterProducts, picked: list[int], known: int, block: int) -> int:
     """Bring all bounds up to date, in place; returns how many of the chosen they now take into account."""
     if known < len(picked):
         for start in range(0, len(bound), block):
-            rows = slice(start, start + block)
-            new = _squares(q, phi, norms, rows, picked[known:]).amin(dim=1)
-            bound[rows] = torch.minimum(bound[rows], new)
+            part = slice(start, start + block)
+            bound[part] = torch.minimum(bound[part], rows.squares(part, picked[known:]).amin(dim=1))
     return len(picked)
 
 
 def _propose(
-    bound: Tensor,
-    free: Tensor,
-    mass: Tensor,
-    q: Tensor,
-    phi: Tensor,
-    norms: Tensor,
-    unknown: list[int],
-    uniform: np.ndarray,
+    bound: Tensor, free: Tensor, mass: Tensor, rows: _OuterProducts, unknown: list[int], uniform: np.ndarray
 ) -> tuple[int, Tensor] | None:
     """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
     draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
@@ -267,7 +235,7 @@ def _propose(
     index = _draw(weights, draws)
     squares = bound[index]
     if unknown:
-        squares = torch.minimum(squares, _squares(q, phi, norms, index, unknown).amin(dim=1))
+        squares = torch.minimum(squares, rows.squares(index, unknown).amin(dim=1))
     accepted = (chances * bound[index] < squares) | (total == 0)
     answers = torch.stack([index, accepted.to(index.dtype)]).tolist()  # all that leaves the device
     for position, (best, good) in enumerate(zip(*answers, strict=True)):

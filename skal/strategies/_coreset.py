@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.cost import Passes
-from skal.base import QueryStrategy, query_function
+from skal.base import Passes, query_function
 from skal.context import QueryContext
-from skal.strategies._two_level import n_shortlisted, select_in_levels
+from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 __all__ = ["CoreSet", "coreset"]
 
@@ -24,7 +23,7 @@ _BLOCK_BYTES = 2**25
 _FIRST_LOOK = 32
 
 
-class CoreSet(QueryStrategy):
+class CoreSet(TwoLevelStrategy):
     """Query the samples that lie furthest from everything labelled or queried so far.
 
     Furthest-first traversal (k-centre greedy), in Euclidean distance between the inputs of the network's last layer,
@@ -80,25 +79,15 @@ class CoreSet(QueryStrategy):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    def _sample_bytes(self, context: QueryContext) -> int:
+        """The embeddings as the network gives them, and in float64; outputs; distances."""
+        return context.last_layer.width * 12 + context.n_classes * 8 + 24
 
-    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        def choose(some: np.ndarray | range, n: int, masses: Any) -> tuple[np.ndarray, np.ndarray, None]:
+    def _reserved_bytes(self, context: QueryContext) -> int:
+        return 2 * _block_bytes(context)
+
+    def _chooser(self, context: QueryContext) -> Choose:
+        def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
             pool = context.restrict(some).embeddings()[0]
             mean = pool.mean(dim=0).to(_exact(pool))
             pool = pool.to(mean.dtype, copy=True).sub_(mean)  # distances do not change, and rounding shrinks
@@ -106,32 +95,22 @@ class CoreSet(QueryStrategy):
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
-        room, owner = self._room(context), context.owner
-        return select_in_levels(context.n_pool, n_instances, room, choose, owner, context.max_memory)
+        return choose
 
     def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
         """Embeddings of the labelled samples, a few thousand at a time."""
         step = max(4096, self.batch_size)
         for start in range(0, context.n_labelled, step):
-            rows = np.arange(start, min(start + step, context.n_labelled))
+            rows = range(start, min(start + step, context.n_labelled))
             block = context.embeddings(context.labelled.take(rows))[0]
             yield block.to(_exact(block))
 
-    def _bytes(self, context: QueryContext) -> int:
-        """Of one sample: the embeddings as the network gives them, and in float64; outputs; distances."""
-        return context.last_layer.width * 12 + context.n_classes * 8 + 24
-
-    def _room(self, context: QueryContext) -> int | None:
-        bound = context.memory_bound
-        return None if bound is None else (bound - 2 * _block_bytes(context)) // self._bytes(context)
-
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        shortlisted = n_shortlisted(n, n_instances, self._room(context))
-        return Passes(forward=n + shortlisted, labelled_forward=context.n_labelled)
+        return super()._passes(context, n, n_instances) + Passes(labelled_forward=context.n_labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         blocks = 2 * min(_block_bytes(context), 8 * n * max(1, context.n_labelled))
-        return min(n, self._room(context) or n) * self._bytes(context) + blocks
+        return super()._memory(context, n, n_instances) + blocks
 
 
 def _block_bytes(context: QueryContext) -> int:

@@ -3,19 +3,71 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from skal.base import Passes, QueryStrategy
+from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
 
-__all__ = ["n_shortlisted", "select_in_levels"]
+__all__ = ["TwoLevelStrategy", "n_shortlisted", "select_in_levels"]
 
 # how many times the batch a part's shortlist holds, if there is room
 _SHORTLIST = 4
 
-Choose = Callable[["np.ndarray | range", int, "np.ndarray | None"], tuple[np.ndarray, np.ndarray, "np.ndarray | None"]]
+Chosen = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
+Choose = Callable[["np.ndarray | range", int, "np.ndarray | None"], Chosen]
+
+
+class TwoLevelStrategy(QueryStrategy):
+    """A strategy that keeps something of every sample: all of them at once, or in two levels if memory is short."""
+
+    def __init__(
+        self,
+        *,
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @abstractmethod
+    def _sample_bytes(self, context: QueryContext) -> int:
+        """Bytes that one sample takes."""
+
+    def _reserved_bytes(self, context: QueryContext) -> int:
+        """Bytes of the bound that are not for samples."""
+        return 0
+
+    @abstractmethod
+    def _chooser(self, context: QueryContext) -> Choose:
+        """What :func:`select_in_levels` calls."""
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        choose, room = self._chooser(context), self._room(context)
+        return select_in_levels(context.n_pool, n_instances, room, choose, context.owner, context.max_memory)
+
+    def _room(self, context: QueryContext) -> int | None:
+        bound = context.memory_bound
+        return None if bound is None else (bound - self._reserved_bytes(context)) // self._sample_bytes(context)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        return min(n, self._room(context) or n) * self._sample_bytes(context)
 
 
 def select_in_levels(

@@ -91,7 +91,7 @@ def clustered():
 def bound(strategy, learner, X, room):
     from skal.context import QueryContext
 
-    n_bytes = room * strategy._bytes(QueryContext(learner, X))
+    n_bytes = room * strategy._sample_bytes(QueryContext(learner, X))
     return n_bytes * 4 // 3 if isinstance(strategy, CoreSet) else n_bytes  # a quarter is for distances
 
 
