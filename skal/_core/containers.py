@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from skal._core.memory import rows_within
 from skal.exceptions import InvalidTypeError, NonFiniteError
 
 __all__ = [
@@ -162,7 +163,7 @@ def all_finite(X: Any) -> bool:
         return True
     if X.ndim == 0:
         return bool(np.isfinite(X))
-    step = max(1, _CHECK_BYTES // max(1, X[:1].nbytes))
+    step = rows_within(_CHECK_BYTES, X[:1].nbytes)
     parts = (X[start : start + step] for start in range(0, len(X), step))
     with np.errstate(over="ignore", invalid="ignore"):
         return all(bool(np.isfinite(part.sum())) or bool(np.isfinite(part).all()) for part in parts)

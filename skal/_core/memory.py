@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from skal._core.network import Network
+if TYPE_CHECKING:
+    from skal._core.network import Network
 
 __all__ = ["DEFAULT_MEMORY", "activation_bytes", "is_out_of_memory", "rows_within"]
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from tqdm import tqdm
 
+from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal._core.shipping import opened, reference_to, row_bytes, shippable
 from skal.exceptions import InvalidTypeError, ShardError, WorkerError
@@ -180,7 +181,7 @@ def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
     """
     rows = min(-(-n // (_SHARDS_PER_JOB * jobs)), _MAX_ROWS)
     if n_bytes is not None:
-        rows = min(rows, _MAX_BYTES // max(1, n_bytes))
+        rows = min(rows, rows_within(_MAX_BYTES, n_bytes))
     return max(step, rows // step * step)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.memory import rows_within
 from skal.base import Passes, query_function
 from skal.context import QueryContext
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
@@ -206,7 +207,7 @@ def _furthest(
 def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor, block_bytes: int) -> None:
     """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
     centre_norms = centres.square().sum(dim=1)
-    step = max(1, block_bytes // (points.element_size() * len(centres)))
+    step = rows_within(block_bytes, points.element_size() * len(centres))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
         scale = norms[rows, None] + centre_norms

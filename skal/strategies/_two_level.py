@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
@@ -60,8 +61,10 @@ class TwoLevelStrategy(QueryStrategy):
         return select_in_levels(context.n_pool, n_instances, room, choose, context.owner, context.max_memory)
 
     def _room(self, context: QueryContext) -> int | None:
-        bound = context.memory_bound
-        return None if bound is None else (bound - self._reserved_bytes(context)) // self._sample_bytes(context)
+        if context.memory_bound is None:
+            return None
+        left = context.memory_bound - self._reserved_bytes(context)
+        return rows_within(left, self._sample_bytes(context), at_least=0)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
