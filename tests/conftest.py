@@ -7,7 +7,6 @@ from hypothesis import settings
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._core.network import preserved_rng
 from skal.checks import make_learner
 from skal.nets import MLP
 
@@ -68,7 +67,7 @@ def flat_data():
 def flat_learner(flat_data):
     """A plain learner with a fitted MLP on the first 15 samples."""
     X, y = flat_data
-    with preserved_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         net = _make_net().fit(X[:15], y[:15])
     return learner_of(net, X[:15], y[:15])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from skal._core.network import preserved_rng
 from skal.cli import _parser
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +43,7 @@ def run(tmp_path, monkeypatch):
 def test_readme_example_is_short_and_learns(run, capsys):
     example = blocks(README)[0]
     assert sum(bool(line.strip()) for line in example.splitlines()) <= 15
-    with preserved_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         run(README, example)
     accuracies = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]

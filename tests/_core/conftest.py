@@ -6,7 +6,6 @@ import torch
 from joblib import parallel_config
 from torch import nn
 
-from skal._core.network import preserved_rng
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, SquaredLoss
 
@@ -31,7 +30,7 @@ def make_image_learner(images):
     def make(criterion=nn.CrossEntropyLoss):
         module = CNN(in_channels=1, n_classes=3, image_size=8, dropout=0.2)
         settings = {"lr": 0.02, "max_epochs": 3, "train_split": None, "verbose": 0}
-        with preserved_rng():
+        with torch.random.fork_rng():
             torch.manual_seed(0)
             net = LossPredictionClassifier(module, criterion=criterion, **settings).fit(X[:20], y[:20])
         return learner_of(net, X[:20], y[:20])

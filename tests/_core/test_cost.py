@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from skal._core.cost import Passes, QueryCost, forecast_seconds
+from skal._core.cost import forecast_seconds
+from skal.base import Passes, QueryCost
 from skal.reuse import feature_reuse
 from skal.strategies import (
     ALBL,

@@ -7,8 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal._core.last_layer import embeddings, find_last_layer
-from skal._core.network import Network
-from skal._core.samples import Samples
+from skal.context import Network, Samples
 from skal.exceptions import OutputError, UnsupportedLayerError
 from skal.nets import CNN, MLP, ConvNet, ResNet18
 

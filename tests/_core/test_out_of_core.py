@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 from skal import ActiveLearner
 from skal._core.containers import is_lazy, take_rows
-from skal._core.samples import Samples
 from skal._core.shipping import opened, reference_to
+from skal.context import Samples
 from skal.exceptions import InvalidParameterError
 from skal.strategies import BADGE, DynamicAL, Entropy
 

@@ -13,14 +13,12 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal._core.network import Network
-from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
+from skal.context import Network, Samples, TangentEngine
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 from skal.reuse import feature_reuse, reused
 from skal.strategies import ALBL, BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
-from skal.tangent._engine import TangentEngine
 
 from ..support.learners import learner_of
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from skal._core.samples import Samples
+from skal.context import Samples
 from skal.exceptions import InvalidTypeError, NonFiniteError
 
 X = np.arange(20.0).reshape(10, 2)

@@ -10,13 +10,11 @@ from joblib import parallel_config
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from skal._core.network import Network
-from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled, shard_rows
+from skal.context import Network, Samples, TangentEngine
 from skal.exceptions import InvalidTypeError, NonFiniteError, ShardError, WorkerError
 from skal.strategies import Entropy
 from skal.tangent import register_rule
-from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
 
 

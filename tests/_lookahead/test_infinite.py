@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.network import Network
-from skal._core.samples import Samples
 from skal._lookahead.infinite import (
     BIAS_VARIANCE,
     WEIGHT_VARIANCE,
@@ -17,6 +15,7 @@ from skal._lookahead.infinite import (
     infinite_diagonal,
     infinite_kernel,
 )
+from skal.context import Network, Samples
 from skal.nets import CNN, MLP
 from skal.tangent import tangent_kernel
 

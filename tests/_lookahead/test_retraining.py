@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import TensorDataset
 
-from skal._core.network import preserved_rng
 from skal._lookahead.posterior import Outputs
 from skal._lookahead.retraining import Retrainer, criterion_scores
 from skal.callbacks import OneCycle
@@ -47,7 +46,7 @@ def fitted(make_net, flat_data):
     X, y = flat_data
 
     def fit(net=None, **params):
-        with preserved_rng():
+        with torch.random.fork_rng():
             torch.manual_seed(0)
             return (net or make_net(**params)).fit(X[:15], y[:15]), X[:15], y[:15], X[15:30]
 

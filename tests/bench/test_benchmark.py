@@ -13,7 +13,6 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
 
-from skal._core.network import preserved_rng
 from skal.base import QueryStrategy
 from skal.bench import BenchmarkError, BenchmarkResult, Protocol, run_benchmark
 from skal.bench._nets import make_net
@@ -76,7 +75,7 @@ def test_another_network_starts_with_the_same_weights(net, strategy):
     X, y = np.random.default_rng(0).normal(size=(4, 1, 8, 8)).astype("float32"), np.arange(4)
     weights = []
     for name in ("random", strategy):
-        with preserved_rng():
+        with torch.random.fork_rng():
             torch.manual_seed(3)
             estimator = make_net(protocol, (1, 8, 8), 10, make_strategy(name)).set_params(lr=0.0).fit(X, y)
         weights.append([p.detach() for p in estimator.module_.parameters()])

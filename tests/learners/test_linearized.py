@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 import skal
+from skal import LinearizedLearner
 from skal.datasets import load
 from skal.exceptions import (
     CrossEntropyWarning,
@@ -20,7 +21,6 @@ from skal.exceptions import (
     NoLabelledDataError,
     NotFittedError,
 )
-from skal.learners._linearized import LinearizedLearner
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead, entropy, ntk_lookahead
 

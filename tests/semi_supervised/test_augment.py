@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from skal._core.network import preserved_rng
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised import StrongImage, StrongJitter, WeakImage, WeakJitter
 from skal.semi_supervised import _randaugment as ops
@@ -13,7 +12,7 @@ from skal.semi_supervised._augment import make_pair
 
 @pytest.fixture(autouse=True)
 def _seed():
-    with preserved_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 

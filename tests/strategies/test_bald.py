@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.network import Network
-from skal._core.samples import Samples
+from skal.context import Network, Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BALD, bald
 from skal.strategies._bald._dropout import dropout_outputs, dropped

@@ -6,7 +6,7 @@ import torch
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-from skal._core.cost import Passes
+from skal.base import Passes
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import EGL, egl

@@ -10,7 +10,6 @@ from skorch import NeuralNetClassifier
 from skorch.dataset import ValidSplit
 from torch import nn
 
-from skal._core.network import preserved_rng
 from skal.checks import make_learner
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule, LossPredictionClassifier, ranking_loss
@@ -281,7 +280,7 @@ def test_a_module_that_predicts_its_loss_already_is_not_wrapped_again():
 
 
 def test_a_net_that_does_not_predict_its_loss_is_refused():
-    with preserved_rng():
+    with torch.random.fork_rng():
         learner, X_pool = make_learner()
     with pytest.raises(UnsupportedLayerError, match=r"must predict its own loss.*LossPredictionClassifier"):
         learning_loss(learner, X_pool, 1)

@@ -11,7 +11,6 @@ from sklearn.gaussian_process.kernels import Kernel
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._core.network import preserved_rng
 from skal._lookahead.infinite import infinite_kernel
 from skal.checks import check_nll_loss, check_probabilities, check_untouched, make_learner
 from skal.exceptions import InvalidParameterError
@@ -31,7 +30,7 @@ def problem():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N_LABELLED + N_POOL, 5))
     y = rng.integers(C, size=N_LABELLED)
-    with preserved_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         net = NeuralNetClassifier(
             MLP(5, C, hidden=(8, 6)).double(),

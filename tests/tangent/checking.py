@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from skal._core.samples import Samples
+from skal.context import Samples, TangentEngine
 from skal.tangent import gradient_scores, tangent_features, tangent_kernel
-from skal.tangent._engine import TangentEngine
 
 from ..support import oracle
 

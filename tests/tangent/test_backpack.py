@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.network import Network
+from skal.context import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
 from skal.tangent._backpack import BackpackBackend

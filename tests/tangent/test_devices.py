@@ -9,10 +9,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skal._core.samples import Samples
+from skal.context import Samples, TangentEngine
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 from skal.tangent._cotangents import cross_entropy
-from skal.tangent._engine import TangentEngine
 from skal.tangent._sketch import Sketch
 
 N, C, K = 20, 3, 16

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal._core.samples import Samples
+from skal.context import Samples, TangentEngine
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
-from skal.tangent._engine import TangentEngine
-from skal.tangent._gradients import loss_scores
 
 from ..support.networks import build, unsupported
 
@@ -142,7 +140,8 @@ def test_memory_bounds_the_chunks():
     assert large.sample_bytes < TangentEngine(module, Samples(X), backend="func").sample_bytes
     half = TangentEngine(module, Samples(X), max_memory=10 * large.sample_bytes)
     assert half.batch_size == 10
-    np.testing.assert_allclose(loss_scores(engine, Samples(X))[0], loss_scores(large, Samples(X))[0], rtol=1e-10)
+    small, whole = (gradient_scores(module, X, None, max_memory=bound)[0] for bound in (1, "1GB"))
+    np.testing.assert_allclose(small, whole, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +215,9 @@ def run_alone(script):
 SETUP = """
     import resource, numpy as np, torch
     from torch import nn
-    from skal._core.samples import Samples
-    from skal.tangent._engine import TangentEngine
-    from skal.tangent._gradients import loss_scores
+    from skal.context import Samples
+    from skal.context import TangentEngine
+    from skal.tangent import gradient_scores
     torch.manual_seed(0)
     torch.set_num_threads(1)
     module = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
@@ -231,15 +230,14 @@ def test_a_real_shortage_of_memory():
     halved, same = run_alone(
         SETUP
         + """
-    X = Samples(torch.randn(256, 3, 32, 32))
-    expected = loss_scores(TangentEngine(module, X, batch_size=4), X)[0]
+    X, seen = torch.randn(256, 3, 32, 32), []
+    expected = gradient_scores(module, X, None, batch_size=4)[0]
     with open("/proc/self/status") as file:
         size = next(int(line.split()[1]) for line in file if line.startswith("VmSize")) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (size + 60 * 2**20, resource.RLIM_INFINITY))
-    engine = TangentEngine(module, X, batch_size=256, max_memory="100GB")
-    assert engine.batch_size == 256
-    result = loss_scores(engine, X)[0]
-    print(engine.batch_size < 256, np.allclose(result, expected, rtol=1e-4))
+    module.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
+    result = gradient_scores(module, X, None, batch_size=256, max_memory="100GB")[0]
+    print(max(seen) == 256 > seen[-1], np.allclose(result, expected, rtol=1e-4))
     """
     )
     assert (halved, same) == ("True", "True")
@@ -251,13 +249,13 @@ def test_more_samples_take_no_more_memory():
         run_alone(
             SETUP
             + """
-    X = Samples(torch.randn(640, 3, 32, 32))
-    engine = TangentEngine(module, X, batch_size=64)
+    X = torch.randn(640, 3, 32, 32)
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    loss_scores(engine, X.take(np.arange(128)))
+    gradient_scores(module, X[:128], None, batch_size=64)
     before = peak()
-    loss_scores(engine, X)
-    print(before, peak(), 64 * engine.sample_bytes)
+    gradient_scores(module, X, None, batch_size=64)
+    after = peak()
+    print(before, after, 64 * TangentEngine(module, Samples(X)).sample_bytes)
     """
         ),
     )

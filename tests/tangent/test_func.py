@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.network import Network
+from skal.context import Network
 from skal.tangent._cotangents import given, probes
 from skal.tangent._func import FuncBackend, LoopBackend
 

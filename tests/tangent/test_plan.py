@@ -4,29 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.network import Network
-from skal._core.samples import Samples
+from skal.context import Network, Samples, TangentEngine
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import _plan, gradient_scores, loss_gradient, register_rule, tangent_kernel
-from skal.tangent._engine import TangentEngine
-from skal.tangent._layers import _RULES
 from skal.tangent._plan import make_plan
 
 from ..support.networks import NETWORKS, build
 from .checking import check_exact, plan_of
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-class Shift(nn.Module):
-    """A user's layer: ``x + shift``, with a matrix that it also applies."""
-
-    def __init__(self):
-        super().__init__()
-        self.shift, self.matrix = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4, 4))
-
-    def forward(self, x):
-        return x @ self.matrix + self.shift
 
 
 def right_rule(layer, a, g):
@@ -37,15 +23,25 @@ def wrong_rule(layer, a, g):
     return {"shift": g, "matrix": g[:, :, None] * a[:, None, :]}
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch):
-    monkeypatch.setattr("skal.tangent._layers._RULES", dict(_RULES))
+@pytest.fixture
+def shift_layer():
+    """A user's layer, a new class for each test: what one test registers is unknown to the next."""
+
+    class Shift(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift, self.matrix = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4, 4))
+
+        def forward(self, x):
+            return x @ self.matrix + self.shift
+
+    return Shift
 
 
 @pytest.fixture
-def module():
+def module(shift_layer):
     torch.manual_seed(0)
-    return nn.Sequential(Shift(), nn.Tanh(), nn.Linear(4, 3)).double()
+    return nn.Sequential(shift_layer(), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
 @pytest.fixture
@@ -66,13 +62,13 @@ def test_without_a_rule(module):
 
 
 def test_right_rule(module):
-    register_rule(Shift)(right_rule)
+    register_rule(type(module[0]))(right_rule)
     assert set(check_exact(module, X)) == {"structured"}
     check_exact(module, X, backend="structured")
 
 
 def test_wrong_rule_is_found_out(module):
-    register_rule(Shift)(wrong_rule)
+    register_rule(type(module[0]))(wrong_rule)
     plan = check_exact(module, X)
     assert plan == {"structured": {"0.shift", "2.weight", "2.bias"}, "func": {"0.matrix"}}
     with pytest.raises(
@@ -91,7 +87,7 @@ def test_wrong_rule_is_found_out(module):
     ids=["incomplete", "wrong shape", "wrong number of samples"],
 )
 def test_unusable_rules_are_found_out(module, rule):
-    register_rule(Shift)(rule)
+    register_rule(type(module[0]))(rule)
     assert "0.matrix" in check_exact(module, X)["func"]
 
 
@@ -99,7 +95,7 @@ def test_a_rule_that_raises_is_found_out(module):
     def broken(layer, a, g):
         raise KeyError("nothing here")
 
-    register_rule(Shift)(broken)
+    register_rule(type(module[0]))(broken)
     assert set(check_exact(module, X)) == {"func"}
     with pytest.raises(UnsupportedLayerError, match="KeyError: 'nothing here'"):
         gradient_scores(module, X, None, backend="structured")
@@ -107,7 +103,7 @@ def test_a_rule_that_raises_is_found_out(module):
 
 def test_a_zero_gradient_proves_no_users_rule(module):
     """At a head of zeros all rules agree; later they may not."""
-    register_rule(Shift)(wrong_rule)
+    register_rule(type(module[0]))(wrong_rule)
     module.insert(1, nn.Linear(4, 4).double())
     head = module[-1].weight.detach().clone()
     nn.init.zeros_(module[-1].weight)
@@ -128,9 +124,9 @@ def test_a_plan_is_made_once(module, checks):
 
 
 def test_a_new_rule_makes_a_new_plan(module, checks):
-    register_rule(Shift)(right_rule)
+    register_rule(type(module[0]))(right_rule)
     check_exact(module, X)
-    register_rule(Shift)(wrong_rule)
+    register_rule(type(module[0]))(wrong_rule)
     assert check_exact(module, X)["func"] == {"0.matrix"}
     assert len(checks) == 2
 

@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from skal._core.samples import Samples
+from skal.context import Samples, TangentEngine
 from skal.nets import MLP
 from skal.tangent import tangent_features, tangent_kernel
-from skal.tangent._engine import TangentEngine
-from skal.tangent._sketch import Sketch, feature_matrix
+from skal.tangent._sketch import Sketch
 
 from ..support.networks import NETWORKS, build, unsupported
 
 
-def sketched_kernels(name_or_module, X, k, seeds, kind="pntk"):
-    """(seeds, n, n) Gram matrices of sketches, by one engine."""
-    engine = TangentEngine(name_or_module, Samples(X))
-    features = [feature_matrix(engine, Samples(X), kind, k, seed).numpy() for seed in seeds]
+def sketched_kernels(module, X, k, seeds, kind="pntk"):
+    """(seeds, n, n) Gram matrices of sketches."""
+    features = [tangent_features(module, X, kind=kind, n_features=k, random_state=seed) for seed in seeds]
     return np.stack([f @ f.T for f in features])
 
 
