@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,18 @@ def test_every_page_of_the_guide_is_listed():
     listed = (DOCS / "guide" / "index.md").read_text(encoding="utf-8").split()
     pages = {path.stem for path in (DOCS / "guide").glob("*.md")} - {"index"}
     assert pages <= set(listed)
+
+
+PROSE = sorted([*DOCS.rglob("*.md"), *(DOCS.parent / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING"))])
+PROSE = [path for path in PROSE if "_build" not in path.parts and "generated" not in path.parts]
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(DOCS.parent).as_posix())
+def test_prose_has_a_line_for_every_sentence(path):
+    """A change of one sentence is a change of one line; tables, code and formulas excepted."""
+    code = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        code ^= line.startswith("```")
+        if not code and not line.startswith(("|", "$", "!")):
+            assert len(line) <= 250, f"line {number} is {len(line)} columns long"
+            assert not re.search(r"[a-z`)]{3}[.?!] +[A-Z][a-z]", line.split("** ", 1)[-1]), f"line {number}: {line}"
