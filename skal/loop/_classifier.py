@@ -16,12 +16,9 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
 from skal.context import unwrap_estimator
-from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.loop._config import LoopConfig
-from skal.loop._estimators import uses_unlabelled
-from skal.loop._labels import read_labels
 from skal.loop._session import LabellingSession, LoopResults
-from skal.loop._state import LoopState
 from skal.strategies import margin
 
 __all__ = ["ActiveLearningClassifier"]
@@ -196,20 +193,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self
         """
         X = self._check_samples(X, reset=True)
-        if oracle is not None:
-            self.session_ = self._start(X, eval_set)
-            self.session_.run(oracle)
-        else:
-            read = self._label_reader(X, y)
-            no_label = -1 if uses_unlabelled(self.estimator) else None
-            self.session_ = self._start(
-                X,
-                eval_set,
-                read_all_labels=lambda: read_labels(read(np.arange(n_rows(X)), None), no_label)[0],
-                save_every_step=False,
-            )
-            self._check_same_labels(self.session_.state, read)
-            self.session_.run(read)
+        reader = None if oracle is not None else self._label_reader(X, y)
+        self.session_ = self._start(X, eval_set, reader)
+        self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
         return self
 
@@ -238,14 +224,14 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         check_is_fitted(self, "estimator_")
         return self._predictor.predict_proba(self._check_samples(X, reset=False))
 
-    def _start(self, X: Any, eval_set: tuple[Any, Any] | None, **settings: Any) -> LabellingSession:
+    def _start(self, X: Any, eval_set: Any, reader: Callable[[np.ndarray, Any], Any] | None = None) -> LabellingSession:
         config = LoopConfig.from_classifier(self, n_rows(X))
         if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(config.owner, "eval_set", "a pair of X and y", eval_set, remedy)
         for name in _FITTED:
             self.__dict__.pop(name, None)
-        return LabellingSession(self, X, config, self._take_results, eval_set=eval_set, **settings)
+        return LabellingSession(self, X, config, self._take_results, eval_set, reader)
 
     def _take_results(self, results: LoopResults) -> None:
         self.queried_ = results.queried
@@ -266,23 +252,13 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
                     "Pass labels, an oracle, or a Dataset of (x, y) pairs; use start() to label by hand."
                 )
             return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
-        if not hasattr(y, "__getitem__"):  # only convertible as a whole
-            y = np.asarray(y)
+        y = y if hasattr(y, "__getitem__") else np.asarray(y)  # what can only be converted as a whole
         if n_rows(y, "y") != n_rows(X):
             raise InvalidParameterError(
                 f"The y given to fit must have one label for each of the {n_rows(X)} samples. "
                 f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
             )
         return lambda indices, _: take_rows(y, indices)
-
-    def _check_same_labels(self, state: LoopState, read: Callable[[np.ndarray, Any], Any]) -> None:
-        """Refuse a checkpoint whose labels are not those of y."""
-        rows = np.array(state.labelled, dtype=np.int64)
-        if len(rows) and read_labels(read(rows, None))[0] != state.labels:
-            raise CheckpointError(
-                f"The checkpoint in {self.checkpoint} must be of the same labels. Got a y that differs at "
-                "samples which it has labelled. Pass the y that the run was started with, or another folder."
-            )
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does

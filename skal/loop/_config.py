@@ -85,11 +85,6 @@ class LoopConfig:
         check_seed(owner, self.random_state)
 
     @property
-    def given_positions(self) -> np.ndarray | None:
-        """The user's own initial samples."""
-        return None if isinstance(self.initial, str) else np.asarray(self.initial).astype(np.int64)
-
-    @property
     def initial_size(self) -> int:
         """Samples in round 0."""
         return self.n_initial if isinstance(self.initial, str) else len(self.initial)
@@ -141,9 +136,7 @@ class LoopConfig:
             check_choice(self.owner, "initial", self.initial, ["random", "stratified"])
             if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
                 expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
-                raise InvalidParameterError.for_parameter(
-                    self.owner, "n_initial", expected, 0, "Pass n_initial=1 or more."
-                )
+                raise InvalidParameterError.for_parameter(self.owner, "n_initial", expected, 0, "Pass 1 or more.")
             return
         array = np.asarray(self.initial)
         flat = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
@@ -160,12 +153,11 @@ class LoopConfig:
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             return
-        expected = "the path of a folder, or None"
+        message = self.owner, "checkpoint", "the path of a folder, or None", self.checkpoint
         if not isinstance(self.checkpoint, (str, os.PathLike)):
-            raise InvalidTypeError.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, "Name a folder.")
+            raise InvalidTypeError.for_parameter(*message, "Name a folder.")
         if Path(self.checkpoint).exists() and not Path(self.checkpoint).is_dir():
-            remedy = "Name another folder: there is a file of that name."
-            raise InvalidParameterError.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, remedy)
+            raise InvalidParameterError.for_parameter(*message, "There is a file of that name: choose another.")
         if is_warm_started(self.estimator):
             raise InvalidParameterError(
                 "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "

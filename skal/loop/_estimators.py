@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import softmax
-from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet, NeuralNetBinaryClassifier
@@ -28,7 +27,6 @@ __all__ = [
     "is_warm_started",
     "prediction_input",
     "training_data",
-    "unfitted_copy",
     "uses_unlabelled",
 ]
 
@@ -73,15 +71,6 @@ def is_warm_started(estimator: Any) -> bool:
     return final_network(estimator) is None and any(
         bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start"
     )
-
-
-def unfitted_copy(estimator: Any, *, warm_start: bool) -> Any:
-    """A clone; with ``warm_start`` every ``fit`` of its network trains the weights of the last one further."""
-    copy = clone(estimator)
-    net = final_network(copy)
-    if net is not None:
-        net.set_params(warm_start=warm_start)
-    return copy
 
 
 class _RelabelledDataset(Dataset):

@@ -45,15 +45,16 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
     present = [value for value in values if value is not None]
     if not present:
         return values, None
-    kinds = {_kind(value) for value in present}
-    if len(kinds) != 1 or "other" in kinds:
+    kinds = {float if type(value) is int else type(value) for value in present}
+    if len(kinds) != 1 or not kinds <= {float, bool, str}:
         raise InvalidTypeError(
             "The labels must be integers, floats, booleans or strings, all of one kind. "
             f"Got {shorten(present)} instead. Convert them, for example with y.astype(str)."
         )
     if dtype.kind not in "iufbU":
         dtype = np.asarray(present).dtype
-    _check_values(np.array(present, dtype=dtype))
+    if dtype.kind == "f":
+        _check_whole_numbers(np.array(present, dtype=dtype))
     return values, "<U0" if dtype.kind == "U" else dtype.str
 
 
@@ -61,14 +62,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or (not isinstance(value, (list, tuple, dict, np.ndarray)) and bool(pd.isna(value)))
 
 
-def _kind(value: Any) -> str:
-    names = {str: "string", bool: "boolean", int: "number", float: "number"}
-    return names.get(type(value), "other")
-
-
-def _check_values(labels: np.ndarray) -> None:
-    if labels.dtype.kind != "f":
-        return
+def _check_whole_numbers(labels: np.ndarray) -> None:
     assert_all_finite(labels, input_name="y")
     if (labels != np.round(labels)).any():
         raise InvalidParameterError(

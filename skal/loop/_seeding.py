@@ -16,7 +16,7 @@ import torch
 
 from skal._core.network import preserved_rng
 
-__all__ = ["generator_states", "restore_generators", "seed_for", "seed_strategy", "seedable_parts", "seeded"]
+__all__ = ["generator_states", "restore_generators", "seed_for", "seed_strategy", "seeded"]
 
 _PURPOSES = ("start", "query", "fit", "holdout", "score")
 
@@ -49,17 +49,13 @@ def _random_states(value: Any) -> Iterator[tuple[Any, Any]]:
                 yield from _random_states(part)
 
 
-def seedable_parts(strategy: Any) -> list[tuple[Any, Any]]:
-    """The parts of a strategy that the loop seeds, and the integer, or None, that the user gave them.
+def seed_strategy(strategy: Any, original: Any, seed: int, round: int) -> None:
+    """Give each part of a strategy a seed for this round: from the integer that ``original`` has, or the loop's seed.
 
-    A strategy that is seeded with an integer would otherwise make the same draws in every round.
+    With the integer itself a strategy would make the same draws in every round. Generators are left alone.
     """
-    states = list(_random_states(strategy))
-    return [(owner, value) for owner, value in states if value is None or isinstance(value, (int, np.integer))]
-
-
-def seed_strategy(parts: list[tuple[Any, Any]], seed: int, round: int) -> None:
-    """Give each part a seed for this round: from its own integer, or else from the loop's seed."""
+    pairs = zip(_random_states(strategy), _random_states(original), strict=True)
+    parts = [(owner, own) for (owner, _), (_, own) in pairs if own is None or isinstance(own, (int, np.integer))]
     for place, (owner, own) in enumerate(parts):
         entropy = [seed_for(seed, round, "query"), place] if own is None else [int(own), round]
         owner.set_params(random_state=int(np.random.SeedSequence(entropy).generate_state(1)[0]))

@@ -14,8 +14,8 @@ from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
-from skal.loop._labels import encode
-from skal.loop._seeding import seed_for, seed_strategy, seedable_parts, seeded
+from skal.loop._labels import encode, read_labels
+from skal.loop._seeding import seed_for, seed_strategy, seeded
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 
@@ -29,8 +29,8 @@ class Selector:
     ----------
     config : LoopConfig
     X : all samples
-    read_all_labels : callable or None
-        Gives the labels of all samples, for a stratified start.
+    reader : callable or None
+        ``reader(indices, None)`` reads labels, for a stratified start.
 
     Attributes
     ----------
@@ -38,13 +38,12 @@ class Selector:
         A copy of the user's, with what it learns from round to round.
     """
 
-    def __init__(self, config: LoopConfig, X: Any, read_all_labels: Callable[[], list[Any]] | None) -> None:
+    def __init__(self, config: LoopConfig, X: Any, reader: Callable[[np.ndarray, Any], Any] | None) -> None:
         self.config = config
         self.X = X
-        self.read_all_labels = read_all_labels
+        self.reader = reader
         strategy = config.query_strategy
         self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
-        self._seedable = seedable_parts(self.strategy)
 
     def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
         """Positions in X of this round's samples, and the strategy's metrics."""
@@ -52,11 +51,11 @@ class Selector:
         size = self.config.next_batch_size(state, len(pool))
         if trainer.estimator is not None:
             return self._query(state, trainer, pool, size)
-        seed, given = seed_for(state.seed, state.round, "start"), self.config.given_positions
-        if state.round == 0 and given is not None:
-            return given, None
-        if state.round == 0 and self.config.initial == "stratified":
-            return draw_stratified(self._all_labels(), size, seed), None
+        seed, initial = seed_for(state.seed, state.round, "start"), self.config.initial
+        if state.round == 0 and not isinstance(initial, str):
+            return np.asarray(initial, dtype=np.int64), None
+        if state.round == 0 and initial == "stratified":
+            return draw_stratified(self._read_all_labels(), size, seed), None
         return np.random.default_rng(seed).choice(pool, size=size, replace=False), None
 
     def _query(
@@ -68,17 +67,17 @@ class Selector:
             learner.X_training = take_rows(self.X, np.array(state.labelled)[rows])
             learner.y_training = encode(state.label_array()[rows], trainer.predictor.names)  # type: ignore
         with seeded(seed_for(state.seed, state.round, "query")):
-            seed_strategy(self._seedable, state.seed, state.round)
+            seed_strategy(self.strategy, self.config.query_strategy, state.seed, state.round)
             positions, _, metrics = learner.query(take_rows(self.X, pool), n_instances=size, return_metrics=True)
         return pool[positions], _as_numbers(metrics)
 
-    def _all_labels(self) -> list[Any]:
-        if self.read_all_labels is None:
+    def _read_all_labels(self) -> list[Any]:
+        if self.reader is None:
             raise InvalidParameterError(
                 "A stratified start reads all labels, so y must be given. Got no y instead. Use initial='random', or "
                 "give the positions of the first samples."
             )
-        return self.read_all_labels()
+        return read_labels(self.reader(np.arange(self.config.n_samples), None), self.config.no_label)[0]
 
 
 def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:

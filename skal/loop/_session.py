@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import check_scoring
 
 from skal._core.containers import take_rows
-from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, shorten
+from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, NoLabelledDataError, shorten
 from skal.loop._config import LoopConfig
 from skal.loop._display import ProgressReporter
 from skal.loop._estimators import Predictor
@@ -59,11 +59,10 @@ class LabellingSession:
         The classifier's parameters. Changing them later does not change the session.
     publish : callable
         Called with the :class:`LoopResults` whenever they change.
-    read_all_labels : callable, optional
-        Gives the labels of all samples, for a stratified start.
     eval_set : tuple of X and y, optional
-    save_every_step : bool, default=True
-        Save to the checkpoint also between two trainings: when samples are asked for and when labels are told.
+    reader : callable, optional
+        An oracle that reads labels which are there already. A stratified start needs one. With it the checkpoint is
+        saved after trainings alone; without, also when samples are asked for and when labels are told.
 
     Attributes
     ----------
@@ -91,19 +90,17 @@ class LabellingSession:
         X: Any,
         config: LoopConfig,
         publish: Callable[[LoopResults], None],
-        *,
-        read_all_labels: Callable[[], list[Any]] | None = None,
-        eval_set: tuple[Any, Any] | None = None,
-        save_every_step: bool = True,
+        eval_set: Sequence[Any] | None = None,
+        reader: Callable[[np.ndarray, Any], Any] | None = None,
     ) -> None:
         self.classifier = classifier
         self.X = X
         self._config = config
         self._publish = publish
         self._eval_set = eval_set
-        self._save_every_step = save_every_step
+        self._reader = reader
         self._trainer = Trainer(config, X)
-        self._selector = Selector(config, X, read_all_labels)
+        self._selector = Selector(config, X, reader)
         n_planned = config.planned_labels()
         self._checkpoint = None
         if config.checkpoint is not None:
@@ -113,6 +110,7 @@ class LabellingSession:
         self.state = LoopState(seed=seed, round=int(config.initial_size == 0))
         if self._checkpoint is not None:
             self.state = self._checkpoint.restore(self._trainer, self._selector.strategy) or self.state
+            self._check_same_labels()
         self._reporter = ProgressReporter(verbose=config.verbose, progress=config.progress, total=n_planned)
         publish(self.results)
 
@@ -148,7 +146,7 @@ class LabellingSession:
             start = perf_counter()
             self._trainer.initialize_untrained(self.state)
             positions, metrics = self._selector.select(self.state, self._trainer)
-            self.state.ask(positions, metrics, seconds=perf_counter() - start)
+            self.state.open_round(positions, metrics, seconds=perf_counter() - start)
             self._save()
         return self.state.unanswered()
 
@@ -237,16 +235,12 @@ class LabellingSession:
 
     def _train(self) -> None:
         state, config = self.state, self._config
-        row = state.describe_round() | {"train_score": None}
-        row |= {"valid_score": None} if config.target_score is not None else {}
-        row |= {"eval_score": None} if self._eval_set is not None else {}
-        start = perf_counter()
+        row, start = state.describe_round(), perf_counter()
         if row["indices"] and self._trainer.can_fit(state):
             self._trainer.fit(state)
-        row["seconds_fit"] = perf_counter() - start
+        seconds = {"seconds_fit": perf_counter() - start, "seconds_query": state.seconds_query}
         self._publish(self.results)  # it is the classifier that is scored
-        row |= self._scores()
-        row["seconds_query"] = state.seconds_query
+        row |= self._scores() | seconds
         state.end_round(row)
         self._publish(self.results)
         stopped = [bool(callback(self.classifier, row)) for callback in config.callbacks or ()]
@@ -257,26 +251,36 @@ class LabellingSession:
         if self.done:
             self._reporter.close()
 
-    def _scores(self) -> dict[str, float]:
-        """Scores on the labels trained on, on those held out, and on the evaluation set, as far as there are any."""
-        if self._trainer.predictor is None:
-            return {}
-        state = self.state
-        rows, labels, sets = np.array(state.labelled), state.label_array(), {}
-        for name, heldout in (("train_score", False), ("valid_score", True)):
-            part = state.rows(heldout=heldout)
-            if len(part):
-                sets[name] = take_rows(self.X, rows[part]), labels[part]
+    def _scores(self) -> dict[str, float | None]:
+        """Scores on the labels trained on, on those held out, and on the evaluation set; None where there is none."""
+        sets = {"train_score": self._labelled_set(heldout=False)}
+        if self._config.target_score is not None:
+            sets["valid_score"] = self._labelled_set(heldout=True)
         if self._eval_set is not None:
             X, y = self._eval_set
             sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
-        scorer = check_scoring(self.classifier, scoring=self._config.scoring)
-        with seeded(seed_for(state.seed, state.round, "score")):
-            return {name: float(scorer(self.classifier, *data)) for name, data in sets.items()}
+        scores: dict[str, float | None] = dict.fromkeys(sets)
+        if self._trainer.predictor is not None:
+            scorer = check_scoring(self.classifier, scoring=self._config.scoring)
+            with seeded(seed_for(self.state.seed, self.state.round, "score")):
+                scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
+        return scores
+
+    def _labelled_set(self, *, heldout: bool) -> tuple[Any, np.ndarray]:
+        rows = self.state.rows(heldout=heldout)
+        return take_rows(self.X, np.array(self.state.labelled, dtype=np.int64)[rows]), self.state.label_array()[rows]
 
     def _save(self, *, trained: bool = False) -> None:
-        if self._checkpoint is not None and (trained or self._save_every_step):
+        if self._checkpoint is not None and (trained or self._reader is None):
             self._checkpoint.save(self.state, self._trainer, self._selector.strategy, trained=trained)
+
+    def _check_same_labels(self) -> None:
+        rows = np.array(self.state.labelled, dtype=np.int64)
+        if len(rows) and self._reader is not None and read_labels(self._reader(rows, None))[0] != self.state.labels:
+            raise CheckpointError(
+                f"The checkpoint in {self._config.checkpoint} must be of the same labels. Got a y that differs at "
+                "samples which it has labelled. Pass the y that the run was started with, or another folder."
+            )
 
     def _raise_unfitted(self) -> None:
         seen = np.unique(self.state.label_array()).tolist()

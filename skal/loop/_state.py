@@ -80,7 +80,7 @@ class LoopState:
         """How many labels there were in the first round that brought any; None before its training is over."""
         return next((row["n_labelled"] for row in self.history if row["n_labelled"]), None)
 
-    def ask(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float) -> None:
+    def open_round(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float) -> None:
         """Wait for the labels of these samples."""
         self.asked, self.told, self.metrics, self.seconds_query = positions.tolist(), [], metrics, seconds
         self.phase = "answer"

@@ -6,11 +6,12 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, shorten
@@ -22,7 +23,6 @@ from skal.loop._estimators import (
     is_warm_started,
     prediction_input,
     training_data,
-    unfitted_copy,
 )
 from skal.loop._labels import class_names, encode
 from skal.loop._seeding import seed_for, seeded
@@ -125,26 +125,21 @@ class Trainer:
             columns = np.asarray(estimator.classes_).astype(np.int64)
         # only now: an estimator whose first training failed is of no use
         self.estimator, self.predictor = estimator, Predictor(estimator, names, columns)
-        self.last_training = last_training
+        self.last_training, self._n_outputs = last_training, len(columns)
 
     def _count_outputs(self, state: LoopState) -> int | None:
-        """How many outputs the network has; before the first training those of a copy, None if it cannot be tried."""
-        if self.predictor is not None:
-            return len(self.predictor.columns)
+        """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
         trial = self._unfitted_copy()
         net = final_network(trial)
         if self._n_outputs is not None or net is None:
             return self._n_outputs
-        try:
-            with seeded(seed_for(state.seed, 0, "fit")), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the training will give them
-                if trial is not net:
-                    fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
-                net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
-                self._n_outputs = self._outputs_of(trial)
-        except Exception:
-            # sizes that are only known in training, too few samples for a transformer, …: the training will tell
-            return None
+        # sizes that are only known in training, too few samples for a transformer, …: the training will tell
+        with suppress(Exception), seeded(seed_for(state.seed, 0, "fit")), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training will give them
+            if trial is not net:
+                fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
+            net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
+            self._n_outputs = self._outputs_of(trial)
         return self._n_outputs
 
     def _outputs_of(self, estimator: Any) -> int:
@@ -152,7 +147,11 @@ class Trainer:
         return np.asarray(estimator.predict_proba(first)).shape[1]
 
     def _unfitted_copy(self) -> Any:
-        return unfitted_copy(self.config.estimator, warm_start=not self.config.reinitialize)
+        copy = clone(self.config.estimator)
+        net = final_network(copy)
+        if net is not None:  # a warm start trains the weights of the last fit further
+            net.set_params(warm_start=not self.config.reinitialize)
+        return copy
 
     def _class_names(self, state: LoopState, n_labelled: int) -> np.ndarray:
         labels, n_first = state.label_array()[:n_labelled], state.size_of_first_training()
@@ -186,11 +185,10 @@ def _raise_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield  # signals are no business of this thread, or are ignored, or handled outside Python
         return
-    seen = False
+    seen = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        seen = True
+        seen.append(number)
         before(number, frame)
 
     signal.signal(signal.SIGINT, handle)

@@ -27,7 +27,7 @@ from skal.loop.checkpoint import CheckpointFolder
 from skal.loop.checkpoint._fingerprint import describe, fingerprint_data
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
-from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
+from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling, margin
 
 
 class Killed(BaseException):
@@ -139,6 +139,39 @@ def test_no_pickle_in_the_folder(make_loop, flat_data, tmp_path):
     assert names == ["manifest.json", "network.json", "network.safetensors", "state.json"]
     for path in tmp_path.glob("*.json"):
         json.loads(path.read_text())
+
+
+def test_the_format(make_loop, flat_data, tmp_path):
+    """Folders of this format are out there: a change of it needs a new number, and a way to read the old one."""
+    make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["format"] == 1
+    assert set(manifest) == {"format", "skal", "number", "files", "digest"}
+    content, network = CheckpointFolder(tmp_path).load()
+    assert set(content) == {"fingerprint", "state", "fitted", "strategy", "generators"}
+    assert set(content["fingerprint"]) == {"data", "eval_set", "parameters"}
+    assert content["fitted"] == {"round": 1, "n_labelled": 13}
+    assert set(content["state"]) == {
+        "seed", "phase", "round", "labelled", "labels", "heldout", "label_dtype", "declined",
+        "asked", "told", "metrics", "seconds_query", "history", "stop_reason",
+    }  # fmt: skip
+    assert set(network) == {"modules", "optimizers", "history", "classes", "extra"}
+    assert set(network["modules"]) == {"module", "criterion"}
+
+
+def test_parts_of_skal_may_move(make_loop, flat_data, tmp_path, same_run):
+    """Checkpoints used to say where in skal a strategy lies, and to hash the code of its function."""
+    loop = make_loop(margin, checkpoint=tmp_path, callbacks=[stop_after(1)])
+    with pytest.raises(Killed):
+        loop.fit(*flat_data)
+    folder = CheckpointFolder(tmp_path)
+    content, _ = folder.load()
+    parameters = content["fingerprint"]["parameters"]
+    assert parameters["query_strategy"] == "skal.margin"
+    parameters["query_strategy"] = "skal.strategies._elsewhere.margin 0123456789abcdef"
+    parameters["estimator__module"] = "skal.networks.MLP"
+    folder.save(content)
+    same_run(clone(loop).set_params(callbacks=None).fit(*flat_data), make_loop(margin).fit(*flat_data))
 
 
 PARTS = ["manifest.json", "state.json", "network.json", "network.safetensors"]

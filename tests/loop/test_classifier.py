@@ -287,8 +287,9 @@ def test_pool_exhausted(make_loop, flat_data):
 @pytest.mark.parametrize("params", [{"n_rounds": 20}, {"budget": 61}, {"n_initial": 100}])
 def test_budget_larger_than_the_pool_labels_everything_and_says_so(params, make_loop, flat_data):
     X, y = flat_data
-    with pytest.warns(BudgetWarning, match="exceeds the 60 samples"):
+    with pytest.warns(BudgetWarning, match="exceeds the 60 samples") as warned:
         loop = make_loop(query_size=20).set_params(**params).fit(X, y)
+    assert warned[0].filename == __file__
     assert sorted(loop.queried_) == list(range(60))
 
 

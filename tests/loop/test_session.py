@@ -26,6 +26,16 @@ def test_same_as_fit(make_loop, flat_data, same_run):
     same_run(loop, make_loop().fit(X, y))
 
 
+def test_the_parameters_of_a_session_are_fixed(make_loop, flat_data, same_run):
+    X, y = flat_data
+    loop = make_loop()
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    loop.set_params(query_size=7, n_rounds=1, reinitialize=True)
+    session.run(lambda indices, samples: y[indices])
+    same_run(loop, make_loop().fit(X, y))
+
+
 def test_asking_twice(make_loop, flat_data):
     X, y = flat_data
     session = make_loop().start(X)

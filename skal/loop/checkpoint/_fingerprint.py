@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -16,8 +17,10 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows, take_rows
 
-__all__ = ["describe_params", "fingerprint_data"]
+__all__ = ["describe_params", "fingerprint_data", "without_own_paths"]
 
+# skal's own classes and functions are known by their names: where they lie, and their code, may change
+_SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")
 # what changes how a run is shown, or how fast it is, but not its result
 _NOT_COMPARED = {"callbacks", "checkpoint", "progress"}
 _NOWHERE_COMPARED = {"verbose", "n_jobs"}
@@ -74,7 +77,19 @@ def _parts(X: Any) -> Any:
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:
     """The parameters of a loop that bear on its result, as text that is the same in another process."""
-    return {name: describe(value) for name, value in _compared(params).items() if name not in _NOT_COMPARED}
+    params = {name: value for name, value in _compared(params).items() if name not in _NOT_COMPARED}
+    return without_own_paths({name: describe(value) for name, value in params.items()})
+
+
+def without_own_paths(descriptions: dict[str, str]) -> dict[str, str]:
+    """Descriptions that do not depend on where in skal something lies; those of older checkpoints did.
+
+    Examples
+    --------
+    >>> without_own_paths({"query_strategy": "skal.strategies._uncertainty.margin 0123456789abcdef"})
+    {'query_strategy': 'skal.margin'}
+    """
+    return {name: _SKALS_OWN.sub(r"skal.\1", text) for name, text in descriptions.items()}
 
 
 def _compared(params: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from skorch import NeuralNet
@@ -12,7 +13,7 @@ from skal.exceptions import CheckpointError, shorten
 from skal.loop._estimators import final_network
 from skal.loop._seeding import generator_states, restore_generators
 from skal.loop._state import LoopState
-from skal.loop.checkpoint._fingerprint import describe_params, fingerprint_data
+from skal.loop.checkpoint._fingerprint import describe_params, fingerprint_data, without_own_paths
 from skal.loop.checkpoint._folder import CheckpointFolder
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class RunCheckpoint:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], params: dict[str, Any], X: Any, eval_set: tuple[Any, Any] | None
+        self, folder: str | os.PathLike[str], params: dict[str, Any], X: Any, eval_set: Sequence[Any] | None
     ) -> None:
         self.folder = CheckpointFolder(folder)
         self.fingerprint = {
@@ -75,7 +76,7 @@ class RunCheckpoint:
 
     def _check_same_run(self, found: dict[str, Any]) -> None:
         for what, ours in self.fingerprint.items():
-            theirs = found[what]
+            theirs = without_own_paths(found[what]) if what == "parameters" else found[what]
             if theirs != ours:
                 differing = {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
                 names = sorted("contents" if name == "sha256" else name for name in differing)
