@@ -14,9 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from skal.bench import BenchmarkResult, Protocol, run_benchmark, write_report
 from skal.bench._report import markdown_table
-from skal.bench._tables import Section, headline, sections
+from skal.bench._tables import headline, sections
 
 STRATEGIES = (
     "random",
@@ -60,17 +62,17 @@ TABLE2 = {
 def table2(result: BenchmarkResult) -> str:
     """The paper's rows beside ours."""
     ours, rounds = result.table(), [k for k in TABLE2_ROUNDS if k < len(result.n_labels)]
-    rows = [["strategy", *(f"round {k}, {'paper' if paper else 'here'}" for k in rounds for paper in (True, False))]]
-    for name, paper in TABLE2.items():
-        cells = [(f"{paper[i]:.1f}", str(ours.loc[name].iloc[k])) for i, k in enumerate(rounds)]
-        rows.append([name, *(cell for pair in cells for cell in pair)])
-    return markdown_table(Section("", rows))
+    columns = {"strategy": list(TABLE2)}
+    for i, k in enumerate(rounds):
+        columns[f"round {k}, paper"] = [f"{paper[i]:.1f}" for paper in TABLE2.values()]
+        columns[f"round {k}, here"] = [str(ours.loc[name].iloc[k]) for name in TABLE2]
+    return markdown_table(pd.DataFrame(columns))
 
 
 def tables(result: BenchmarkResult) -> str:
     """The report's tables that the guide shows, in Markdown."""
     parts = ["\n".join(f"- {line}" for line in headline(result))]
-    parts += [f"**{s.title}.** {s.note}\n\n{markdown_table(s)}" for s in sections(result) if s.title in SHOWN]
+    parts += [f"**{s.title}.** {s.note}\n\n{markdown_table(s.table)}" for s in sections(result) if s.title in SHOWN]
     return "\n\n".join(parts)
 
 

@@ -18,8 +18,7 @@ from skal.bench._data import Data, make_data
 from skal.bench._nets import make_net
 from skal.bench._protocol import Protocol
 from skal.bench._result import BenchmarkResult
-from skal.bench._run import Run
-from skal.bench._runner import Task, run_task
+from skal.bench._run import Run, Task, run_task
 from skal.bench._specs import describe, make_strategy
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
@@ -97,8 +96,7 @@ def run_benchmark(
     >>> result.table().shape
     (2, 3)
     """
-    protocol = protocol or Protocol()
-    protocol = protocol.with_settings(**settings)
+    protocol = (protocol or Protocol()).with_settings(**settings)
     chosen = _strategies(protocol.strategies if strategies is None else strategies)
     data = protocol.data if data is None else data
     net = protocol.net if net is None else net
@@ -114,15 +112,13 @@ def run_benchmark(
     tasks: list[Task] = []
     for seed in range(protocol.seeds):  # a seed of all strategies first: a benchmark that is stopped has whole pairs
         for label, (strategy, needed) in chosen.items():
-            found = None if store is None else store.read(label, seed)
-            if found is not None:
+            if store is not None and (found := store.read(label, seed)) is not None:
                 _refuse_other(found, strategy)
                 done.append(found)
-                continue
-            # absolute: a worker may have been started in another folder
-            checkpoint = None if store is None else store.checkpoint(label, seed).absolute()
-            net = own_net if needed is None else needed
-            tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
+            else:
+                net = own_net if needed is None else needed
+                checkpoint = None if store is None else store.checkpoint(label, seed)
+                tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
     failed = []
     bar = tqdm(total=len(done) + len(tasks), initial=len(done), unit="run", file=sys.stderr, disable=not progress)
     with bar:
@@ -135,9 +131,7 @@ def run_benchmark(
                     store.write(run)
             bar.update()
     if failed:
-        kept = (
-            "Nothing was kept: pass out." if store is None else f"The other runs are in {store.folder}; run it again."
-        )
+        kept = "Nothing was kept: pass out." if store is None else f"The others are in {store.folder}; run it again."
         raise BenchmarkError(f"{len(failed)} of {len(tasks)} runs failed. {kept}\n" + "\n".join(failed))
     result = BenchmarkResult(protocol, done, details)
     if store is not None:
@@ -147,12 +141,9 @@ def run_benchmark(
 
 
 def _outcomes(tasks: list[Task], data: Data, n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
-    if not tasks:
-        return
     parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    shared = on_every_worker(data)
-    outcomes = parallel(delayed(_attempt)(number, task, shared) for number, task in enumerate(tasks))
-    for number, run, error in outcomes:
+    shared = on_every_worker(data) if tasks else data
+    for number, run, error in parallel(delayed(_attempt)(number, task, shared) for number, task in enumerate(tasks)):
         yield tasks[number], run, error
 
 

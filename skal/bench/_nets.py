@@ -17,7 +17,7 @@ from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
 
-__all__ = ["added", "make_net", "net_names"]
+__all__ = ["make_net", "needed_addition"]
 
 _NETS: dict[str, type[nn.Module]] = {
     "mlp": nets.MLP,
@@ -30,13 +30,8 @@ _NETS: dict[str, type[nn.Module]] = {
 _WITHOUT_DROPOUT = {"convnet", "resnet18"}
 
 
-def net_names() -> list[str]:
-    """The names that :func:`make_net` knows."""
-    return list(_NETS)
-
-
-def added(strategy: QueryStrategy) -> str:
-    """What a strategy adds to the network of the others: ``dropout``, ``loss prediction`` or nothing."""
+def needed_addition(strategy: QueryStrategy) -> str:
+    """What a strategy needs beside the network that all have: ``dropout``, ``loss prediction`` or nothing."""
     if isinstance(strategy, BALD):
         return "dropout"
     return "loss prediction" if isinstance(strategy, LearningLoss) else ""
@@ -51,7 +46,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     if protocol.net not in _NETS:
         expected, remedy = f"one of {', '.join(_NETS)}", "Pass a skorch net to run one of your own."
         raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, protocol.net, remedy)
-    addition = added(strategy)
+    addition = needed_addition(strategy)
     module, params = _module(protocol, shape, n_classes, addition == "dropout")
     settings: dict[str, Any] = {"module": module, "train_split": None, "verbose": 0, "callbacks__print_log": None}
     settings |= {f"module__{name}": value for name, value in params.items()}
@@ -64,6 +59,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         callbacks.append(("schedule", OneCycle()))
     settings |= {
         "criterion": nn.CrossEntropyLoss if protocol.criterion == "cross_entropy" else nets.SquaredLoss,
+        "optimizer": torch.optim.Adam,
         "lr": protocol.lr,
         "optimizer__weight_decay": protocol.weight_decay,
         "batch_size": protocol.batch_size,
@@ -73,14 +69,9 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         "warm_start": protocol.warm_start,
         "callbacks": callbacks,
     }
-    if protocol.optimizer == "adam":
-        settings["optimizer"] = torch.optim.Adam
-    else:
-        settings["optimizer"] = torch.optim.SGD
-        settings |= {"optimizer__momentum": protocol.momentum, "optimizer__nesterov": protocol.momentum > 0}
-    if protocol.criterion == "squared":
-        # skorch knows no link for this loss: without one the "probabilities" would be the raw outputs
-        settings["predict_nonlinearity"] = softmax
+    if protocol.optimizer == "sgd":
+        momentum = {"optimizer__momentum": protocol.momentum, "optimizer__nesterov": protocol.momentum > 0}
+        settings |= {"optimizer": torch.optim.SGD, **momentum}
     kind = LossPredictionClassifier if addition == "loss prediction" else NeuralNetClassifier
     return kind(**settings)
 
@@ -98,22 +89,14 @@ def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str
     return FixMatchClassifier(**(settings | own))
 
 
-def softmax(outputs: torch.Tensor) -> torch.Tensor:
-    """Softmax over classes, at module level so that nets can be pickled."""
-    return outputs.softmax(dim=-1)
-
-
 def _module(
     protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool
 ) -> tuple[type[nn.Module], dict[str, Any]]:
     name = protocol.net
-    params: dict[str, Any] = {"n_classes": n_classes}
-    if name == "mlp":
-        params["n_features"] = tuple(shape)
-    else:
-        params["in_channels"] = shape[0]
-        if name == "cnn":
-            params["image_size"] = shape[-1]
+    params: dict[str, Any] = {"n_features": shape} if name == "mlp" else {"in_channels": shape[0]}
+    if name == "cnn":
+        params["image_size"] = shape[-1]
+    params["n_classes"] = n_classes
     params |= dict(protocol.net_params)
     if not dropout or params.get("dropout"):
         return _NETS[name], params

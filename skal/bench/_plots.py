@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
+
+from skal.bench._statistics import paired_difference
 
 if TYPE_CHECKING:
     from skal.bench._result import BenchmarkResult
@@ -69,24 +70,20 @@ def areas(result: BenchmarkResult, ax: Any) -> Any:
 
 def difference(result: BenchmarkResult, ax: Any) -> Any:
     """Mean paired difference from the reference, in points, with 95 % t-intervals."""
-    scores = result.scores
-    reference = scores[result.strategies.index(result.reference)]
-    others = [name for name in result.strategies if name != result.reference]
-    n_seeds, step = len(result.seeds), float(np.diff(result.n_labels).min()) if len(result.n_labels) > 1 else 1.0
-    for k, name in enumerate(others):
-        gaps = 100 * (scores[result.strategies.index(name)] - reference)  # (seed, budget)
+    scores = dict(zip(result.strategies, result.scores, strict=True))  # name: (seed, budget)
+    reference = scores.pop(result.reference)
+    paired, step = len(result.seeds) > 1, float(np.diff(result.n_labels).min(initial=result.n_labels[-1]))
+    for k, (name, own) in enumerate(scores.items()):
+        gaps = [paired_difference(100 * a, 100 * b) for a, b in zip(own.T, reference.T, strict=True)]
         # side by side, so that intervals can be told apart
-        x = result.n_labels + (k - (len(others) - 1) / 2) * 0.6 * step / max(1, len(others))
-        style = _style(result, name)
-        if n_seeds > 1:
-            half = stats.t.ppf(0.975, n_seeds - 1) * gaps.std(axis=0, ddof=1) / np.sqrt(n_seeds)
-            ax.errorbar(x, gaps.mean(axis=0), yerr=half, linewidth=1, elinewidth=0.8, capsize=2, **style)
-        else:
-            ax.plot(x, gaps.mean(axis=0), linewidth=1, **style)
+        x = result.n_labels + (k - (len(scores) - 1) / 2) * 0.6 * step / len(scores)
+        half = [gap.high - gap.mean for gap in gaps] if paired else None
+        bars = {"linewidth": 1, "elinewidth": 0.8, "capsize": 2}
+        ax.errorbar(x, [gap.mean for gap in gaps], yerr=half, **bars, **_style(result, name))
     ax.axhline(0, color="black", linestyle="--", linewidth=1)
-    interval = ", 95 % intervals, each budget for itself" if n_seeds > 1 else ""
+    interval = ", 95 % intervals, each budget for itself" if paired else ""
     ax.set(xlabel="labels", ylabel="points", title=f"Difference from {result.reference}{interval}")
-    return _finish(ax, len(others))
+    return _finish(ax, len(scores))
 
 
 def time(result: BenchmarkResult, ax: Any) -> Any:
@@ -124,19 +121,24 @@ def _title(result: BenchmarkResult, what: str) -> str:
 
 def _finish(ax: Any, n_lines: int) -> Any:
     ax.grid(alpha=0.3)
-    if n_lines == 0:
-        return ax
-    if n_lines > 5:  # below the axes: inside it would cover the curves, beside it would squeeze them on a phone
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize=8)
-    else:
-        ax.legend(frameon=False, fontsize=8)
+    # many names stand below the axes: inside they would cover the curves, beside them squeeze the axes on a phone
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
+    if n_lines:
+        ax.legend(frameon=False, fontsize=8, **(below if n_lines > 5 else {}))
     return ax
 
 
-KINDS: dict[str, Callable[[BenchmarkResult, Any], Any]] = {
-    "curves": curves,
-    "areas": areas,
-    "difference": difference,
-    "time": time,
-    "overlap": overlap,
+class Kind(NamedTuple):
+    """A function that draws a result on axes and returns them, and what the report writes below the figure."""
+
+    draw: Callable[[BenchmarkResult, Any], Any]
+    caption: str
+
+
+KINDS = {
+    "curves": Kind(curves, "Mean test accuracy by labels"),
+    "areas": Kind(areas, "Difference of the area under the curve; filled where the verdict is better or worse"),
+    "difference": Kind(difference, "Difference from the reference at each budget"),
+    "time": Kind(time, "Query time against final accuracy"),
+    "overlap": Kind(overlap, "Overlap of what was queried"),
 }

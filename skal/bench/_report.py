@@ -7,29 +7,20 @@ import html
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure
 from tabulate import tabulate
 
 from skal._version import __version__
 from skal.bench import _plots
+from skal.bench._result import BenchmarkResult
 from skal.bench._store import write_text
 from skal.bench._tables import Section, headline, sections
 
-if TYPE_CHECKING:
-    from skal.bench._result import BenchmarkResult
-
 __all__ = ["html_report", "markdown_report", "terminal_report", "write_report"]
 
-_CAPTIONS = {
-    "curves": "Mean test accuracy by labels",
-    "areas": "Difference of the area under the curve; filled where the verdict is better or worse",
-    "difference": "Difference from the reference at each budget",
-    "time": "Query time against final accuracy",
-    "overlap": "Overlap of what was queried",
-}
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; }
@@ -116,7 +107,7 @@ def _page(result: BenchmarkResult, figures: dict[str, Figure]) -> str:
     title = html.escape(_title(result))
     verdicts = "".join(f"<li>{html.escape(line)}</li>" for line in headline(result))
     notes = f"<p class='note'>{html.escape(result.protocol.notes)}</p>" if result.protocol.notes else ""
-    images = "".join(_image(figure, _CAPTIONS[kind]) for kind, figure in figures.items())
+    images = "".join(_image(figure, _plots.KINDS[kind].caption) for kind, figure in figures.items())
     tables = [_html_table(section) for section in sections(result)]
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
@@ -142,8 +133,8 @@ def _image(figure: Figure, caption: str) -> str:
 
 
 def _html_table(section: Section) -> str:
-    header, *rows = section.rows
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in section.table.columns)
+    rows = section.table.to_numpy()
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
     note = f"<p class='note'>{html.escape(section.note)}</p>" if section.note else ""
     kind = " wide" if section.title in {"Settings", "Warnings"} else ""
@@ -173,17 +164,19 @@ def markdown_report(result: BenchmarkResult) -> str:
     """
     parts = [f"# {_title(result)}", result.protocol.notes, "## Verdict"]
     parts.append("\n".join(f"- {line}" for line in headline(result)))
-    tables = [f"## {s.title}\n\n{s.note}\n\n{markdown_table(s)}".replace("\n\n\n", "\n") for s in sections(result)]
-    figures = "\n\n".join(f"![{_CAPTIONS[kind]}]({kind}.png)" for kind in _plots.KINDS)
+    tables = [
+        f"## {s.title}\n\n{s.note}\n\n{markdown_table(s.table)}".replace("\n\n\n", "\n") for s in sections(result)
+    ]
+    figures = "\n\n".join(f"![{kind.caption}]({name}.png)" for name, kind in _plots.KINDS.items())
     parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def markdown_table(section: Section) -> str:
-    """The table of a section, with bars in cells escaped."""
-    header, *rows = [[cell.replace("|", "\\|") for cell in row] for row in section.rows]
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def markdown_table(table: pd.DataFrame) -> str:
+    """A table of texts, with bars in cells escaped."""
+    lines = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def terminal_report(result: BenchmarkResult) -> str:
@@ -206,7 +199,7 @@ def terminal_report(result: BenchmarkResult) -> str:
     """
     parts = [_title(result)]
     for section in sections(result)[:2]:
-        header, *rows = section.rows
+        rows, header = section.table.to_numpy().tolist(), list(section.table.columns)
         table = tabulate(rows, header, disable_numparse=True, stralign="right", colalign=("left",))
         parts.append(f"{section.title}. {section.note}\n\n{table}")
     parts.append("\n".join(headline(result)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from skal.bench import _plots
 from skal.bench._protocol import Protocol
 from skal.bench._run import Run
-from skal.bench._statistics import area, friedman, holm, paired_difference, penalty_matrix, wilcoxon
+from skal.bench._statistics import area, friedman, paired_tests, penalty_matrix
 from skal.bench._store import Store, write_text
 from skal.bench._verdict import Comparison, compare
 from skal.diagnostics import query_overlap
@@ -100,30 +101,27 @@ class BenchmarkResult:
 
         ``seconds_query`` is NaN at the start, unless the strategy chose the first labels, too.
         """
-        rows = [
-            {
+        frames = []
+        for run in self.runs:
+            # one query less than budgets, unless there is one before the first training
+            unqueried = len(run.n_labels) - len(run.seconds_query)
+            columns = {
                 "strategy": run.strategy,
                 "seed": run.seed,
-                "round": k,
-                "n_labels": run.n_labels[k],
-                "score": run.scores[k],
-                "train_score": run.train_scores[k],
-                "seconds_fit": run.seconds_fit[k],
-                "seconds_query": seconds[k],
+                "round": range(len(run.n_labels)),
+                "n_labels": run.n_labels,
+                "score": run.scores,
+                "train_score": run.train_scores,
+                "seconds_fit": run.seconds_fit,
+                "seconds_query": [np.nan] * unqueried + run.seconds_query,
             }
-            for run, seconds in ((run, _by_round(run)) for run in self.runs)
-            for k in range(len(run.n_labels))
-        ]
-        return pd.DataFrame(rows)
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
 
     def table(self) -> pd.DataFrame:
         """Test score in percent, mean ± standard deviation over seeds: a row per strategy, a column per budget."""
-        mean, std = self.means(), self.stds()
-        cells = [
-            [f"{100 * m:.1f}" if np.isnan(s) else f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(*row, strict=True)]
-            for row in zip(mean.to_numpy(), std.to_numpy(), strict=True)
-        ]
-        return pd.DataFrame(cells, index=mean.index, columns=mean.columns)
+        cells = as_text(100 * self.means(), "{:.1f}")
+        return cells + " ± " + as_text(100 * self.stds(), "{:.1f}") if len(self.seeds) > 1 else cells
 
     def means(self) -> pd.DataFrame:
         """Mean score over the paired seeds: strategy × budget."""
@@ -159,17 +157,10 @@ class BenchmarkResult:
 
     def pairwise(self) -> pd.DataFrame:
         """Post-hoc tests on the areas of all pairs of strategies, with Holm's correction over the pairs."""
-        areas = self.areas()
-        rows = []
-        for a, b in combinations(self.strategies, 2):
-            first, second = areas.loc[a].to_numpy(), areas.loc[b].to_numpy()
-            ranks = wilcoxon(first, second) if len(first) > 1 else np.nan
-            difference = paired_difference(first, second)
-            rows.append({"a": a, "b": b, **difference._asdict(), "p_wilcoxon": ranks})
-        frame = pd.DataFrame(rows, columns=["a", "b", "mean", "low", "high", "p", "p_wilcoxon"])
-        frame["p_holm"] = holm(frame["p"].to_numpy())
-        frame["p_wilcoxon_holm"] = holm(frame["p_wilcoxon"].to_numpy())
-        return frame
+        pairs = list(combinations(range(len(self.strategies)), 2))
+        names = [[self.strategies[i] for i in pair] for pair in pairs]
+        tests = paired_tests(self.areas().to_numpy(), pairs)
+        return pd.concat([pd.DataFrame(names, columns=["a", "b"]), tests], axis=1)
 
     def penalties(self) -> pd.DataFrame:
         """BADGE's pairwise penalties: the share of budgets at which the row's strategy beats the column's."""
@@ -208,7 +199,7 @@ class BenchmarkResult:
         matplotlib Axes
         """
         check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.KINDS))
-        return _plots.KINDS[kind](self, _plots.new_axes() if ax is None else ax)
+        return _plots.KINDS[kind].draw(self, _plots.new_axes() if ax is None else ax)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``."""
@@ -220,11 +211,10 @@ class BenchmarkResult:
 
     def write_tables(self, folder: str | os.PathLike[str]) -> None:
         """Write ``results.csv``, which is the same for every repetition, and ``timings.csv``, which is not."""
-        store, frame = Store(folder), self.to_frame()
-        seconds = ["seconds_fit", "seconds_query"]
-        write_text(store.folder / "results.csv", frame.drop(columns=seconds).to_csv(index=False))
-        keys = ["strategy", "seed", "round", "n_labels"]
-        write_text(store.folder / "timings.csv", frame[keys + seconds].to_csv(index=False))
+        frame, seconds = self.to_frame(), ["seconds_fit", "seconds_query"]
+        write_text(Path(folder) / "results.csv", frame.drop(columns=seconds).to_csv(index=False))
+        timings = frame.drop(columns=["score", "train_score"])
+        write_text(Path(folder) / "timings.csv", timings.to_csv(index=False))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BenchmarkResult:
@@ -235,5 +225,6 @@ class BenchmarkResult:
         return cls(protocol, [run for run in found if run is not None], details)
 
 
-def _by_round(run: Run) -> list[float]:
-    return [np.nan] * (len(run.n_labels) - len(run.seconds_query)) + run.seconds_query
+def as_text(table: pd.DataFrame, template: str) -> pd.DataFrame:
+    """The numbers of a table as texts."""
+    return table.apply(lambda column: column.map(template.format))

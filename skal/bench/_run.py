@@ -1,11 +1,31 @@
-"""What one run of one strategy and one seed leaves behind."""
+"""One run, of one strategy on one seed, through the loop; and what it leaves behind."""
 
 from __future__ import annotations
 
+import platform
+import warnings
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["Run"]
+import numpy as np
+import torch
+from sklearn.base import clone
+
+from skal._core.network import preserved_rng
+from skal._core.sharding import one_thread
+from skal._version import __version__
+from skal.base import QueryStrategy
+from skal.bench._data import Data
+from skal.bench._nets import make_net, needed_addition
+from skal.bench._protocol import Protocol
+from skal.bench._specs import describe, seeded
+from skal.loop import ActiveLearningClassifier
+
+__all__ = ["Run", "Task", "run_task"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +73,88 @@ class Run:
     seconds_query: list[float]
     warnings: list[str]
     record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to be made. ``net`` is None for the protocol's own."""
+
+    protocol: Protocol
+    label: str
+    seed: int
+    strategy: QueryStrategy
+    net: Any
+    checkpoint: Path | None
+
+    def record(self) -> dict[str, Any]:
+        """How the run is made, with the versions that its outcome depends on."""
+        addition = needed_addition(self.strategy)
+        network = f"{self.protocol.net} with {addition}" if addition else self.protocol.net
+        packages = ("numpy", "scipy", "scikit-learn", "torch", "skorch")
+        own = {"skal": __version__, "python": platform.python_version()}
+        return {
+            "strategy": describe(self.strategy),
+            "network": network if self.net is None else "the user's",
+            "versions": own | {name: version(name) for name in packages},
+        }
+
+
+def run_task(task: Task, data: Data) -> Run:
+    """Make a run, or go on with one that was interrupted.
+
+    Seed, and nothing else, determines the pool, the first labels and the initial weights; label and seed determine the
+    strategy's random numbers. One torch thread, whatever runs beside it: sums then come out the same.
+    """
+    protocol = task.protocol
+    defaults = {"horizon": protocol.batch * max(1, protocol.rounds)}
+    strategy = seeded(task.strategy, task.label, task.seed, defaults)
+    rows, initial = data.start(protocol, task.seed)
+    X = data.X_train if len(rows) == len(data.X_train) else data.X_train[rows]
+    net = make_net(protocol, X.shape[1:], data.n_classes, strategy) if task.net is None else clone(task.net)
+    seconds_query = []
+    # hundreds of queries would print the same warning: each is kept once, for the report
+    with one_thread(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # joblib hands large arrays to its workers as read-only memory maps; nobody writes to them
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        if protocol.start == "zero_shot":
+            start = perf_counter()
+            initial = _zero_shot(net, strategy, X, protocol.n_initial, task.seed)
+            seconds_query.append(perf_counter() - start)
+        loop = ActiveLearningClassifier(
+            net,
+            strategy,
+            initial=initial,
+            n_initial=len(initial),
+            query_size=protocol.batch,
+            n_rounds=protocol.rounds,
+            classes=np.arange(data.n_classes),
+            reinitialize=not protocol.warm_start,
+            checkpoint=task.checkpoint,
+            random_state=task.seed,
+        )
+        loop.fit(X, data.y_train[rows], eval_set=(data.X_test, data.y_test))
+    history = {name: [entry[name] for entry in loop.history_] for name in loop.history_[0]}
+    batches = [rows[np.asarray(indices, dtype=np.int64)].tolist() for indices in history["indices"]]
+    return Run(
+        strategy=task.label,
+        seed=task.seed,
+        n_labels=list(map(int, history["n_labelled"])),
+        scores=list(map(float, history["eval_score"])),
+        train_scores=list(map(float, history["train_score"])),
+        initial=batches[0],
+        queried=batches[1:],
+        seconds_fit=list(map(float, history["seconds_fit"])),
+        seconds_query=seconds_query + list(map(float, history["seconds_query"][1:])),
+        warnings=sorted({f"{entry.category.__name__}: {entry.message}" for entry in caught}),
+        record=task.record(),
+    )
+
+
+def _zero_shot(net: Any, strategy: QueryStrategy, X: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """What a strategy asks for before there is any label, from a network with random weights."""
+    with preserved_rng():
+        torch.manual_seed(seed)
+        untrained = clone(net).initialize()
+    learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
+    return clone(strategy).select(learner, X, size)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -15,14 +16,7 @@ from skal import strategies
 from skal.base import QueryStrategy
 from skal.exceptions import InvalidParameterError
 
-__all__ = ["describe", "make_strategy", "seeded", "split_specs", "strategy_names"]
-
-_NAMES = {"inf": float("inf")}
-
-
-def strategy_names() -> list[str]:
-    """The names that :func:`make_strategy` knows."""
-    return sorted(_classes())
+__all__ = ["describe", "make_strategy", "seeded", "split_specs"]
 
 
 def _classes() -> dict[str, type[QueryStrategy]]:
@@ -86,11 +80,7 @@ def make_strategy(spec: str) -> QueryStrategy:
 
 
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):
-        if node.id not in _NAMES:
-            raise ValueError
-        return _NAMES[node.id]
-    return ast.literal_eval(node)
+    return math.inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
 
 
 def seeded(strategy: QueryStrategy, label: str, seed: int, defaults: Mapping[str, Any]) -> QueryStrategy:

@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import integrate, special, stats
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "holm",
     "labels_saved",
     "paired_difference",
+    "paired_tests",
     "penalty_matrix",
     "wilcoxon",
     "wilcoxon_floor",
@@ -138,6 +140,32 @@ def holm(p: np.ndarray) -> np.ndarray:
     factors = len(order) - np.arange(len(order))
     adjusted[order] = np.minimum(1, np.maximum.accumulate(factors * p[order]))
     return adjusted
+
+
+def paired_tests(areas: np.ndarray, pairs: list[tuple[int, int]]) -> pd.DataFrame:
+    """Paired t-tests and Wilcoxon's tests of pairs of strategies, with Holm's correction over the pairs.
+
+    Parameters
+    ----------
+    areas : (strategy, seed) array
+    pairs : list of tuples of positions
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per pair: the fields of :class:`Difference`, ``p_wilcoxon``, ``p_holm`` and ``p_wilcoxon_holm``.
+
+    Examples
+    --------
+    >>> paired_tests(np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), [(0, 1)]).round(3).iloc[0].tolist()
+    [2.0, -0.484, 4.484, 0.074, 0.25, 0.074, 0.25]
+    """
+    tests = pd.DataFrame([paired_difference(areas[i], areas[j]) for i, j in pairs], columns=Difference._fields)
+    one_seed = areas.shape[1] < 2
+    tests["p_wilcoxon"] = np.nan if one_seed else [wilcoxon(areas[i], areas[j]) for i, j in pairs]
+    tests["p_holm"] = holm(tests["p"].to_numpy())
+    tests["p_wilcoxon_holm"] = holm(tests["p_wilcoxon"].to_numpy())
+    return tests
 
 
 def friedman(areas: np.ndarray) -> tuple[float, float]:

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,9 +29,9 @@ __all__ = ["Store", "StoreError", "write_text"]
 
 # these may grow in a folder: runs that are there stay valid
 _GROWING = {"strategies", "seeds", "name", "notes", "reference"}
-_OUTCOME = ("strategy", "seed", "n_labels", "scores", "train_scores", "initial", "queried", "record")
 # not the same when a run is made again; one that was interrupted has no warnings from before
 _ASIDE = ("seconds_fit", "seconds_query", "warnings")
+_OUTCOME = tuple(entry.name for entry in fields(Run) if entry.name not in _ASIDE)
 
 
 class StoreError(SkalError, ValueError):
@@ -45,22 +46,18 @@ class Store:
 
     def open(self, protocol: Protocol, details: dict[str, Any]) -> None:
         """Write the settings, or refuse a folder with runs under others."""
-        settings = {"protocol": protocol.as_dict(), "details": details}
+        text = _dump({"protocol": protocol.as_dict(), "details": details})
         path = self.folder / "settings.json"
         if path.exists():
-            before = self._json(path)
-            self._refuse_other(before, json.loads(json.dumps(settings)))
-        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
-        (self.folder / "timings").mkdir(exist_ok=True)
-        write_text(path, _dump(settings))
+            self._refuse_other(_read(path), json.loads(text))
+        for name in ("runs", "timings"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
     def _refuse_other(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         old, new = before["protocol"] | before["details"], now["protocol"] | now["details"]
-        changed = [
-            f"{name}: {old.get(name)!r} → {new.get(name)!r}"
-            for name in sorted(set(old) | set(new))
-            if name not in _GROWING and old.get(name) != new.get(name)
-        ]
+        names = sorted((old.keys() | new.keys()) - _GROWING)
+        changed = [f"{name}: {old.get(name)!r} → {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
         if changed:
             raise InvalidParameterError(
                 f"The folder {self.folder} must hold runs of this benchmark, or none. Got one with other settings "
@@ -74,7 +71,7 @@ class Store:
             raise StoreError(
                 f"{self.folder} holds no benchmark: settings.json is missing. Pass skal bench's --out folder."
             )
-        settings = self._json(path)
+        settings = _read(path)
         return Protocol.from_dict(settings["protocol"]), settings["details"]
 
     def write(self, run: Run) -> None:
@@ -90,25 +87,19 @@ class Store:
         path = self.folder / "runs" / f"{stem}.json"
         if not path.exists():
             return None
-        outcome = self._json(path)
+        outcome = _read(path)
         try:
-            return Run(**outcome, **self._json(self.folder / "timings" / f"{stem}.json"))
+            return Run(**outcome, **_read(self.folder / "timings" / f"{stem}.json"))
         except (TypeError, FileNotFoundError) as error:
             raise StoreError(f"{path} is not a run of a benchmark ({error}). Delete it, and run again.") from error
 
     def checkpoint(self, strategy: str, seed: int) -> Path:
-        """Where a run may keep what it needs to go on."""
-        return self.folder / "checkpoints" / _stem(strategy, seed)
+        """Where a run may keep what it needs to go on; absolute, for workers that were started in another folder."""
+        return (self.folder / "checkpoints" / _stem(strategy, seed)).absolute()
 
     def close(self) -> None:
         """Remove what only unfinished runs need."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
-
-    def _json(self, path: Path) -> Any:
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise StoreError(f"{path} is damaged ({error}). Delete it, and run again: the rest is kept.") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -121,6 +112,13 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise StoreError(f"{path} is damaged ({error}). Delete it, and run again: the rest is kept.") from error
 
 
 def _dump(value: Any) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple
 
-from skal.bench._nets import added
+import pandas as pd
+
+from skal.bench._nets import needed_addition
+from skal.bench._result import BenchmarkResult, as_text
 from skal.bench._specs import make_strategy
-from skal.bench._verdict import p_phrase, p_text, wilcoxon_note
+from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 from skal.exceptions import SkalError
-
-if TYPE_CHECKING:
-    from skal.bench._result import BenchmarkResult
 
 __all__ = ["Section", "headline", "sections"]
 
 
 class Section(NamedTuple):
-    """A heading, a table (header first), and what to know before reading it."""
+    """A heading, a table of texts without an index, and what to know before reading it."""
 
     title: str
-    rows: list[list[str]]
+    table: pd.DataFrame
     note: str = ""
 
 
@@ -41,127 +42,107 @@ def sections(result: BenchmarkResult) -> list[Section]:
     if len(result.strategies) > 2:
         found += [_pairwise(result), _penalties(result)]
     found += [_times(result), _overlap(result)]
-    if (warned := _warnings(result)).rows[1:]:
-        found.append(warned)
+    if any(run.warnings for run in result.runs):
+        found.append(_warnings(result))
     return [*found, _settings(result)]
 
 
 def _scores(result: BenchmarkResult) -> Section:
-    table = result.table()
-    header = ["strategy", *(f"{n} labels" for n in table.columns)]
-    rows = [[str(name), *cells] for name, cells in zip(table.index, table.to_numpy().tolist(), strict=True)]
+    table = result.table().rename(columns=lambda n: f"{n} labels").reset_index()
     seeds = len(result.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Section("Scores", [header, *rows], f"Test accuracy in percent, {spread}.{_other_networks(result)}")
+    return Section("Scores", table, f"Test accuracy in percent, {spread}.{_other_networks(result)}")
 
 
 def _other_networks(result: BenchmarkResult) -> str:
     notes = []
     for name in result.strategies:
         try:
-            addition = added(make_strategy(name))
+            addition = needed_addition(make_strategy(name))
         except SkalError:  # a strategy of the user's own
             continue
         if addition:
             notes.append(f"{name} trains the same network with {addition}")
-    if not notes:
-        return ""
-    return f" {'; '.join(notes)}: compare the first column to see what that alone changes.".replace(" ;", ";")
+    return f" {'; '.join(notes)}: compare the first column to see what that alone changes." if notes else ""
 
 
 def _against_reference(result: BenchmarkResult) -> Section:
-    reference = result.reference
-    header = ["strategy", "verdict", "area", f"difference from {reference}", "95 % interval", "p", "p (Holm)"]
-    header += ["Wilcoxon p", "Wilcoxon p (Holm)", "labels saved"]
-    rows = [
-        [
-            c.strategy,
-            c.outcome,
-            f"{100 * c.area:.2f}",
-            _signed(100 * c.difference),
-            "–" if math.isnan(c.low) else f"{_signed(100 * c.low)} … {_signed(100 * c.high)}",
-            p_text(c.p),
-            p_text(c.p_holm),
-            p_text(c.p_wilcoxon),
-            p_text(c.p_wilcoxon_holm),
-            "not reached" if math.isnan(c.labels_saved) else f"{c.labels_saved:.0f}",
-        ]
-        for c in result.comparisons()
-    ]
-    areas = result.areas().loc[reference]
+    reference, found = result.reference, result.comparisons()
+    columns = {
+        "strategy": [c.strategy for c in found],
+        "verdict": [c.outcome for c in found],
+        "area": [f"{100 * c.area:.2f}" for c in found],
+        f"difference from {reference}": [points(c.difference) for c in found],
+        "95 % interval": [_interval(c.low, c.high) for c in found],
+        "p": [p_text(c.p) for c in found],
+        "p (Holm)": [p_text(c.p_holm) for c in found],
+        "Wilcoxon p": [p_text(c.p_wilcoxon) for c in found],
+        "Wilcoxon p (Holm)": [p_text(c.p_wilcoxon_holm) for c in found],
+        "labels saved": ["not reached" if math.isnan(c.labels_saved) else f"{c.labels_saved:.0f}" for c in found],
+    }
     statistic, p = result.friedman()
     note = (
-        f"Area under the budget curve as a mean accuracy in percent; {reference} has {100 * areas.mean():.2f}. "
+        "Area under the budget curve as a mean accuracy in percent; "
+        f"{reference} has {100 * result.areas().loc[reference].mean():.2f}. "
         "The verdict is the paired t-test on the area, after Holm's correction over the strategies. Labels saved: how "
         f"many labels before the end the mean curve has come up to {reference}'s final mean score for good."
     )
     if not math.isnan(p):
         note += f" Friedman's test over all strategies: χ² = {statistic:.2f}, {p_phrase(p)}."
-    note += f" {wilcoxon_note(len(result.seeds), len(rows))}"
-    return Section(f"Against {reference}", [header, *rows], note.strip())
+    note += f" {wilcoxon_note(len(result.seeds), len(found))}"
+    return Section(f"Against {reference}", pd.DataFrame(columns), note.strip())
 
 
 def _pairwise(result: BenchmarkResult) -> Section:
-    frame = result.pairwise()
-    header = ["pair", "difference", "95 % interval", "p (Holm)", "Wilcoxon p (Holm)"]
-    rows = [
-        [
-            f"{row.a} − {row.b}",
-            _signed(100 * row.mean),
-            "–" if math.isnan(row.low) else f"{_signed(100 * row.low)} … {_signed(100 * row.high)}",
-            p_text(row.p_holm),
-            p_text(row.p_wilcoxon_holm),
-        ]
-        for row in frame.sort_values("p_holm", kind="stable").itertuples()
-    ]
+    tests = result.pairwise().sort_values("p_holm", kind="stable")
+    columns = {
+        "pair": tests["a"] + " − " + tests["b"],
+        "difference": tests["mean"].map(points),
+        "95 % interval": [_interval(*bounds) for bounds in zip(tests["low"], tests["high"], strict=True)],
+        "p (Holm)": tests["p_holm"].map(p_text),
+        "Wilcoxon p (Holm)": tests["p_wilcoxon_holm"].map(p_text),
+    }
     note = "Paired t-tests and Wilcoxon's tests on the areas of all pairs, Holm's correction over the pairs."
-    return Section("All pairs", [header, *rows], f"{note} {wilcoxon_note(len(result.seeds), len(rows))}".strip())
+    note += f" {wilcoxon_note(len(result.seeds), len(tests))}"
+    return Section("All pairs", pd.DataFrame(columns), note.strip())
 
 
 def _penalties(result: BenchmarkResult) -> Section:
     table = result.penalties()
-    rows = [[str(name), *(f"{value:.2f}" for value in table.loc[name])] for name in table.index]
-    rows.append(["mean", *(f"{value:.2f}" for value in table.mean(axis=0))])
+    table.loc["mean"] = table.mean(axis=0)
     note = (
         "Share of budgets at which the row's strategy beats the column's, by a t-test at each budget; lower in the "
         "last row is better. Many tests without a correction: a summary, not a verdict."
     )
-    return Section("Pairwise penalties", [["", *map(str, table.columns)], *rows], note)
-
-
-def _times(result: BenchmarkResult) -> Section:
-    table = result.times()
-    rows = [[str(name), _seconds(row["query"]), _seconds(row["fit"])] for name, row in table.iterrows()]
-    note = "Mean seconds per round, as measured while the benchmark ran."
-    return Section("Time", [["strategy", "query", "training"], *rows], note)
+    return Section("Pairwise penalties", _matrix(table), note)
 
 
 def _overlap(result: BenchmarkResult) -> Section:
-    table = result.overlap()
-    rows = [[str(name), *(f"{value:.2f}" for value in table.loc[name])] for name in table.index]
     note = "Intersection over union of what was queried, each strategy's set the union over its seeds."
-    return Section("Overlap", [["", *map(str, table.columns)], *rows], note)
+    return Section("Overlap", _matrix(result.overlap()), note)
+
+
+def _times(result: BenchmarkResult) -> Section:
+    table = result.times().rename(columns={"fit": "training"})
+    table = table.apply(lambda column: column.map(lambda s: f"{s:.3f}" if s < 1 else f"{s:.1f}"))
+    return Section("Time", table.reset_index(), "Mean seconds per round, as measured while the benchmark ran.")
 
 
 def _warnings(result: BenchmarkResult) -> Section:
-    by_text: dict[tuple[str, str], int] = {}
-    for run in result.runs:
-        for text in run.warnings:
-            by_text[run.strategy, text] = by_text.get((run.strategy, text), 0) + 1
-    rows = [[strategy, str(count), text] for (strategy, text), count in by_text.items()]
-    return Section(
-        "Warnings", [["strategy", "runs", "warning"], *rows], "What was warned about while the runs were made."
-    )
+    counts = Counter((run.strategy, text) for run in result.runs for text in run.warnings)
+    rows = [(strategy, str(count), text) for (strategy, text), count in counts.items()]
+    table = pd.DataFrame(rows, columns=["strategy", "runs", "warning"])
+    return Section("Warnings", table, "What was warned about while the runs were made.")
 
 
 def _settings(result: BenchmarkResult) -> Section:
-    settings: dict[str, Any] = result.protocol.as_dict() | result.details
+    settings = result.protocol.as_dict() | result.details
+    rows = [(name, _plain(value)) for name, value in settings.items() if value not in ("", {}, None)]
     versions = {tuple(sorted(run.record.get("versions", {}).items())) for run in result.runs}
-    rows = [[name, _plain(value)] for name, value in settings.items() if value not in ("", {}, None)]
-    for number, entry in enumerate(sorted(versions)):
-        rows.append([f"versions{f' ({number + 1})' if len(versions) > 1 else ''}", _plain(dict(entry))])
+    for number, entry in enumerate(sorted(versions), start=1):
+        rows.append((f"versions ({number})" if len(versions) > 1 else "versions", _plain(dict(entry))))
     note = "Runs were made with different versions of the software." if len(versions) > 1 else ""
-    return Section("Settings", [["setting", "value"], *rows], note)
+    return Section("Settings", pd.DataFrame(rows, columns=["setting", "value"]), note)
 
 
 def _plain(value: Any) -> str:
@@ -170,9 +151,10 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+def _matrix(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers with two decimals, and the index as a first column without a name."""
+    return as_text(table, "{:.2f}").rename_axis("").reset_index()
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+def _interval(low: float, high: float) -> str:
+    return "–" if math.isnan(low) else f"{points(low)} … {points(high)}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skal.bench._statistics import area, holm, labels_saved, paired_difference, wilcoxon, wilcoxon_floor
+from skal.bench._statistics import area, labels_saved, paired_tests, wilcoxon_floor
 
-__all__ = ["ALPHA", "Comparison", "compare", "p_phrase", "p_text", "wilcoxon_note"]
+__all__ = ["ALPHA", "Comparison", "compare", "p_phrase", "p_text", "points", "wilcoxon_note"]
 
 ALPHA = 0.05
 
@@ -52,12 +52,12 @@ class Comparison:
             return f"not testable: the difference from {name} is the same for every seed, so that its noise is unknown"
         if self.outcome == "not distinguishable":
             few = f" with only {self.n_seeds} seeds" if self.n_seeds < 5 else ""
-            possible = f"a difference of {_points(self.low)} to {_points(self.high)} points remains possible{few}"
+            possible = f"a difference of {points(self.low)} to {points(self.high)} points remains possible{few}"
             if self.p <= ALPHA:  # the interval leaves out zero, and would seem to contradict the verdict
                 possible += f" (by itself {p_phrase(self.p)}, before the correction for several comparisons)"
             return f"not distinguishable from {name}, {p_phrase(self.p_holm)}: {possible}"
         where = _where(self.ahead if self.outcome == "better" else self.behind, self.n_budgets)
-        interval = f"95 % interval of the difference {_points(self.low)} to {_points(self.high)} points"
+        interval = f"95 % interval of the difference {points(self.low)} to {points(self.high)} points"
         return f"{self.outcome} than {name} {where}, {p_phrase(self.p_holm)} ({interval})"
 
 
@@ -80,26 +80,17 @@ def compare(names: list[str], n_labels: np.ndarray, scores: np.ndarray, referenc
     position = names.index(reference)
     others = [i for i in range(len(names)) if i != position]
     areas = area(n_labels, scores)
-    differences = [paired_difference(areas[i], areas[position]) for i in others]
-    ranks = [wilcoxon(areas[i], areas[position]) if areas.shape[1] > 1 else np.nan for i in others]
-    adjusted = holm(np.array([difference.p for difference in differences]))
-    adjusted_ranks = holm(np.array(ranks))
+    tests = paired_tests(areas, [(i, position) for i in others]).rename(columns={"mean": "difference"})
     means = scores.mean(axis=1)  # (strategy, budget)
     results = []
-    for k, i in enumerate(others):
+    for i, test in zip(others, tests.to_dict("records"), strict=True):
         # before the first query all are alike, unless the strategies chose that, too
         gaps = np.round((means[i] - means[position])[-max(1, len(n_labels) - 1) :], 12)
         results.append(
             Comparison(
                 strategy=names[i],
                 area=float(areas[i].mean()),
-                difference=differences[k].mean,
-                low=differences[k].low,
-                high=differences[k].high,
-                p=differences[k].p,
-                p_holm=float(adjusted[k]),
-                p_wilcoxon=ranks[k],
-                p_wilcoxon_holm=float(adjusted_ranks[k]),
+                **test,
                 labels_saved=labels_saved(n_labels, means[i], means[position, -1]),
                 ahead=int((gaps > 0).sum()),
                 behind=int((gaps < 0).sum()),
@@ -137,5 +128,6 @@ def _where(count: int, n_budgets: int) -> str:
     return "at every budget" if count == n_budgets else f"overall, at {count} of {n_budgets} budgets"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """A difference of scores in percentage points, with its sign."""
     return f"{100 * value:+.2f}".replace("-", "−")

@@ -74,6 +74,20 @@ def test_what_the_papers_compare():
     assert [(p.n_initial, p.batch, p.rounds) for p in preset("npc_single_shot")] == [(10, 30, 1), (10, 50, 1)]
 
 
+# the training of dynamicAL is what a protocol has by default: it must not change with the defaults
+@pytest.mark.parametrize("name", [*TABLES, "dynamic_al_gamma"])
+def test_the_training_of_dynamic_al(name):
+    for protocol in preset(name):
+        assert (protocol.optimizer, protocol.lr, protocol.weight_decay, protocol.schedule) == (
+            "adam",
+            1e-3,
+            0,
+            "constant",
+        )
+        assert (protocol.criterion, protocol.stop_accuracy, protocol.max_epochs) == ("cross_entropy", 0.99, 200)
+        assert (protocol.batch_size, protocol.inputs, protocol.start) == (64, "signed", "random")
+
+
 def test_unknown_preset():
     with pytest.raises(InvalidParameterError, match="one of dynamic_al_table1"):
         preset("table2")

@@ -124,7 +124,7 @@ def test_an_unfinished_folder_compares_whole_seeds(result, tmp_path):
 
 def test_nothing_to_compare_yet(result):
     runs = [run for run in result.runs if (run.strategy, run.seed) in {("random", 0), ("s1", 1)}]
-    with pytest.raises(InvalidParameterError, match="finished"):
+    with pytest.raises(InvalidParameterError, match="No seed has been finished"):
         BenchmarkResult(result.protocol, runs).table()
     with pytest.raises(InvalidParameterError, match="No run has finished"):
         BenchmarkResult(result.protocol, [])

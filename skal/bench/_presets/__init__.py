@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from skal.bench._presets import _dynamic_al, _npc, _ntk
 from skal.bench._protocol import Protocol
@@ -11,7 +12,24 @@ from skal.exceptions import InvalidParameterError
 
 __all__ = ["PRESETS", "preset"]
 
-PRESETS: Mapping[str, tuple[Protocol, ...]] = MappingProxyType(_dynamic_al.presets() | _ntk.presets() | _npc.presets())
+
+def _all_presets() -> dict[str, tuple[Protocol, ...]]:
+    found = {}
+    for paper in (_dynamic_al, _ntk, _npc):
+        for name, protocols in paper.protocols().items():
+            # several have names of their own
+            named = protocols if len(protocols) > 1 else [protocols[0].with_settings(name=name)]
+            found[name] = tuple(named)
+            found[f"{name}_scaled"] = tuple(_scaled_down(protocol, paper.scaled(protocol)) for protocol in named)
+    return found
+
+
+def _scaled_down(protocol: Protocol, settings: dict[str, Any]) -> Protocol:
+    settings |= {"name": f"{protocol.name}_scaled", "notes": f"{protocol.notes} Scaled down: {settings['notes']}."}
+    return protocol.with_settings(**settings)
+
+
+PRESETS: Mapping[str, tuple[Protocol, ...]] = MappingProxyType(_all_presets())
 
 
 def preset(name: str) -> tuple[Protocol, ...]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from skal.bench._protocol import Protocol
 
-__all__ = ["presets"]
+__all__ = ["protocols", "scaled"]
 
-NOTES = "The number of training steps is ours; the first model is not the median of five."
 FIXMATCH: dict[str, Any] = {
     "flip": True,
     "threshold": 0.95,
@@ -49,13 +48,13 @@ BASE = Protocol(
     max_epochs=500,
     warm_start=False,
     stop_accuracy=None,
-    notes=NOTES,
+    notes="The number of training steps is ours; the first model is not the median of five.",
 )
 
 
-def presets() -> dict[str, tuple[Protocol, ...]]:
-    """All of them, full and scaled."""
-    full = {
+def protocols() -> dict[str, list[Protocol]]:
+    """All of them by name."""
+    return {
         "npc_cifar10": [BASE],
         "npc_cifar100": [BASE.with_settings(data="cifar100", n_initial=100, batch=200)],
         "npc_zero_shot": [
@@ -66,23 +65,17 @@ def presets() -> dict[str, tuple[Protocol, ...]]:
             BASE.with_settings(batch=size, rounds=1, name=f"npc_single_shot_{size}") for size in (30, 50)
         ],
     }
-    found = {}
-    for name, protocols in full.items():
-        named = [p if len(protocols) > 1 else p.with_settings(name=name) for p in protocols]
-        found[name] = tuple(named)
-        found[f"{name}_scaled"] = tuple(_scaled(protocol) for protocol in named)
-    return found
 
 
-def _scaled(protocol: Protocol) -> Protocol:
+def scaled(protocol: Protocol) -> dict[str, Any]:
     """WRN-10-1, few training steps, a pool of 2,000."""
-    return protocol.with_settings(
-        name=f"{protocol.name}_scaled",
-        net_params={"depth": 10, "width": 1},
-        # a short training needs a shorter memory of the average
-        semi_supervised=FIXMATCH | {"batch_size": 16, "iterations_per_epoch": 20, "ema_decay": 0.99},
-        max_epochs=20,
-        n_pool=2000,
-        n_test=2000,
-        notes=f"{protocol.notes} Scaled down: fewer images and training steps, a smaller network.",
-    )
+    # a short training needs a shorter memory of the average
+    short = {"batch_size": 16, "iterations_per_epoch": 20, "ema_decay": 0.99}
+    return {
+        "net_params": {"depth": 10, "width": 1},
+        "semi_supervised": {**(protocol.semi_supervised or {}), **short},
+        "max_epochs": 20,
+        "n_pool": 2000,
+        "n_test": 2000,
+        "notes": "fewer images and training steps, a smaller network",
+    }
