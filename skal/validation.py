@@ -109,7 +109,7 @@ def check_real(
 
 
 def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, remedy: str = "") -> None:
-    """Refuse a value that is not one of the choices; True is not 1.
+    """Refuse a value that is not one of the choices; True is not 1, and numpy's True is Python's.
 
     Parameters
     ----------
@@ -125,6 +125,7 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
         ...
     skal.exceptions.InvalidParameterError: The 'batch' parameter of MyStrategy must be one of 'top', 'greedy'. Got ...
     """
+    value = value.item() if isinstance(value, np.generic) else value
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
         remedy = remedy or "Use one of the listed values."

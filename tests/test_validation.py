@@ -74,6 +74,8 @@ def test_without_bounds_everything_but_nan_passes():
 def test_choices():
     check_choice("Owner", "kind", "a", ("a", "b"))
     check_choice("Owner", "kind", None, ("a", None))
+    check_choice("Owner", "kind", np.str_("a"), ("a", "b"))
+    check_choice("Owner", "kind", np.True_, (True, False))
     for value in ("c", None, 1, ["a"], np.array(["a", "b"])):
         with pytest.raises(InvalidParameterError, match="one of 'a', 'b'"):
             check_choice("Owner", "kind", value, ("a", "b"))

@@ -176,16 +176,11 @@ def _check_batch(owner: str, x: Any, ndim: int, expected: str) -> None:
 
 def make_pair(owner: str, augment: Any) -> tuple[Any, Any]:
     """The weak and the strong augmentation that an ``augment`` parameter stands for."""
-    if isinstance(augment, str) and augment == "image":
-        return WeakImage(), StrongImage()
-    if isinstance(augment, str) and augment == "tabular":
-        return WeakJitter(), StrongJitter()
+    pairs = {"image": (WeakImage(), StrongImage()), "tabular": (WeakJitter(), StrongJitter())}
+    if isinstance(augment, str) and augment in pairs:
+        return pairs[augment]
     if isinstance(augment, (tuple, list)) and len(augment) == 2 and all(map(callable, augment)):
         return augment[0], augment[1]
-    raise InvalidParameterError.for_parameter(
-        owner,
-        "augment",
-        "'image', 'tabular' or a pair of callables (weak, strong)",
-        augment,
-        "For photographs pass (WeakImage(flip=True), StrongImage(flip=True)).",
-    )
+    expected = "'image', 'tabular' or a pair of callables (weak, strong)"
+    remedy = "For photographs pass (WeakImage(flip=True), StrongImage(flip=True))."
+    raise InvalidParameterError.for_parameter(owner, "augment", expected, augment, remedy)

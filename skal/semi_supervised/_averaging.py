@@ -1,25 +1,77 @@
-"""A skorch classifier whose predictions come from a moving average of its parameters."""
+"""A skorch classifier whose predictions come from an exponential moving average of its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
-from skal.semi_supervised._ema import ParameterAverage
+__all__ = ["AveragingClassifier", "ParameterAverage", "without_decay_of_vectors"]
 
-__all__ = ["AveragingClassifier", "spared_from_decay"]
+
+class ParameterAverage:
+    """``average ← d·average + (1 − d)·parameter`` after step t = 1, 2, …
+
+    Here ``d = min(decay, (1 + t)/(10 + t))``: less in the first steps, so that the initial weights do not stay in the
+    average of a short training. Buffers are not averaged: the module has one set of them, so batch norm's statistics
+    are the latest.
+
+    Parameters
+    ----------
+    module : nn.Module
+    decay : float
+
+    Examples
+    --------
+    >>> import torch
+    >>> linear = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.zeros_(linear.weight)
+    >>> average = ParameterAverage(linear, 0.5)
+    >>> _ = torch.nn.init.ones_(linear.weight)
+    >>> average.update()
+    >>> with average.applied():
+    ...     print(round(linear.weight.item(), 4))  # d = 2/11
+    0.8182
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.parameters = dict(module.named_parameters())
+        self.values = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.decay = decay
+        self.n_updates = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the parameters' present values in."""
+        self.n_updates += 1
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        for name, parameter in self.parameters.items():
+            self.values[name].lerp_(parameter.detach(), 1 - decay)
+
+    def swap(self) -> None:
+        """Exchange the parameters' values and the averages."""
+        for name, parameter in self.parameters.items():
+            parameter.data, self.values[name] = self.values[name], parameter.data
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The averages in the module inside, its own values outside."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
 
 
 class AveragingClassifier(NeuralNetClassifier):
     """Trains its parameters, and predicts with their average: a subclass has the parameter ``ema_decay``.
 
-    During training the average steps in for every prediction, and for the validation loss. Afterwards it is what
-    ``module_`` holds; the trained parameters are kept, and training goes on from them.
+    During training the average is used for every prediction, and for the validation loss. Afterwards ``module_`` holds
+    it; the trained parameters are kept, and training continues from them.
     """
 
     ema_decay: float
@@ -38,7 +90,9 @@ class AveragingClassifier(NeuralNetClassifier):
         """Put the trained parameters back, and start an average."""
         super().on_train_begin(net, X=X, y=y, **kwargs)
         if self._trained is not None:
-            _write(self.module_, self._trained)
+            with torch.no_grad():
+                for name, parameter in self.module_.named_parameters():
+                    parameter.copy_(self._trained[name])
         self._trained = None
         self._average = ParameterAverage(self.module_, self.ema_decay)
 
@@ -51,21 +105,13 @@ class AveragingClassifier(NeuralNetClassifier):
 
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """The average's outputs and loss."""
-        with self._predicting():
+        with self._average.applied() if self._average is not None else nullcontext():
             return super().validation_step(batch, **fit_params)
 
     def evaluation_step(self, batch: Any, training: bool = False) -> Any:
         """The average's outputs."""
-        with self._predicting():
+        with self._average.applied() if self._average is not None else nullcontext():
             return super().evaluation_step(batch, training=training)
-
-    @contextmanager
-    def _predicting(self) -> Iterator[None]:
-        if self._average is None:
-            yield
-            return
-        with self._average.applied():
-            yield
 
     def initialize_module(self) -> AveragingClassifier:
         """Make the module; what had been trained before is forgotten."""
@@ -74,7 +120,7 @@ class AveragingClassifier(NeuralNetClassifier):
         return self
 
     def load_params(self, *args: Any, **kwargs: Any) -> None:
-        """As in skorch; ``partial_fit`` then goes on from what was loaded."""
+        """As in skorch; ``partial_fit`` then continues from what was loaded."""
         super().load_params(*args, **kwargs)
         self._trained = None
 
@@ -88,7 +134,7 @@ class AveragingClassifier(NeuralNetClassifier):
         self._trained = None if trained is None else {k: v.to(self.device) for k, v in trained.items()}
 
 
-def spared_from_decay(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_decay_of_vectors(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """An optimiser's parameter groups, with biases and normalisation layers in groups without weight decay.
 
     Those are the parameters of one dimension.
@@ -96,20 +142,12 @@ def spared_from_decay(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Examples
     --------
     >>> linear = nn.Linear(3, 2)
-    >>> groups = spared_from_decay([{"params": list(linear.parameters())}])
+    >>> groups = without_decay_of_vectors([{"params": list(linear.parameters())}])
     >>> [([tuple(p.shape) for p in group["params"]], group.get("weight_decay")) for group in groups]
     [([(2, 3)], None), ([(2,)], 0.0)]
     """
     split = []
     for group in groups:
-        decayed = [p for p in group["params"] if p.ndim > 1]
-        spared = [p for p in group["params"] if p.ndim <= 1]
-        split += [{**group, "params": decayed}] if decayed else []
-        split += [{**group, "params": spared, "weight_decay": 0.0}] if spared else []
-    return split
-
-
-@torch.no_grad()
-def _write(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    for name, parameter in module.named_parameters():
-        parameter.copy_(values[name])
+        split.append({**group, "params": [p for p in group["params"] if p.ndim > 1]})
+        split.append({**group, "params": [p for p in group["params"] if p.ndim <= 1], "weight_decay": 0.0})
+    return [group for group in split if group["params"]]

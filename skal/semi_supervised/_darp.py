@@ -17,13 +17,11 @@ from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,
     NonFiniteError,
-    parameter_message,
     shorten,
 )
-from skal.semi_supervised._checks import real_numbers
 from skal.semi_supervised._refinement import column_residual, fit_refinement
 
-__all__ = ["DARPReport", "darp", "solve_darp"]
+__all__ = ["DARPReport", "checked_masses", "darp", "solve_darp"]
 
 
 @dataclass(frozen=True)
@@ -195,21 +193,19 @@ def solve_darp(
 def _checked_table(proba: Any) -> Tensor:
     """(N, K) float64 on the data's device, rows scaled to sum to 1."""
     expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
-    table = real_numbers(proba)
+    remedy = "Pass what predict_proba gives, not logits."
+    table = _real_numbers(proba)
     if table is None:
-        raise InvalidTypeError.for_parameter("darp", "proba", expected, proba, "Pass what predict_proba gives.")
+        raise InvalidTypeError.for_parameter("darp", "proba", expected, proba, remedy)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
-        got = tuple(table.shape)
-        raise InvalidParameterError.for_parameter("darp", "proba", expected, got, "Pass what predict_proba gives.")
+        raise InvalidParameterError.for_parameter("darp", "proba", expected, tuple(table.shape), remedy)
     if not all_finite(table):
         raise NonFiniteError("The 'proba' of darp must be finite. Got NaN or infinity. Check the network's outputs.")
     total = table.sum(dim=1, keepdim=True)
     if bool((table < 0).any()) or bool((total <= 0).any()):
-        raise InvalidParameterError(
-            "The 'proba' of darp must be probabilities: no entry below 0, no row of zeros. "
-            f"Got a smallest entry of {float(table.min()):g} and a smallest row sum of {float(total.min()):g}. "
-            "Pass what predict_proba gives, not logits."
-        )
+        expected = "probabilities: no entry below 0, no row of zeros"
+        got = f"a smallest entry of {float(table.min()):g} and a smallest row sum of {float(total.min()):g}"
+        raise InvalidParameterError.for_parameter("darp", "proba", expected, got, remedy)
     return table / total
 
 
@@ -218,14 +214,30 @@ def _checked_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
     n_samples, n_classes = table.shape
     if target is None:
         return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False
-    expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
-    message = parameter_message("darp", "target", expected, target, "Pass counts or shares, or None for equal sizes.")
-    masses = real_numbers(target)
-    if masses is None:
-        raise InvalidTypeError(message)
-    masses = masses.to(table.device)
-    if masses.shape != (n_classes,) or not all_finite(masses) or bool((masses < 0).any()) or float(masses.sum()) <= 0:
-        raise InvalidParameterError(message)
+    remedy = "Pass counts or shares, or None for equal sizes."
+    masses = checked_masses("darp", "target", target, n_classes, remedy).to(table.device)
     total = float(masses.sum())
     as_meant = any(abs(total - meant) <= 1e-6 * meant for meant in (n_samples, 1.0))
     return masses * (n_samples / total), not as_meant
+
+
+def checked_masses(owner: str, name: str, value: Any, n_classes: int, remedy: str) -> Tensor:
+    """(K,) float64 tensor of one finite number >= 0 for each class, not all of them 0."""
+    expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
+    masses = _real_numbers(value)
+    if masses is None:
+        raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)
+    if masses.shape != (n_classes,) or not all_finite(masses) or bool((masses < 0).any()) or float(masses.sum()) <= 0:
+        raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+    return masses
+
+
+def _real_numbers(values: Any) -> Tensor | None:
+    """Values as a float64 tensor, on the device of a tensor; None if they are no real numbers, or ragged."""
+    if isinstance(values, Tensor):
+        return None if values.is_complex() else values.detach().double()
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return torch.as_tensor(np.array(array, dtype=np.float64)) if array.dtype.kind in "fiub" else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -19,22 +18,21 @@ from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import check_finite
 from skal._core.network import Network, preserved_rng
-from skal._core.samples import Samples
-from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoUnlabelledDataWarning
-from skal.semi_supervised._augment import make_pair
-from skal.semi_supervised._averaging import AveragingClassifier, spared_from_decay
-from skal.semi_supervised._checks import (
-    check_classes,
-    check_column_names,
-    check_labelled_batch,
-    check_some_labels,
+from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
+from skal.semi_supervised._data import (
+    BatchwiseRows,
+    PairedInputs,
+    Permutations,
+    check_batch,
     checked_labels,
-    checked_truth,
+    is_sliceable,
+    keep_batch,
+    labelled_rows,
+    rows_in,
 )
-from skal.semi_supervised._monitor import Monitor
-from skal.semi_supervised._pseudo_labels import PseudoLabels, check_target, pseudo_label_loss
-from skal.semi_supervised._stream import Paired, Permutations, Rows, as_it_is, is_sliceable, rows_of
-from skal.validation import check_integer, check_real, check_seed, make_generator
+from skal.semi_supervised._pseudo_labels import pseudo_label_loss
+from skal.semi_supervised._training import Training
+from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator
 
 __all__ = ["FixMatchClassifier"]
 
@@ -107,8 +105,8 @@ class FixMatchClassifier(AveragingClassifier):
 
     uses_unlabelled = True
 
-    _truth: Any = None
     _is_seeded = False
+    _training: Any = None  # a Training, while there is one
 
     def __init__(
         self,
@@ -160,23 +158,15 @@ class FixMatchClassifier(AveragingClassifier):
         **fit_params
             As in skorch.
         """
-        with self._seeded(), self._told(y_true):
-            return super().fit(X, y, **fit_params)
+        with self._seeded():
+            return super().fit(X, y, y_true=y_true, **fit_params)
 
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
         """Train on, after initialising if that has not been done; see :meth:`fit`."""
-        with self._seeded(), self._told(y_true):
-            return super().partial_fit(X, y, classes, **fit_params)
-
-    @contextmanager
-    def _told(self, y_true: Any) -> Iterator[None]:
-        before, self._truth = self._truth, self._truth if y_true is None else y_true  # fit calls partial_fit
-        try:
-            yield
-        finally:
-            self._truth = before
+        with self._seeded():
+            return super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -194,59 +184,18 @@ class FixMatchClassifier(AveragingClassifier):
         finally:
             self._is_seeded = False
 
-    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> FixMatchClassifier:
+    def fit_loop(
+        self, X: Any, y: Any = None, epochs: int | None = None, y_true: Any = None, **fit_params: Any
+    ) -> FixMatchClassifier:
         """Train for so many epochs; see :meth:`fit`."""
+        self._check_params()
+        run = self._training = Training(self, X, y, y_true, self.max_epochs if epochs is None else epochs)
+        self.classes_inferred_ = np.arange(run.n_classes)
         try:
-            self._set_up(X, y, self.max_epochs if epochs is None else epochs)
             return super().fit_loop(X, y, epochs, **fit_params)
         finally:
-            self._clear()
-
-    def _set_up(self, X: Any, y: Any, epochs: int) -> None:
-        """Check everything, and put together what the iterations need."""
-        self._check_params()
-        owner = type(self).__name__
-        if not isinstance(X, Dataset):
-            check_column_names(owner, X)
-            check_finite(X, "X")
-        labels = checked_labels(owner, X, y)
-        check_some_labels(owner, labels)
-        n_classes = Network(self).n_classes(Samples(X, name="X"))
-        check_classes(owner, labels, n_classes)
-        self.classes_inferred_ = np.arange(n_classes)
-        self._whole, self._labels = X, labels
-        self._pair = make_pair(owner, self.augment)
-        self._unlabelled = self._batch = None
-        per_pass = math.ceil(len(labels) / (self.mu * self._labelled_batch_size()))
-        if (labels >= 0).all():
-            per_pass = math.ceil(len(labels) / self._labelled_batch_size())
-            warnings.warn(
-                f"The y given to {owner} has no unlabelled samples (−1), so this is plain supervised training. "
-                "Pass the whole pool in X, with −1 in y for the samples without a label.",
-                NoUnlabelledDataWarning,
-                stacklevel=2,
-            )
-        self._n_iterations, self._per_epoch = 0, self.iterations_per_epoch or per_pass
-        self._total = self._per_epoch * epochs
-        self._pseudo_labels = PseudoLabels(
-            len(labels),
-            n_classes,
-            check_target(owner, self.darp, labels, n_classes),
-            warmup=round(self.darp_warmup * self._total),
-            every=self.darp_every,
-            alpha=self.darp_alpha,
-            device=self.device,
-        )
-        self._monitor = Monitor(n_classes, checked_truth(owner, self._truth, X), self.device)
-        self._lrs = [group["lr"] for group in self.optimizer_.param_groups]
-
-    def _clear(self) -> None:
-        """Give the optimiser its learning rates back, and let go of the data."""
-        state = self.__dict__
-        for group, lr in zip(self.optimizer_.param_groups, state.pop("_lrs", []), strict=False):
-            group["lr"] = lr
-        for name in ("_whole", "_labels", "_pair", "_unlabelled", "_batch", "_pseudo_labels", "_monitor"):
-            state.pop(name, None)
+            run.scale_learning_rates(1.0)
+            self._training = None
 
     def check_data(self, X: Any, y: Any = None) -> None:
         """Nothing: :meth:`fit_loop` has checked more by then than skorch does here."""
@@ -257,97 +206,89 @@ class FixMatchClassifier(AveragingClassifier):
         check_integer(owner, "mu", self.mu, 1)
         check_real(owner, "lambda_u", self.lambda_u, 0)
         check_real(owner, "ema_decay", self.ema_decay, 0, 1)
-        if not isinstance(self.cosine, (bool, np.bool_)):
-            remedy = "Pass False to leave the learning rate to callbacks."
-            raise InvalidTypeError.for_parameter(owner, "cosine", "True or False", self.cosine, remedy)
-        sizes = {"batch_size": self.batch_size}
-        if "batch_size" in (settings := self.get_params_for("iterator_train")):
-            sizes["iterator_train__batch_size"] = settings["batch_size"]
-        for name, size in sizes.items():
-            if isinstance(size, bool) or size != -1:
-                check_integer(owner, name, size, 1, remedy="Pass -1 for batches of all labelled samples.")
+        remedy = "Pass False to leave the learning rate to callbacks."
+        check_choice(owner, "cosine", self.cosine, [True, False], remedy=remedy)
+        settings = self.get_params_for("iterator_train")
+        name = "iterator_train__batch_size" if "batch_size" in settings else "batch_size"
+        size = settings.get("batch_size", self.batch_size)
+        if size != -1:
+            check_integer(owner, name, size, 1, remedy="Pass -1 for batches of all labelled samples.")
         check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, optional=True)
         check_integer(owner, "darp_every", self.darp_every, 1)
         check_real(owner, "darp_warmup", self.darp_warmup, 0, 1)
-        if self.darp_alpha is not None:
-            check_real(owner, "darp_alpha", self.darp_alpha, 1, remedy="Pass None to keep all entries.")
-
-    def _labelled_batch_size(self) -> int:
-        size = self.get_params_for("iterator_train").get("batch_size", self.batch_size)
-        return int((self._labels >= 0).sum()) if size == -1 else int(size)
+        remedy = "Pass None to keep all entries."
+        check_real(owner, "darp_alpha", self.darp_alpha, 1, optional=True, remedy=remedy)
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
-        labels = torch.as_tensor(self._labels)
-        labelled: Dataset = Subset(Paired(self.get_dataset(X), labels), np.flatnonzero(self._labels >= 0).tolist())
+        run = self._training
+        paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels))
+        labelled: Dataset = Subset(paired, run.labelled.tolist())
         if not self.train_split:
             return labelled, None
-        return self.train_split(labelled, self._labels[self._labels >= 0], **fit_params)
+        return self.train_split(labelled, run.labels[run.labelled], **fit_params)
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         """Batches; for training as many as an epoch has iterations."""
         if not training:
             return super().get_iterator(dataset, training=False)
-        size = self._labelled_batch_size()
-        if (self._labels < 0).any():
-            numbers = torch.arange(len(self._labels))
-            everything = Paired(self.get_dataset(self._whole), numbers)
-            self._unlabelled = iter(self._loader(everything, numbers, self.mu * size, None))
-        return self._loader(dataset, torch.as_tensor(self._labels), size, self._per_epoch)
+        run = self._training
+        if run.has_unlabelled:
+            numbers = torch.arange(len(run.labels))
+            everything = PairedInputs(self.get_dataset(run.X), numbers)
+            run.unlabelled_batches = iter(self._loader(everything, numbers, self.mu * run.batch_size, None))
+        return self._loader(dataset, torch.as_tensor(run.labels), run.batch_size, run.n_per_epoch)
 
     def _loader(self, dataset: Any, values: Tensor, size: int, n_batches: int | None) -> Any:
         settings = self.get_params_for("iterator_train")
         for name in ("batch_size", "shuffle", "sampler", "drop_last"):
             settings.pop(name, None)
-        rows = rows_of(dataset)
-        plain = self.dataset is SkorchDataset and "collate_fn" not in settings and is_sliceable(self._whole)
+        rows = rows_in(dataset)
+        plain = self.dataset is SkorchDataset and "collate_fn" not in settings and is_sliceable(self._training.X)
         if plain and rows is not None:
-            dataset, settings["collate_fn"] = Rows(self._whole, values, rows), as_it_is
+            dataset, settings["collate_fn"] = BatchwiseRows(self._training.X, values, rows), keep_batch
         sampler = Permutations(len(dataset), None if n_batches is None else n_batches * size)
         return self.iterator_train(dataset, batch_size=size, sampler=sampler, **settings)
 
     def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """One step of the schedule and of the optimiser, and of the average."""
+        run = self._training
         if self.cosine:
-            factor = math.cos(7 * math.pi * self._n_iterations / (16 * self._total))
-            for group, lr in zip(self.optimizer_.param_groups, self._lrs, strict=True):
-                group["lr"] = lr * factor
-        self._batch = None if self._unlabelled is None else next(self._unlabelled)
+            run.scale_learning_rates(math.cos(7 * math.pi * run.n_done / (16 * run.n_total)))
+        run.next_iteration()
         step = super().train_step(batch, **fit_params)
-        self._n_iterations += 1
+        run.n_done += 1
         return step
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """The loss of a labelled batch and of the unlabelled one drawn with it, and its gradient."""
         self._set_training(True)
-        network = Network(self)
-        weak, strong = self._pair
+        run, network = self._training, Network(self)
         Xi, yi = unpack_data(batch)
-        if isinstance(self._whole, Dataset):
-            check_labelled_batch(Xi, self._whole, np.flatnonzero(self._labels >= 0))
-        view = weak(to_tensor(Xi, device=self.device))
-        n_labelled = len(yi)
-        if self._batch is None:
-            output = _first_output(self.infer(view, **fit_params))
-            loss = labelled_loss = self.get_loss(output, yi, X=Xi, training=True)
-            self._monitor.add(labelled_loss)
-        else:
-            Xu, rows = self._batch
-            if isinstance(self._whole, Dataset):
+        if isinstance(run.X, Dataset):
+            check_batch(Xi, run.X, run.labelled)
+        inputs = run.weak(to_tensor(Xi, device=self.device))
+        if run.unlabelled_batch is not None:
+            Xu, rows = run.unlabelled_batch
+            if isinstance(run.X, Dataset):
                 check_finite(Xu, "X", rows.numpy())
-            Xu = to_tensor(Xu, device=self.device)
-            rows = rows.to(self.device)
+            Xu, rows = to_tensor(Xu, device=self.device), rows.to(self.device)
             with torch.no_grad():
-                proba = network.to_proba(_first_output(self.infer(weak(Xu), **fit_params)))
-                proba = self._pseudo_labels(rows, proba, self._n_iterations)
-            output = _first_output(self.infer(_joined(view, strong(Xu)), **fit_params))
-            labelled_loss = self.get_loss(output[:n_labelled], yi, X=Xi, training=True)
-            logits = network.to_logits(output[n_labelled:])
+                proba = network.to_proba(_first_output(self.infer(run.weak(Xu), **fit_params)))
+                if run.refined_labels is not None:
+                    proba = run.refined_labels(rows, proba, run.n_done)
+            inputs = _joined(inputs, run.strong(Xu))
+        output = _first_output(self.infer(inputs, **fit_params))
+        y_pred = output[: len(yi)]
+        loss = self.get_loss(y_pred, yi, X=Xi, training=True)
+        run.statistics.add_labelled(loss)
+        if run.unlabelled_batch is not None:
+            logits = network.to_logits(output[len(yi) :])
             unlabelled_loss, kept, labels = pseudo_label_loss(logits, proba, self.threshold)
-            loss = labelled_loss + self.lambda_u * unlabelled_loss
-            self._monitor.add(labelled_loss, unlabelled_loss, kept, labels, rows)
+            run.statistics.add_unlabelled(unlabelled_loss, kept, labels, rows)
+            loss = loss + self.lambda_u * unlabelled_loss
         loss.backward()
-        return {"loss": loss, "y_pred": output[:n_labelled]}
+        return {"loss": loss, "y_pred": y_pred}
 
     @property
     def _default_callbacks(self) -> list[tuple[str, Any]]:
@@ -357,10 +298,11 @@ class FixMatchClassifier(AveragingClassifier):
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
         """Write what the epoch's pseudo-labels were like into the history."""
         super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
-        for name, value in self._monitor.summary().items():
+        run = self._training
+        for name, value in run.statistics.summary().items():
             self.history.record(name, value)
-        if self._pseudo_labels.target is not None:
-            self.history.record("darp_residual", self._pseudo_labels.residual)
+        if run.refined_labels is not None:
+            self.history.record("darp_residual", run.refined_labels.residual)
 
     def get_params_for_optimizer(self, prefix: str, named_parameters: Any) -> tuple[Any, dict[str, Any]]:
         """As in skorch, with FixMatch's defaults, and no weight decay on biases and normalisation layers."""
@@ -371,18 +313,12 @@ class FixMatchClassifier(AveragingClassifier):
         if self.optimizer is torch.optim.SGD:
             kwargs = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4} | kwargs
             kwargs["nesterov"] = kwargs["nesterov"] and kwargs["momentum"] > 0
-        groups = spared_from_decay(args[0])
-        return (groups,), kwargs
+        return (without_decay_of_vectors(args[0]),), kwargs
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy on the labelled samples; those with −1, as a fold of a search has them, do not count."""
         labels = checked_labels(type(self).__name__, X, y)
-        rows = np.flatnonzero(labels >= 0)
-        if not len(rows):
-            raise NoLabelledDataError(
-                f"The y given to the score of {type(self).__name__} must hold labels. Got −1, for unlabelled, only. "
-                "Use folds that all hold labelled samples, for example StratifiedKFold."
-            )
+        rows = labelled_rows(f"the score of {type(self).__name__}", labels)
         right = self.predict(X)[rows] == labels[rows]
         return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[rows]))
 

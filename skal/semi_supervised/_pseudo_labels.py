@@ -1,4 +1,4 @@
-"""Pseudo-labels: the loss that they give, and their refinement over the whole data set in the course of training."""
+"""Pseudo-labels: the loss that they give, their refinement in the course of training, and an epoch's statistics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from skal.exceptions import InvalidParameterError
-from skal.semi_supervised._checks import real_numbers
+from skal.semi_supervised._darp import checked_masses
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
+from skal.validation import check_choice
 
-__all__ = ["PseudoLabels", "check_target", "pseudo_label_loss"]
+__all__ = ["EpochStatistics", "RefinedLabels", "class_shares", "pseudo_label_loss"]
 
 
 def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,18 +47,17 @@ def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[
     return (losses * kept).mean(), kept, labels
 
 
-class PseudoLabels:
+class RefinedLabels:
     """The latest probabilities of every sample, and DARP over all of them every so many iterations.
 
     Parameters
     ----------
-    n_samples, n_classes : int
-    target : (C,) array or None
-        Shares of the classes; None leaves the probabilities as they are and stores nothing.
+    n_samples : int
+    target : (C,) float64 tensor
+        Shares of the classes; everything is kept on its device.
     warmup, every : int
         The first iteration with refined labels, and how often the refinement is computed.
     alpha : float or None
-    device : torch.device
 
     Attributes
     ----------
@@ -67,24 +66,14 @@ class PseudoLabels:
     """
 
     def __init__(
-        self,
-        n_samples: int,
-        n_classes: int,
-        target: np.ndarray | None,
-        *,
-        warmup: int = 0,
-        every: int = 10,
-        alpha: float | None = 2.0,
-        device: torch.device | str = "cpu",
+        self, n_samples: int, target: Tensor, *, warmup: int = 0, every: int = 10, alpha: float | None = 2.0
     ) -> None:
-        self.target = None
+        self.target = target
+        self.warmup, self.every, self.alpha = warmup, every, alpha
+        self.table = torch.zeros(n_samples, len(target), device=target.device)
+        self.seen = torch.zeros(n_samples, dtype=torch.bool, device=target.device)
         self.refinement: Refinement | None = None
         self.residual = 0.0
-        self.warmup, self.every, self.alpha = warmup, every, alpha
-        if target is not None:
-            self.target = torch.as_tensor(target, dtype=torch.float64, device=device)
-            self.table = torch.zeros(n_samples, n_classes, device=device)
-            self.seen = torch.zeros(n_samples, dtype=torch.bool, device=device)
 
     def __call__(self, rows: Tensor, proba: Tensor, iteration: int) -> Tensor:
         """(n, C) labels of these rows: the probabilities, refined when it is time.
@@ -92,27 +81,25 @@ class PseudoLabels:
         The refinement comes from the whole table and is applied to the probabilities of this very batch, which are
         newer than those that the table held when it was computed.
         """
-        if self.target is None:
-            return proba
         self.table[rows] = proba.to(self.table.dtype)
         self.seen[rows] = True
         if iteration < self.warmup:
             return proba
         if self.refinement is None or (iteration - self.warmup) % self.every == 0:
-            self._refine(self.target)
-        assert self.refinement is not None
+            self.refinement = self._refine()
         return self.refinement(proba).to(proba.dtype)
 
-    def _refine(self, target: Tensor) -> None:
+    def _refine(self) -> Refinement:
         table = self.table[self.seen].double()
         table /= table.sum(dim=1, keepdim=True)
-        masses = target * len(table)
+        masses = self.target * len(table)
         start = None if self.refinement is None else self.refinement.multipliers
-        self.refinement, _ = fit_refinement(table, masses, alpha=self.alpha, tol=1e-4, start=start)
-        self.residual = max(self.residual, column_residual(self.refinement(table), masses))
+        refinement, _ = fit_refinement(table, masses, alpha=self.alpha, tol=1e-4, start=start)
+        self.residual = max(self.residual, column_residual(refinement(table), masses))
+        return refinement
 
 
-def check_target(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> np.ndarray | None:
+def class_shares(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> Tensor | None:
     """(C,) shares of the classes that a ``darp`` parameter stands for, None for no refinement.
 
     ``"labels"`` counts one more of each class than there are labels of it: a class is not known to be absent because
@@ -120,19 +107,67 @@ def check_target(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> n
     """
     if darp is None:
         return None
-    if isinstance(darp, str) and darp == "uniform":
-        return np.full(n_classes, 1 / n_classes)
-    if isinstance(darp, str) and darp == "labels":
-        counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0
-        return counts / counts.sum()
-    shares = real_numbers(darp)
-    target = np.empty(0) if shares is None else shares.cpu().numpy()
-    if target.shape != (n_classes,) or not np.isfinite(target).all() or (target < 0).any() or target.sum() <= 0:
-        raise InvalidParameterError.for_parameter(
-            owner,
-            "darp",
-            f"None, 'uniform', 'labels', or {n_classes} numbers >= 0, one for each class, not all of them 0",
-            darp,
-            "Pass the classes' shares.",
-        )
-    return target / target.sum()
+    remedy = "Pass None, 'uniform', 'labels', or the classes' shares."
+    if isinstance(darp, str):
+        check_choice(owner, "darp", darp, ["uniform", "labels"], remedy=remedy)
+        counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0 if darp == "labels" else np.ones(n_classes)
+        shares = torch.as_tensor(counts)
+    else:
+        shares = checked_masses(owner, "darp", darp, n_classes, remedy)
+    return shares / shares.sum()
+
+
+class EpochStatistics:
+    """Sums over the iterations of an epoch, kept on the device so that nothing waits for them.
+
+    Parameters
+    ----------
+    n_classes : int
+    truth : (n,) tensor or None
+        True labels of all samples, −1 where unknown.
+    device : torch.device or str
+    """
+
+    def __init__(self, n_classes: int, truth: Tensor | None, device: torch.device | str) -> None:
+        self.truth = None if truth is None else truth.to(device)
+        self.n_classes = n_classes
+        self.device = device
+        self._reset()
+
+    def _reset(self) -> None:
+        self.n_batches = 0
+        self.n_seen = 0
+        self.losses = torch.zeros(2, device=self.device)
+        self.kept = torch.zeros(self.n_classes, device=self.device)  # by pseudo-label
+        self.right = torch.zeros(2, device=self.device)  # right, and known at all
+
+    def add_labelled(self, loss: Tensor) -> None:
+        """Take the loss of a labelled batch in."""
+        self.n_batches += 1
+        self.losses[0] += loss.detach()
+
+    @torch.no_grad()
+    def add_unlabelled(self, loss: Tensor, kept: Tensor, labels: Tensor, rows: Tensor) -> None:
+        """Take the loss of an unlabelled batch in, and its pseudo-labels."""
+        self.losses[1] += loss.detach()
+        self.n_seen += len(kept)
+        self.kept.index_add_(0, labels, kept.to(self.kept.dtype))
+        if self.truth is not None:
+            truth = self.truth[rows]
+            known = kept & (truth >= 0)
+            self.right += torch.stack([(known & (labels == truth)).sum(), known.sum()])
+
+    def summary(self) -> dict[str, float | list[float] | None]:
+        """The epoch's means, as the history takes them; then everything starts from zero."""
+        labelled, unlabelled = (self.losses / max(self.n_batches, 1)).tolist()
+        result: dict[str, float | list[float] | None] = {"labelled_loss": labelled}
+        if self.n_seen:
+            n_kept = float(self.kept.sum())
+            result["unlabelled_loss"] = unlabelled
+            result["mask_rate"] = n_kept / self.n_seen
+            result["pseudo_distribution"] = (self.kept / max(n_kept, 1)).tolist()
+            if self.truth is not None:
+                right, known = self.right.tolist()
+                result["pseudo_accuracy"] = right / known if known else None
+        self._reset()
+        return result

@@ -17,8 +17,7 @@ from skal.exceptions import (
     NonFiniteError,
 )
 from skal.semi_supervised import darp, solve_darp
-from skal.semi_supervised._darp_solver import _columnwise
-from skal.semi_supervised._refinement import fit_refinement
+from skal.semi_supervised._refinement import _columnwise, fit_refinement
 
 
 def make_proba(n, k, seed=0, scale=2.0, bias=0.0):

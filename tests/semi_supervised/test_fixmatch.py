@@ -412,6 +412,7 @@ def test_frames_go_to_the_module_by_column_name(data):
         {"threshold": 1.5}, {"mu": 0}, {"lambda_u": -1}, {"ema_decay": 2}, {"iterations_per_epoch": 0},
         {"darp_every": 0}, {"darp_warmup": 2}, {"darp_alpha": 0.5}, {"augment": "sound"}, {"darp": "even"},
         {"random_state": -1}, {"batch_size": 0}, {"batch_size": -2}, {"iterator_train__batch_size": 0},
+        {"cosine": "no"}, {"cosine": None}, {"cosine": 1},
     ],
     ids=str,
 )  # fmt: skip
@@ -424,9 +425,6 @@ def test_bad_parameters(data, params):
 @pytest.mark.parametrize(
     "params",
     [
-        {"cosine": "no"},
-        {"cosine": None},
-        {"cosine": 1},
         {"batch_size": 1.5},
         {"batch_size": None},
         {"batch_size": True},

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised import darp
-from skal.semi_supervised._ema import ParameterAverage
-from skal.semi_supervised._pseudo_labels import PseudoLabels, check_target, pseudo_label_loss
-from skal.semi_supervised._stream import Permutations
+from skal.semi_supervised._averaging import ParameterAverage
+from skal.semi_supervised._data import Permutations
+from skal.semi_supervised._pseudo_labels import RefinedLabels, class_shares, pseudo_label_loss
 
 
 def make_table(n, seed=0):
@@ -26,16 +26,9 @@ def test_no_gradient_reaches_the_pseudo_labels():
     assert weak.grad is None
 
 
-def test_without_a_target_nothing_is_stored():
-    labels = PseudoLabels(10, 3, None)
-    proba = make_table(4)
-    assert labels(torch.arange(4), proba, 5) is proba
-    assert not hasattr(labels, "table")
-
-
 def test_darp_over_the_table_after_the_warmup():
     table = make_table(30)
-    labels = PseudoLabels(30, 3, np.full(3, 1 / 3), warmup=3, every=2)
+    labels = RefinedLabels(30, torch.full((3,), 1 / 3, dtype=torch.float64), warmup=3, every=2)
     for iteration in range(3):
         rows = torch.arange(10 * iteration, 10 * iteration + 10)
         torch.testing.assert_close(labels(rows, table[rows], iteration), table[rows])
@@ -53,20 +46,20 @@ def test_darp_over_the_table_after_the_warmup():
 
 def test_only_rows_that_were_seen_count():
     table = make_table(30)
-    labels = PseudoLabels(1000, 3, np.array([0.2, 0.3, 0.5]), warmup=0)
+    labels = RefinedLabels(1000, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), warmup=0)
     refined = labels(torch.arange(30), table, 0)
     np.testing.assert_allclose(refined.sum(dim=0), [6, 9, 15], rtol=1e-3)
 
 
 def test_targets():
     labels = np.array([0, 0, 0, 1, -1, -1])
-    assert check_target("F", None, labels, 3) is None
-    np.testing.assert_allclose(check_target("F", "uniform", labels, 3), [1 / 3] * 3)
-    np.testing.assert_allclose(check_target("F", "labels", labels, 3), [4 / 7, 2 / 7, 1 / 7])
-    np.testing.assert_allclose(check_target("F", [2, 1, 1], labels, 3), [0.5, 0.25, 0.25])
+    assert class_shares("F", None, labels, 3) is None
+    np.testing.assert_allclose(class_shares("F", "uniform", labels, 3), [1 / 3] * 3)
+    np.testing.assert_allclose(class_shares("F", "labels", labels, 3), [4 / 7, 2 / 7, 1 / 7])
+    np.testing.assert_allclose(class_shares("F", [2, 1, 1], labels, 3), [0.5, 0.25, 0.25])
     for bad in ("even", [1, 2], [0, 0, 0], [-1, 1, 1], [np.nan, 1, 1], ["1", "2", "3"], np.ones(3, complex), object()):
-        with pytest.raises(InvalidParameterError, match="'darp' parameter of F"):
-            check_target("F", bad, labels, 3)
+        with pytest.raises((InvalidParameterError, InvalidTypeError), match="'darp' parameter of F"):
+            class_shares("F", bad, labels, 3)
 
 
 def test_average_of_parameters():

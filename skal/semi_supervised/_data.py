@@ -1,0 +1,151 @@
+"""What FixMatch trains on: labels of which some are missing, and batches of some rows of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler, Subset
+
+from skal._core.containers import all_finite, check_finite, dataset_input, dataset_target, n_rows, take_rows
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError
+
+__all__ = [
+    "BatchwiseRows",
+    "PairedInputs",
+    "Permutations",
+    "check_batch",
+    "check_column_names",
+    "checked_labels",
+    "is_sliceable",
+    "keep_batch",
+    "labelled_rows",
+    "rows_in",
+]
+
+
+def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
+    """(n,) int64 labels, −1 for unlabelled; those of a Dataset of pairs where y is None."""
+    n_samples = n_rows(X, "X")
+    if y is None and isinstance(X, Dataset):
+        y = [int(dataset_target(X[row])) for row in range(n_samples)]
+    expected = f"{n_samples} integers 0 … C−1, one for each sample, with −1 for unlabelled ones"
+    remedy = "Encode labels with sklearn.preprocessing.LabelEncoder and put −1 where there is none."
+    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if labels.dtype.kind not in "iu":
+        raise InvalidTypeError.for_parameter(owner, name, expected, y, remedy)
+    if labels.shape != (n_samples,):
+        raise InvalidParameterError.for_parameter(owner, name, expected, f"shape {labels.shape}", remedy)
+    if labels.min(initial=-1) < -1:
+        raise InvalidParameterError.for_parameter(owner, name, expected, int(labels.min()), remedy)
+    return labels.astype(np.int64)
+
+
+def labelled_rows(owner: str, labels: np.ndarray) -> np.ndarray:
+    """The rows with a label; an error if there is none."""
+    rows = np.flatnonzero(labels >= 0)
+    if not len(rows):
+        raise NoLabelledDataError(
+            f"The y given to {owner} must hold labels for some samples. Got −1, for unlabelled, only. "
+            "Label a few samples, best of every class; for folds use StratifiedKFold."
+        )
+    return rows
+
+
+def check_column_names(owner: str, X: Any) -> None:
+    """Refuse a DataFrame whose columns cannot be passed to the module by name, as skorch does."""
+    names = [name for name in getattr(X, "columns", ()) if not isinstance(name, str)]
+    if names:
+        expected = "an array, or a DataFrame whose column names are those of the module's inputs"
+        remedy = "Pass X.to_numpy(), here and to predict, if the columns are the features of one input."
+        raise InvalidTypeError.for_parameter(owner, "X", expected, f"columns {names}", remedy)
+
+
+def check_batch(X: Any, dataset: Any, rows: Iterable[int]) -> None:
+    """Refuse NaN and infinity in a batch drawn from these rows of a Dataset, and say which row has them."""
+    if all_finite(X):
+        return
+    for row in rows:
+        check_finite([dataset_input(dataset[row])], "X", [row])
+    raise NonFiniteError(  # the items differ from one reading to the next, or are finite until they are collated
+        "X must be finite. Got NaN or infinity in a batch of labelled samples. Check the Dataset and its collate_fn."
+    )
+
+
+class Permutations(Sampler):
+    """Positions 0 … n−1 in random order, again and again, every time in another: ``total`` of them, or without end.
+
+    Fewer samples than a batch holds are thereby repeated until it is full.
+    """
+
+    def __init__(self, n: int, total: int | None = None) -> None:
+        self.n = n
+        self.total = total
+
+    def __iter__(self) -> Iterator[int]:
+        count = 0
+        while True:
+            for position in torch.randperm(self.n).tolist():
+                if self.total is not None and count >= self.total:
+                    return
+                count += 1
+                yield position
+
+    def __len__(self) -> int:
+        if self.total is None:
+            raise TypeError("an endless sampler has no length")
+        return self.total
+
+
+class PairedInputs(Dataset):
+    """The inputs of a Dataset, each with a value of its own (a label, a row number) instead of the Dataset's."""
+
+    def __init__(self, dataset: Any, values: Tensor) -> None:
+        self.dataset = dataset
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, row: int) -> tuple[Any, Tensor]:
+        return dataset_input(self.dataset[row]), self.values[row]
+
+
+class BatchwiseRows(Dataset):
+    """Rows of arrays or tensors, read a whole batch at a time; a loader must collate with :func:`keep_batch`."""
+
+    def __init__(self, X: Any, values: Tensor, rows: Tensor) -> None:
+        self.X = X
+        self.values = values
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, positions: list[int]) -> tuple[Any, Tensor]:
+        rows = self.rows[positions]
+        return take_rows(self.X, rows.numpy()), self.values[rows]
+
+
+def keep_batch(batch: Any) -> Any:
+    """The collate function of batches that are batches already."""
+    return batch
+
+
+def is_sliceable(X: Any) -> bool:
+    """Whether rows can be taken many at a time: arrays, tensors, dicts of them."""
+    parts = X.values() if isinstance(X, Mapping) else [X]
+    return all(isinstance(part, (np.ndarray, Tensor)) for part in parts)
+
+
+def rows_in(dataset: Any) -> Tensor | None:
+    """The rows of a :class:`PairedInputs` that a Subset (of a Subset …) of it holds; None for another Dataset."""
+    if isinstance(dataset, PairedInputs):
+        return torch.arange(len(dataset))
+    if isinstance(dataset, Subset):
+        inner = rows_in(dataset.dataset)
+        return None if inner is None else inner[torch.as_tensor(np.asarray(dataset.indices), dtype=torch.long)]
+    return None
