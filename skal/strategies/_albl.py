@@ -58,11 +58,22 @@ class ALBL(QueryStrategy):
     n_rounds_ : int
         Queries so far.
 
+    See Also
+    --------
+    LeastConfidence, CoreSet : The default arms.
+
     Notes
     -----
     Within a batch samples are drawn one after the other, each arm offering its best sample that is still free, with the
     weights of the last round. With a batch of one this is the paper's algorithm. The metrics are the probabilities with
     which the samples were drawn. :meth:`get_state` and :meth:`set_state` save and restore the run.
+
+    References
+    ----------
+    W.-N. Hsu and H.-T. Lin (2015). Active learning by learning. AAAI.
+
+    A. Beygelzimer, J. Langford, L. Li, L. Reyzin and R. E. Schapire (2011). Contextual bandit algorithms with
+    supervised learning guarantees. AISTATS.
 
     Examples
     --------

@@ -55,11 +55,21 @@ class BADGE(TwoLevelStrategy):
     TwoLevelWarning
         If ``max_memory`` makes a choice in two levels necessary.
 
+    See Also
+    --------
+    CoreSet : Diversity alone.
+    DynamicAL : Gradients of all layers.
+
     Notes
     -----
     Distances come from the two factors, ``‖q⊗φ − q'⊗φ'‖² = ‖q‖²‖φ‖² + ‖q'‖²‖φ'‖² − 2 (q·q')(φ·φ')``: memory grows with
     N (C + d), not N C d. A sample is never drawn twice; when all the others coincide with chosen ones, the draw is
     uniform among them. The metrics are the squared distances at the time of choice, for the first one its squared norm.
+
+    References
+    ----------
+    J. T. Ash, C. Zhang, A. Krishnamurthy, J. Langford and A. Agarwal (2020). Deep batch active learning by diverse,
+    uncertain gradient lower bounds. ICLR.
 
     Examples
     --------

@@ -54,12 +54,20 @@ class CoreSet(TwoLevelStrategy):
     TwoLevelWarning
         If ``max_memory`` makes a choice in two levels necessary.
 
+    See Also
+    --------
+    BADGE : Diversity and uncertainty together.
+
     Notes
     -----
     The metrics are the distances to the nearest centre at the time of choice; they never increase. Distances are
     computed in float64 on the network's device. A sample's distance to new centres is looked at only when the sample
     comes into question: distances can only shrink, so that old ones are bounds. The choice is the same as if all were
     kept up to date.
+
+    References
+    ----------
+    O. Sener and S. Savarese (2018). Active learning for convolutional neural networks: a core-set approach. ICLR.
 
     Examples
     --------

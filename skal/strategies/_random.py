@@ -23,6 +23,10 @@ class RandomSampling(ScoreStrategy):
     n_jobs, verbose
         As in the other strategies, so that all can be set up alike; this one makes no pass over the pool.
 
+    See Also
+    --------
+    Margin : The simplest strategy that looks at the estimator.
+
     Examples
     --------
     >>> import numpy as np

@@ -71,6 +71,15 @@ class LeastConfidence(_Uncertainty):
 
     The score is ``1 − max_c p_c``.
     {_PARAMETERS}
+    See Also
+    --------
+    Margin : The gap between the two largest probabilities.
+    Entropy : All probabilities.
+
+    References
+    ----------
+    D. D. Lewis and W. A. Gale (1994). A sequential algorithm for training text classifiers. SIGIR.
+
     Examples
     --------
     >>> import numpy as np
@@ -95,6 +104,16 @@ class Margin(_Uncertainty):
 
     The score is minus the gap between the two largest probabilities.
     {_PARAMETERS}
+    See Also
+    --------
+    LeastConfidence : The largest probability alone.
+    Entropy : All probabilities.
+    BADGE : Uncertainty and diversity together.
+
+    References
+    ----------
+    T. Scheffer, C. Decomain and S. Wrobel (2001). Active hidden Markov models for information extraction. IDA.
+
     Examples
     --------
     >>> import numpy as np
@@ -119,6 +138,15 @@ class Entropy(_Uncertainty):
 
     The score is ``−Σ_c p_c log p_c``, in nats.
     {_PARAMETERS}
+    See Also
+    --------
+    Margin : The gap between the two largest probabilities.
+    BALD : The part of the entropy that comes from the weights.
+
+    References
+    ----------
+    B. Settles (2009). Active learning literature survey. University of Wisconsin-Madison, report 1648.
+
     Examples
     --------
     >>> import numpy as np
