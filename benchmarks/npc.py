@@ -24,16 +24,14 @@ from skal.datasets import load
 from skal.nets import CNN, MLP
 from skal.strategies import NPC
 from skal.strategies._npc._spectral import (
+    KernelBlocks,
     draw_batches,
     greedy_search,
-    joined,
     pruned_search,
     ridge_logdets,
     smallest_eigenvalue,
 )
 from skal.tangent import tangent_kernel
-
-Blocks = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def digits_kernel(n_points: int, seed: int = 0) -> np.ndarray:
@@ -45,22 +43,22 @@ def digits_kernel(n_points: int, seed: int = 0) -> np.ndarray:
     return tangent_kernel(CNN(in_channels=1, image_size=8), X[rows])
 
 
-def blocks(K: np.ndarray, n: int) -> Blocks:
+def blocks(K: np.ndarray, n: int) -> KernelBlocks:
     """Labelled block, cross block and pool block, the first n points labelled."""
-    return K[:n, :n], K[:n, n:], K[n:, n:]
+    return KernelBlocks(K[:n, :n], K[:n, n:], K[n:, n:])
 
 
-def by_dense(parts: Blocks, batches: np.ndarray) -> np.ndarray:
+def by_dense(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     """λ_min of every batch from all eigenvalues of its matrix."""
-    return np.array([np.linalg.eigvalsh(joined(*parts, batch))[0] for batch in batches])
+    return np.array([np.linalg.eigvalsh(parts.joined(batch))[0] for batch in batches])
 
 
-def by_scipy_lobpcg(parts: Blocks, batches: np.ndarray) -> np.ndarray:
+def by_scipy_lobpcg(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     """λ_min of every batch by scipy's LOBPCG from a random start, to a relative residual of 1e-5 or 200 steps."""
     rng = np.random.default_rng(0)
     values = []
     for batch in batches:
-        M = joined(*parts, batch)
+        M = parts.joined(batch)
         start = rng.normal(size=(len(M), 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says so where it has not converged
@@ -68,18 +66,18 @@ def by_scipy_lobpcg(parts: Blocks, batches: np.ndarray) -> np.ndarray:
     return np.array(values)
 
 
-def by_torch_lobpcg(parts: Blocks, batches: np.ndarray) -> np.ndarray:
+def by_torch_lobpcg(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     """λ_min of every batch by torch's LOBPCG with its default settings."""
     generator = torch.Generator().manual_seed(0)
     values = []
     for batch in batches:
-        M = torch.from_numpy(joined(*parts, batch))
+        M = torch.from_numpy(parts.joined(batch))
         start = torch.randn(len(M), 1, dtype=M.dtype, generator=generator)
         values.append(float(torch.lobpcg(M, k=1, X=start, largest=False)[0]))
     return np.array(values)
 
 
-RIVALS: dict[str, Callable[[Blocks, np.ndarray], np.ndarray]] = {
+RIVALS: dict[str, Callable[[KernelBlocks, np.ndarray], np.ndarray]] = {
     "dense eigenvalues": by_dense,
     "LOBPCG (torch)": by_torch_lobpcg,
     "LOBPCG (scipy)": by_scipy_lobpcg,
@@ -94,8 +92,8 @@ def speed_table(timed: int = 50, quick: bool = False) -> str:
         parts = blocks(digits_kernel(n + N), n)
         batches = draw_batches(N, b, m, np.random.default_rng(0))
         few = batches[: min(timed, m)]
-        seconds = interleaved({"search": lambda p=parts, q=batches: pruned_search(*p, q)}, repeats=3)["search"]
-        index, value = pruned_search(*parts, batches)
+        seconds = interleaved({"search": lambda p=parts, q=batches: pruned_search(p, q)}, repeats=3)["search"]
+        index, value = pruned_search(parts, batches)
         rows.append([n, b, m, "pruned search", m, seconds, 1.0, f"batch {index}, λ_min {value:.6g}"])
         exact = by_dense(parts, few)
         for name, rival in RIVALS.items():
@@ -122,7 +120,7 @@ def growth_table(quick: bool = False) -> str:
         part = np.r_[:labelled, len(K) - N : len(K)]
         parts = blocks(K[np.ix_(part, part)], labelled)
         batches = draw_batches(N, size, candidates, np.random.default_rng(0))
-        seconds = interleaved({"search": lambda p=parts, q=batches: pruned_search(*p, q)}, repeats=2)["search"]
+        seconds = interleaved({"search": lambda p=parts, q=batches: pruned_search(p, q)}, repeats=2)["search"]
         rows.append([labelled, size, candidates, seconds])
     return markdown(["n", "b", "m", "seconds"], rows)
 
@@ -138,9 +136,9 @@ def gain_table(quick: bool = False) -> str:
         parts = blocks(K[np.ix_(part, part)], n)
         batches = draw_batches(N, b, m, np.random.default_rng(0))
         median = np.median(by_dense(parts, batches[:200]))
-        greedy = greedy_search(*parts, b)[1][-1]
-        bound = smallest_eigenvalue(parts[0]) / median if n else ""
-        rows.append([n, b, pruned_search(*parts, batches)[1] / median, greedy / median, bound])
+        greedy = greedy_search(parts, b)[1][-1]
+        bound = smallest_eigenvalue(parts.LL) / median if n else ""
+        rows.append([n, b, pruned_search(parts, batches)[1] / median, greedy / median, bound])
     return markdown(["n", "b", "best of m", "greedy", "labelled set alone"], rows)
 
 
@@ -218,14 +216,13 @@ def noise_table(quick: bool = False) -> str:
         values = {}
         for name, K in kernels.items():
             K = K[np.ix_(part, part)]
-            L, LU, UU = blocks(K, n)
-            moved = L[np.ix_(shuffled, shuffled)], LU[shuffled], UU
-            values[f"{name}, λ_min"] = [by_dense(p, q) for p, q in (((L, LU, UU), batches), (moved, batches[:, ::-1]))]
+            kernel = blocks(K, n)
+            moved = KernelBlocks(kernel.LL[np.ix_(shuffled, shuffled)], kernel.LU[shuffled], kernel.UU)
+            both = [(kernel, batches), (moved, batches[:, ::-1])]
+            values[f"{name}, λ_min"] = [by_dense(p, q) for p, q in both]
             if name == "last_layer":
-                ridge = 1e-3 * L.diagonal().mean()
-                values[f"{name}, log det (the fallback)"] = [
-                    ridge_logdets(*p, q, ridge) for p, q in (((L, LU, UU), batches), (moved, batches[:, ::-1]))
-                ]
+                ridge = 1e-3 * kernel.LL.diagonal().mean()
+                values[f"{name}, log det (the fallback)"] = [ridge_logdets(p, q, ridge) for p, q in both]
         reference = values["pntk, λ_min"][0]
         for name, (first, second) in values.items():
             winner = int(first.argmax())

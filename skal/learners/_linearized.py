@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from skal._core.containers import n_rows, take_rows
+from skal._core.copies import fingerprints
 from skal._core.network import Network, preserved_rng
 from skal._core.samples import Samples
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
-from skal.strategies._npc._candidates import fingerprints
 from skal.validation import check_integer
 
 __all__ = ["LinearizedLearner"]

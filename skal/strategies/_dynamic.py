@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 
 from skal._core.cost import Passes
+from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
-from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._sketch import loss_features
@@ -25,7 +26,7 @@ class DynamicAL(ScoreStrategy):
 
     With ``g_u`` the gradient of the cross-entropy at a pool sample, its predicted label taken for the true one, and
     ``g_S`` the gradient summed over the labelled set, the score is ``‖g_u‖² + γ g_u·g_S``. One forward and one
-    backward pass over the pool, plus one over the labelled set.
+    backward pass over the pool, plus one over the labelled set. The method is dynamicAL [1]_.
 
     Parameters
     ----------
@@ -54,6 +55,16 @@ class DynamicAL(ScoreStrategy):
         says; -1 is all processors.
     verbose : int, default=0
         1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    EGL : Scores the expected length of the gradient alone, over all labels.
+    NTKLookahead : Predicts the network after training instead of its first step.
+    skal.tangent.gradient_scores : The norms and inner products behind the score.
+
+    References
+    ----------
+    .. [1] Wang et al., "Deep Active Learning by Leveraging Training Dynamics", NeurIPS 2022.
 
     Examples
     --------
@@ -109,82 +120,77 @@ class DynamicAL(ScoreStrategy):
         owner = type(self).__name__
         check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
-        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
-        return TangentEngine(
-            context.network,
-            context.pool,
-            backend=self.backend,
-            batch_size=self.batch_size,
-            max_memory=self.max_memory,
-            owner=type(self).__name__,
-        )
+        return context.engine(self.backend, network=context.network)
 
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        n_labelled = context.n_labelled if self.needs_labels else 0
-        passes = Passes(n, n, n_labelled, n_labelled)
-        if self.batch == "top" or np.isinf(self.gamma):
-            return passes
-        room = self._room(self._engine(context))
-        if self.n_features is None and room < n:
-            each = n + 1
-            return passes + Passes((n_instances - 1) * each, (n_instances - 1) * each)
-        again = min(n, max(room, n_instances))
-        return passes + Passes(again, again)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        engine = self._engine(context)
-        kept = 0
-        if self.batch == "greedy" and not np.isinf(self.gamma):
-            kept = min(n, self._room(engine)) * self._length(engine) * engine.element_size
-        return 40 * n + engine.chunk_bytes() + kept
-
-    def _length(self, engine: TangentEngine) -> int:
-        return sum(engine.sizes.values()) if self.n_features is None else self.n_features
-
-    def _room(self, engine: TangentEngine) -> int:
-        """Samples whose gradients ``greedy`` may keep."""
-        return engine.memory // (self._length(engine) * engine.network.dtype.itemsize)
-
-    def _labelled_gradient(self, context: QueryContext) -> dict[str, Tensor] | None:
-        """``g_S``, or None where γ = 0 makes it irrelevant."""
-        if not self.needs_labels:
-            return None
-        return loss_gradient(context.network, context.labelled, context.class_labels, batch_size=self.batch_size)
+    @property
+    def _interacts(self) -> bool:
+        """Whether samples of a batch count together; influence alone knows no interaction among them."""
+        return self.batch == "greedy" and not np.isinf(self.gamma)
 
     def _pool_scores(self, context: QueryContext, engine: TangentEngine) -> Tensor:
-        """(N,) scores of the pool. The pass behind them is made once a round, whatever γ and batch are asked for."""
+        """(N,) scores of the pool; another γ or batch in the same query takes the same pass."""
 
         def compute() -> tuple[Tensor, Tensor]:
-            return loss_scores(engine, context.pool, None, self._labelled_gradient(context))
+            network, direction = context.network, None
+            if self.needs_labels:
+                direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
+            return loss_scores(engine, context.pool, None, direction)
 
-        network = context.network
-        what = ("loss scores", self.backend, engine.batch_size, self.needs_labels, type(network.criterion).__name__)
+        criterion = type(context.network.criterion).__name__
+        what = ("loss scores", self.backend, engine.batch_size, self.needs_labels, criterion)
         also = (context.labelled, context.class_labels) if self.needs_labels else ()
-        norms, dots = reused(network, context.pool, what, compute, also=also)
+        norms, dots = context.remember(what, compute, also=also)
         return dynamic_scores(norms, dots, self.gamma)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return self._pool_scores(context, self._engine(context)).cpu().numpy()
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.batch == "top" or np.isinf(self.gamma):  # influence alone knows no interaction within the batch
+        if not self._interacts:
             return super()._select(context, n_instances)
-        return self._greedy(context, n_instances)
-
-    def _greedy(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         engine = self._engine(context)
-        scores = self._pool_scores(context, engine)
-        room = self._room(engine)
+        scores, room = self._pool_scores(context, engine), self._room(engine)
         if self.n_features is None and room < context.n_pool:
-            return _greedy_by_passes(engine, context, scores, n_instances)
+
+            def with_all(best: int) -> Tensor:
+                chosen = loss_gradient(engine.network, context.pool.take(np.array([best])), None)
+                return loss_scores(engine, context.pool, None, chosen)[1]
+
+            return greedy_batch(scores, with_all, n_instances)
         candidates = np.sort(top(scores.cpu().numpy(), min(context.n_pool, max(room, n_instances))))
         seed = int(make_generator(type(self).__name__, self.random_state).integers(2**31))
         features = loss_features(engine, context.pool.take(candidates), self.n_features, seed)
-        picked, gains = greedy_batch(scores[torch.as_tensor(candidates, device=scores.device)], features, n_instances)
+        scores = scores[torch.as_tensor(candidates, device=scores.device)]
+        picked, gains = greedy_batch(scores, lambda best: features @ features[best], n_instances)
         return candidates[picked], gains
+
+    def _row_bytes(self, engine: TangentEngine) -> int:
+        """Of what ``greedy`` keeps of one sample's gradient."""
+        length = sum(engine.sizes.values()) if self.n_features is None else self.n_features
+        return length * engine.network.dtype.itemsize
+
+    def _room(self, engine: TangentEngine) -> int:
+        """Samples whose gradients ``greedy`` may keep."""
+        return rows_within(engine.memory, self._row_bytes(engine), at_least=0)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        n_labelled = context.n_labelled if self.needs_labels else 0
+        passes = Passes(n, n, n_labelled, n_labelled)
+        if not self._interacts:
+            return passes
+        room = self._room(self._engine(context))
+        again = min(n, max(room, n_instances))
+        if self.n_features is None and room < n:
+            again = (n_instances - 1) * (n + 1)
+        return passes + Passes(again, again)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        engine = self._engine(context)
+        kept = min(n, self._room(engine)) * self._row_bytes(engine) if self._interacts else 0
+        return 40 * n + engine.chunk_bytes() + kept
 
 
 def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:
@@ -194,15 +200,15 @@ def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:
     return squared_norms + gamma * dots
 
 
-def greedy_batch(scores: Tensor, features: Tensor, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+def greedy_batch(scores: Tensor, products: Callable[[int], Tensor], n_instances: int) -> tuple[np.ndarray, np.ndarray]:
     """Greedy maximisation of ``Σ_Q score + Σ_{i≠j∈Q} g_i·g_j``.
 
     Parameters
     ----------
     scores : (N,) float64 tensor
         What each sample is worth alone, ``‖g‖² + γ g·g_S``.
-    features : (N, k) tensor
-        Gradients, or vectors with about the same inner products.
+    products : callable, int -> (N,) tensor
+        Inner products of one sample's gradient with all of them, or estimates.
     n_instances : int
 
     Returns
@@ -214,35 +220,18 @@ def greedy_batch(scores: Tensor, features: Tensor, n_instances: int) -> tuple[np
     Examples
     --------
     >>> g = torch.tensor([[2.0, 0.0], [0.0, 1.9], [1.0, 0.0]])
-    >>> greedy_batch(g.square().sum(1).double(), g, 2)[0]  # the third goes the way of the first
+    >>> greedy_batch(g.square().sum(1).double(), lambda best: g @ g[best], 2)[0]  # the third goes the way of the first
     array([0, 2])
     """
-    gains = scores.clone()
-    picked, won = [], []
-    for _ in range(n_instances):
-        best = int(gains.argmax())
-        picked.append(best)
-        won.append(float(gains[best]))
-        gains += 2 * (features @ features[best]).double()
-        gains[picked] = -torch.inf
-    return np.array(picked), np.array(won)
-
-
-def _greedy_by_passes(
-    engine: TangentEngine, context: QueryContext, scores: Tensor, n_instances: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same with exact gradients that do not fit: one pass over the pool for each pick."""
     gains = scores.clone()
     picked: list[int] = []
     won: list[float] = []
     while True:
-        best = int(gains.argmax())
-        picked.append(best)
-        won.append(float(gains[best]))
+        picked.append(int(gains.argmax()))
+        won.append(float(gains[picked[-1]]))
         if len(picked) == n_instances:
             return np.array(picked), np.array(won)
-        chosen = loss_gradient(engine.network, context.pool.take(np.array([best])), None)
-        gains += 2 * loss_scores(engine, context.pool, None, chosen)[1]
+        gains += 2 * products(picked[-1]).double()
         gains[picked] = -torch.inf
 
 

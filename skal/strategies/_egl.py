@@ -24,8 +24,8 @@ __all__ = ["EGL", "egl"]
 class EGL(ScoreStrategy):
     """Query the samples whose label is expected to give the longest gradient.
 
-    The score is ``Σ_y p(y|x) ‖∇ ℓ(f(x), y)‖``, with ℓ the cross-entropy and p the network's own prediction: the norm is
-    taken before the expectation, since the expected gradient itself is zero.
+    The score [1]_ is ``Σ_y p(y|x) ‖∇ ℓ(f(x), y)‖``, with ℓ the cross-entropy and p the network's own prediction: the
+    norm is taken before the expectation, since the expected gradient itself is zero.
 
     Parameters
     ----------
@@ -47,6 +47,15 @@ class EGL(ScoreStrategy):
         says; -1 is all processors.
     verbose : int, default=0
         1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    DynamicAL : Takes the predicted label for the true one, and counts the labelled samples' gradients too.
+    BADGE : Spreads a batch over the gradients of the last layer.
+
+    References
+    ----------
+    .. [1] Settles, Craven and Ray, "Multiple-Instance Active Learning", NIPS 2007.
 
     Examples
     --------
@@ -107,14 +116,7 @@ class EGL(ScoreStrategy):
         return 24 * n + self._engine(context).chunk_bytes()
 
     def _engine(self, context: QueryContext) -> TangentEngine:
-        return TangentEngine(
-            context.network,
-            context.pool,
-            backend=self.backend,
-            batch_size=self.batch_size,
-            max_memory=self.max_memory,
-            owner=type(self).__name__,
-        )
+        return context.engine(self.backend, network=context.network)
 
     def _all(self, context: QueryContext) -> Tensor:
         engine = self._engine(context)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.network import Network, evaluating
+from skal._core.network import evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function
@@ -23,7 +23,7 @@ class LearningLoss(ScoreStrategy):
     """Query the samples with the largest predicted loss.
 
     The estimator is a :class:`skal.loss_prediction.LossPredictionClassifier`, which trains a small module beside the
-    network to predict the loss from the outputs of some of its layers. The score is its prediction.
+    network to predict the loss from the outputs of some of its layers [1]_. The score is its prediction.
 
     Parameters
     ----------
@@ -38,6 +38,15 @@ class LearningLoss(ScoreStrategy):
         says; -1 is all processors.
     verbose : int, default=0
         1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    skal.loss_prediction.LossPredictionClassifier : The network that predicts its own loss.
+    Entropy : Scores the uncertainty of any network.
+
+    References
+    ----------
+    .. [1] Yoo and Kweon, "Learning Loss for Active Learning", CVPR 2019.
 
     Examples
     --------
@@ -76,15 +85,15 @@ class LearningLoss(ScoreStrategy):
 
     def _score(self, context: QueryContext) -> np.ndarray:
         network, batch_size = context.network, self.batch_size
-        if _predictor(network) is None:
+        predictor = next((part for part in network.module.modules() if isinstance(part, LossPredictingModule)), None)
+        if predictor is None:
             raise UnsupportedLayerError(
-                f"The network given to {type(self).__name__} must predict its own loss. Got a "
+                f"The network given to {context.owner} must predict its own loss. Got a "
                 f"{type(context.net).__name__} that does not. Use skal.loss_prediction.LossPredictionClassifier."
             )
 
         def shard(part: Samples) -> Tensor:
-            predictor, predicted = _predictor(network), []
-            assert predictor is not None  # looked for above
+            predicted = []
             for batch in network.batches(part, batch_size):
                 with evaluating(network.module), torch.no_grad(), predictor.watched() as features:
                     network.check_output(network.output(batch))
@@ -93,10 +102,6 @@ class LearningLoss(ScoreStrategy):
 
         parts = network.sharding.map(shard, context.pool, batch_size, network.device)
         return filled(parts, context.n_pool).cpu().numpy()
-
-
-def _predictor(network: Network) -> LossPredictingModule | None:
-    return next((part for part in network.module.modules() if isinstance(part, LossPredictingModule)), None)
 
 
 learning_loss = query_function(LearningLoss, "learning_loss", __name__)

@@ -10,8 +10,8 @@ from torch import nn
 from skal.context import Network, Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BALD, bald
-from skal.strategies._bald._dropout import dropout_outputs, dropped
-from skal.strategies._bald._strategy import joint_information
+from skal.strategies._bald._dropout import apply_dropout, dropout_outputs
+from skal.strategies._bald._information import joint_information
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import TextTransformer
@@ -161,7 +161,7 @@ def test_only_dropout_is_switched_on(learner):
 )
 def test_masks_do_what_the_layer_does_in_training(layer, shape, whole_channels):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    ours = dropped(layer, x, (1, *shape[1:]), (0,))
+    ours = apply_dropout(layer, x, (1, *shape[1:]), (0,))
     torch.manual_seed(0)
     theirs = layer.train()(x)
     # what torch makes of kept and dropped units is known from one of each
@@ -183,7 +183,7 @@ def test_masks_do_what_the_layer_does_in_training(layer, shape, whole_channels):
 
 @pytest.mark.parametrize("layer", [nn.Dropout(1.0), nn.AlphaDropout(1.0)])
 def test_dropping_everything_gives_zeros(layer):
-    assert torch.equal(dropped(layer, torch.ones(2, 3), (1, 3), (0,)), torch.zeros(2, 3))
+    assert torch.equal(apply_dropout(layer, torch.ones(2, 3), (1, 3), (0,)), torch.zeros(2, 3))
 
 
 def test_a_layer_that_is_called_twice_has_two_masks():

@@ -149,8 +149,10 @@ def test_little_memory_means_groups_and_the_same_answer(monkeypatch):
     learner, X_pool = mlp(4, 120, hidden=(30,))
     expected, values = NPC(random_state=0, n_candidates=60).select(learner, X_pool, 6)
     asked = []
-    exact = CandidateKernel.exact
-    monkeypatch.setattr(CandidateKernel, "exact", lambda self, points: asked.append(len(points)) or exact(self, points))
+    exact = CandidateKernel.exact_blocks
+    monkeypatch.setattr(
+        CandidateKernel, "exact_blocks", lambda self, points: asked.append(len(points)) or exact(self, points)
+    )
     memory = 2 * 24 * 40**2
     indices, metrics = NPC(random_state=0, n_candidates=60, max_memory=memory).select(learner, X_pool, 6)
     assert indices.tolist() == expected.tolist()
@@ -176,8 +178,10 @@ def test_a_sketch_never_changes_the_answer(n_labelled, n_features):
 def test_a_sketched_winner_that_does_not_hold_is_replaced(monkeypatch):
     learner, X_pool = mlp(6, 60, hidden=(20,))
     proposals = []
-    proposed = CandidateKernel.proposed
-    monkeypatch.setattr(CandidateKernel, "proposed", lambda *args: proposals.append(proposed(*args)) or proposals[-1])
+    proposed = CandidateKernel.sketched_best
+    monkeypatch.setattr(
+        CandidateKernel, "sketched_best", lambda *args: proposals.append(proposed(*args)) or proposals[-1]
+    )
     values = [NPC(random_state=seed, n_features=16).select(learner, X_pool, 5)[1][0] for seed in range(5)]
     assert len(proposals) == 5
     assert any(value > proposal[1] * (1 + 1e-6) for value, proposal in zip(values, proposals, strict=True))

@@ -7,6 +7,7 @@ import pytest
 
 from skal.strategies._npc import _spectral
 from skal.strategies._npc._spectral import (
+    KernelBlocks,
     draw_batches,
     greedy_logdet,
     greedy_search,
@@ -21,7 +22,7 @@ EPS = np.finfo(float).eps
 
 
 def split(K, n):
-    return K[:n, :n], K[:n, n:], K[n:, n:]
+    return KernelBlocks(K[:n, :n], K[:n, n:], K[n:, n:])
 
 
 def candidate(K, n, batch):
@@ -50,7 +51,7 @@ def expect_same_as_brute_force(K, n, batches, **params):
     values = np.array([spectrum[0] for spectrum in spectra])
     best = int(values.argmax())
     rounding = len(spectra[best]) * EPS * spectra[best][-1]
-    index, value = pruned_search(*split(K, n), batches, **params)
+    index, value = pruned_search(split(K, n), batches, **params)
     if values[best] <= rounding:
         assert index == -1 or value <= 10 * rounding
         return False
@@ -104,26 +105,26 @@ def test_few_eigenvalues_are_computed(monkeypatch):
     K = make_kernel("well-conditioned", 130, rng)
     calls = []
     monkeypatch.setattr(_spectral, "smallest_eigenvalue", lambda M: calls.append(M) or smallest_eigenvalue(M))
-    pruned_search(*split(K, 30), np.array([rng.choice(100, 10, replace=False) for _ in range(1000)]))
+    pruned_search(split(K, 30), np.array([rng.choice(100, 10, replace=False) for _ in range(1000)]))
     assert 1 <= len(calls) <= 25  # the harmonic number of 1000 is 7.5
 
 
 def test_the_labelled_block_bounds_every_batch_and_ends_the_search():
     """Interlacing: with one labelled point orthogonal to everything and shorter, all batches reach its length."""
     K = np.diag([0.5, 3.0, 2.0, 4.0])
-    assert pruned_search(*split(K, 1), np.array([[0], [1], [2]])) == (0, 0.5)
+    assert pruned_search(split(K, 1), np.array([[0], [1], [2]])) == (0, 0.5)
 
 
 def test_only_batches_above_the_bar_count():
     K = np.diag([3.0, 1.0, 2.0])
     batches = np.array([[1], [2]])
-    assert pruned_search(*split(K, 0), batches, bar=1.5) == (1, 2.0)
-    assert pruned_search(*split(K, 0), batches, bar=2.0) == (-1, 2.0)
+    assert pruned_search(split(K, 0), batches, bar=1.5) == (1, 2.0)
+    assert pruned_search(split(K, 0), batches, bar=2.0) == (-1, 2.0)
 
 
 def test_first_of_equal_batches_wins():
     K = np.diag([1.0, 1.0, 1.0, 1.0])
-    assert pruned_search(*split(K, 0), np.array([[0, 1], [1, 2], [2, 3]]))[0] == 0
+    assert pruned_search(split(K, 0), np.array([[0, 1], [1, 2], [2, 3]]))[0] == 0
 
 
 def test_no_degenerate_batch_wins_while_another_was_drawn():
@@ -135,7 +136,7 @@ def test_no_degenerate_batch_wins_while_another_was_drawn():
     bad = np.array([[0, 4, 1], [1, 2, 5], [3, 7, 0], [2, 6, 3]])
     for position in range(5):
         batches = np.insert(bad, position, [0, 1, 2], axis=0)
-        assert pruned_search(*split(K, 4), batches)[0] == position
+        assert pruned_search(split(K, 4), batches)[0] == position
 
 
 @pytest.mark.parametrize("n", [0, 3])
@@ -157,7 +158,7 @@ def test_greedy_adds_the_point_that_keeps_the_eigenvalue_highest(seed):
     rng = np.random.default_rng(seed)
     n, N, b = int(rng.integers(0, 8)), 20, 8
     K = make_kernel(["well-conditioned", "scales", "ill-conditioned"][seed % 3], n + N, rng)
-    picked, values = greedy_search(*split(K, n), b)
+    picked, values = greedy_search(split(K, n), b)
     for step in range(b):
         before = list(picked[:step])
         by_hand = {u: smallest_eigenvalue(candidate(K, n, [*before, u])) for u in range(N) if u not in before}
@@ -168,7 +169,7 @@ def test_greedy_adds_the_point_that_keeps_the_eigenvalue_highest(seed):
 
 def test_greedy_goes_on_where_nothing_is_left():
     K = np.ones((5, 5))
-    picked, values = greedy_search(*split(K, 1), 3)
+    picked, values = greedy_search(split(K, 1), 3)
     assert len(set(picked)) == 3
     assert np.abs(values).max() < 1e-12
 
@@ -184,18 +185,18 @@ def test_log_determinants_are_the_definition(n):
 
     expected = [logdet(candidate(K, n, batch)) - logdet(candidate(K, n, [])) for batch in batches]
     for n_bytes in (1, 2**25):
-        np.testing.assert_allclose(ridge_logdets(*split(K, n), batches, 0.1, n_bytes), expected, rtol=1e-9)
+        np.testing.assert_allclose(ridge_logdets(split(K, n), batches, 0.1, n_bytes), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_greedy_log_determinant_takes_the_best_next_point(n):
     rng = np.random.default_rng(n)
     K = make_kernel("low rank", n + 15, rng)
-    picked = list(greedy_logdet(*split(K, n), 9, 0.1))
+    picked = list(greedy_logdet(split(K, n), 9, 0.1))
     for step in range(9):
         rest = [u for u in range(15) if u not in picked[:step]]
         batches = np.array([[*picked[:step], u] for u in rest])
-        values = ridge_logdets(*split(K, n), batches, 0.1)
+        values = ridge_logdets(split(K, n), batches, 0.1)
         assert values[rest.index(picked[step])] == pytest.approx(values.max(), rel=1e-9)
     assert len(set(picked)) == 9
 
@@ -203,9 +204,9 @@ def test_greedy_log_determinant_takes_the_best_next_point(n):
 def test_a_matrix_that_a_ridge_does_not_mend_is_refused():
     K = -np.eye(3)
     with pytest.raises(np.linalg.LinAlgError, match="positive definite"):
-        ridge_logdets(*split(K, 1), np.array([[0]]), 0.1)
+        ridge_logdets(split(K, 1), np.array([[0]]), 0.1)
     with pytest.raises(np.linalg.LinAlgError, match="positive definite"):
-        greedy_logdet(*split(K, 1), 1, 0.1)
+        greedy_logdet(split(K, 1), 1, 0.1)
 
 
 def test_rank_and_smallest_eigenvalue():

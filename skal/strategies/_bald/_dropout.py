@@ -48,20 +48,19 @@ def dropout_outputs(
         If a forward pass calls no dropout layer with p > 0.
     """
     layers = [m for m in network.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
-    single: Shapes | None = None
+    shapes: Shapes | None = None
+
+    def passes(batch: Any, shapes: Shapes) -> Iterator[Tensor]:
+        for seed in seeds:
+            # for one pass at a time, so that no one else sees the network between two of them
+            with evaluating(network.module), torch.no_grad(), _masked(layers, shapes, seed):
+                output = network.output(batch)
+            network.check_output(output)
+            yield output
+
     for batch in network.batches(samples, batch_size):
-        if single is None:
-            single = _shapes_of_one(network, layers, batch, owner)
-        yield _passes(network, layers, single, batch, seeds)
-
-
-def _passes(network: Network, layers: list[Any], single: Shapes, batch: Any, seeds: list[int]) -> Iterator[Tensor]:
-    for seed in seeds:
-        # for one pass at a time, so that no one else sees the network between two of them
-        with evaluating(network.module), torch.no_grad(), _masked(layers, single, seed):
-            output = network.output(batch)
-        network.check_output(output)
-        yield output
+        shapes = shapes or _shapes_of_one(network, layers, batch, owner)
+        yield passes(batch, shapes)
 
 
 def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) -> Shapes:
@@ -78,7 +77,7 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
             return x
 
         copies = tree_map(lambda x, number=number: torch.cat([x[:1]] * number), batch)
-        with evaluating(network.module), torch.no_grad(), _replaced(layers, look):
+        with evaluating(network.module), torch.no_grad(), _outputs_changed_by(look, layers):
             network.check_output(network.output(copies))
         found.append(shapes)
     if not found[0]:
@@ -94,21 +93,21 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
 
 
 @contextmanager
-def _masked(layers: list[Any], single: Shapes, seed: int) -> Iterator[None]:
+def _masked(layers: list[Any], shapes: Shapes, seed: int) -> Iterator[None]:
     def drop(position: int, call: int, x: Tensor) -> Tensor:
-        shape = single.get((position, call))
+        shape = shapes.get((position, call))
         if shape is None or len(shape) != x.ndim:
             shape = (1, *x.shape[1:])
         # sizes beside the samples may differ from chunk to chunk (padding), but not within one
         shape = tuple(1 if known == 1 else size for known, size in zip(shape, x.shape, strict=True))
-        return dropped(layers[position], x, shape, (seed, position, call))
+        return apply_dropout(layers[position], x, shape, (seed, position, call))
 
-    with _replaced(layers, drop):
+    with _outputs_changed_by(drop, layers):
         yield
 
 
 @contextmanager
-def _replaced(layers: list[Any], change: Callable[[int, int, Tensor], Tensor]) -> Iterator[None]:
+def _outputs_changed_by(change: Callable[[int, int, Tensor], Tensor], layers: list[Any]) -> Iterator[None]:
     """Let ``change(position of the layer, number of its call, input)`` stand for what the layers return."""
     calls = [0] * len(layers)
     with ExitStack() as stack:
@@ -122,7 +121,7 @@ def _replaced(layers: list[Any], change: Callable[[int, int, Tensor], Tensor]) -
         yield
 
 
-def dropped(layer: Any, x: Tensor, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
+def apply_dropout(layer: Any, x: Tensor, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
     """Dropout as the layer does it in training, with a mask of the given shape that depends on the seed alone."""
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)

@@ -10,25 +10,25 @@ import torch
 from torch import Tensor
 
 from skal._core.cost import Passes
+from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.strategies._bald._dropout import dropout_outputs
-from skal.validation import check_choice, check_integer, make_generator, parse_memory
+from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
+from skal.validation import check_choice, check_integer, make_generator
 
 __all__ = ["BALD", "bald"]
-
-_DEFAULT_MEMORY = 10**9
-_BLOCK_BYTES = 2**26
 
 
 class BALD(ScoreStrategy):
     """Query where the predictions of networks with different dropout masks disagree.
 
-    The score is the mutual information between the label and the mask, ``H(mean_t p_t) − mean_t H(p_t)``, over
-    ``n_passes`` forward passes in which dropout alone is on; batch norm stays on its running statistics. One mask per
-    pass is shared by all samples, so that scores do not depend on how the pool is cut or ordered.
+    The score [1]_ [2]_ is the mutual information between the label and the mask, ``H(mean_t p_t) − mean_t H(p_t)``,
+    over ``n_passes`` forward passes in which dropout alone is on; batch norm stays on its running statistics. One mask
+    per pass is shared by all samples, so that scores do not depend on how the pool is cut or ordered. BatchBALD [3]_ is
+    ``batch="joint"``.
 
     Parameters
     ----------
@@ -54,6 +54,18 @@ class BALD(ScoreStrategy):
         says; -1 is all processors.
     verbose : int, default=0
         1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    Entropy : Scores all uncertainty, also that on which the masks agree.
+    BADGE : A batch that is diverse as well, without dropout.
+
+    References
+    ----------
+    .. [1] Houlsby et al., "Bayesian Active Learning for Classification and Preference Learning", arXiv:1112.5745, 2011.
+    .. [2] Gal, Islam and Ghahramani, "Deep Bayesian Active Learning with Image Data", ICML 2017.
+    .. [3] Kirsch, van Amersfoort and Gal, "BatchBALD: Efficient and Diverse Batch Acquisition for Deep Bayesian Active
+       Learning", NeurIPS 2019.
 
     Examples
     --------
@@ -107,163 +119,55 @@ class BALD(ScoreStrategy):
         check_integer(owner, "n_samples", self.n_samples, 1)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        return self._information(context, self._seeds(self._generator()))
-
-    def _generator(self) -> np.random.Generator:
-        return make_generator(type(self).__name__, self.random_state)
+        return self._information(context, self._seeds(make_generator(type(self).__name__, self.random_state)))
 
     def _seeds(self, generator: np.random.Generator) -> list[int]:
         """One for each pass."""
         return [int(seed) for seed in generator.integers(2**31, size=self.n_passes)]
 
     def _information(self, context: QueryContext, seeds: list[int]) -> np.ndarray:
-        """(N,) mutual informations; of the predictions only running sums are kept."""
-        predictions, n_passes = self._predictions(context, seeds), self.n_passes
+        return self._over_passes(context, seeds, mutual_information).clamp_min(0).cpu().numpy()
+
+    def _over_passes(
+        self, context: QueryContext, seeds: list[int], reduce: Callable[[Iterator[Tensor]], Tensor]
+    ) -> Tensor:
+        """What ``reduce`` makes of the probabilities (n, C) of every pass over a chunk, for the whole pool."""
+        owner, network, batch_size = context.owner, context.network, self.batch_size
 
         def shard(part: Samples) -> Tensor:
-            scores = []
-            for passes in predictions(part):
-                mean, noise = torch.zeros(()), torch.zeros(())
-                for proba in passes:
-                    mean = mean + proba / n_passes
-                    noise = noise + entropy(proba) / n_passes
-                scores.append(entropy(mean) - noise)
-            return torch.cat(scores)
+            chunks = dropout_outputs(network, part, batch_size, seeds, owner)
+            return torch.cat([reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks])
 
-        return self._shared(context, shard).clamp_min(0).cpu().numpy()
-
-    def _predictions(self, context: QueryContext, seeds: list[int]) -> Callable[[Samples], Iterator[Iterator[Tensor]]]:
-        """A function of samples: for each chunk of them, the (n, C) probabilities of every pass."""
-        owner, network, batch_size = type(self).__name__, context.network, self.batch_size
-
-        def predictions(samples: Samples) -> Iterator[Iterator[Tensor]]:
-            for outputs in dropout_outputs(network, samples, batch_size, seeds, owner):
-                yield (network.to_proba(output).double() for output in outputs)
-
-        return predictions
-
-    def _shared(self, context: QueryContext, shard: Callable[[Samples], Tensor]) -> Tensor:
-        network = context.network
-        return filled(network.sharding.map(shard, context.pool, self.batch_size, network.device), context.n_pool)
+        return filled(network.sharding.map(shard, context.pool, batch_size, network.device), context.n_pool)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top":
             return super()._select(context, n_instances)
-        return self._joint(context, n_instances)
+        generator = make_generator(type(self).__name__, self.random_state)
+        seeds, room = self._seeds(generator), self._room(context, n_instances)
+        candidates = np.arange(context.n_pool)
+        if room < context.n_pool:
+            candidates = np.sort(top(self._information(context, seeds), room))
+            context = context.restrict(candidates)
+        proba = self._over_passes(context, seeds, lambda passes: torch.stack(list(passes), dim=1))  # (N, T, C)
+        proba = proba.transpose(0, 1).contiguous()
+        indices, gains = joint_information(proba, n_instances, self.n_samples, generator)
+        return candidates[indices], gains
+
+    def _room(self, context: QueryContext, n_instances: int) -> int:
+        """Samples whose predictions ``joint`` may keep."""
+        return rows_within(context.memory, 8 * self.n_passes * context.n_classes, at_least=n_instances)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         again = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
         return Passes(forward=self.n_passes * (n if again in (0, n) else n + again))
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        kept = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
+        if self.batch == "top":
+            return 24 * n
+        kept = min(n, self._room(context, n_instances))
         # two copies while their order changes; blocks of mixed predictions
-        return 24 * n + 16 * kept * self.n_passes * context.n_classes + (4 * _BLOCK_BYTES if kept else 0)
-
-    def _room(self, context: QueryContext, n_instances: int) -> int:
-        """Samples whose predictions ``joint`` may keep."""
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or _DEFAULT_MEMORY
-        return max(n_instances, memory // (8 * self.n_passes * context.n_classes))
-
-    def _joint(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        generator = self._generator()
-        seeds = self._seeds(generator)
-        room = self._room(context, n_instances)
-        candidates = np.arange(context.n_pool)
-        if room < context.n_pool:
-            candidates = np.sort(top(self._information(context, seeds), room))
-            context = context.restrict(candidates)
-        predictions = self._predictions(context, seeds)
-
-        def shard(part: Samples) -> Tensor:
-            return torch.cat([torch.stack(list(passes), dim=1) for passes in predictions(part)])
-
-        proba = self._shared(context, shard).transpose(0, 1).contiguous()  # (T, N, C)
-        indices, gains = joint_information(proba, n_instances, self.n_samples, generator)
-        return candidates[indices], gains
-
-
-def entropy(proba: Tensor) -> Tensor:
-    """Entropies in nats over the last dimension, ``0 log 0 = 0``: (..., C) -> (...)."""
-    return torch.special.entr(proba).sum(dim=-1)
-
-
-def joint_information(
-    proba: Tensor, n_instances: int, n_samples: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Greedy maximisation of the mutual information between a batch's labels and the mask.
-
-    Adding x to the batch B gains ``I(y_x; mask | y_B) = E_{y_B} H(y_x | y_B) − mean_t H(p_t(x))``. Given labels of the
-    batch, masks have the weights ``w_t ∝ Π_i p_t(y_i | x_i)``.
-
-    Parameters
-    ----------
-    proba : (T, N, C) float64 tensor
-        Predictions with each of T masks.
-    n_instances : int
-    n_samples : int
-        How many joint labels of the batch to look at: all if there are no more, otherwise so many draws.
-    generator : numpy Generator
-
-    Returns
-    -------
-    picked : (n_instances,) array, in the order of choice
-    gains : (n_instances,) array
-        What each added. Exact sums of it never increase.
-    """
-    n_masks, n_pool, n_classes = proba.shape
-    noise = entropy(proba).mean(dim=0)  # (N,)
-    weights = proba.new_full((1, n_masks), 1 / n_masks)  # (M, T): weights of the masks given each joint label
-    share = proba.new_ones(1)  # (M,): probabilities of the joint labels
-    drawn: Tensor | None = None  # (M,): the mask from which each joint label is drawn
-    taken = torch.zeros(n_pool, dtype=torch.bool, device=proba.device)
-    picked: list[int] = []
-    gains: list[float] = []
-    while True:
-        gain = _conditional_entropy(proba, weights, share) - noise
-        best = int(gain.masked_fill(taken, -torch.inf).argmax())
-        picked.append(best)
-        gains.append(float(gain[best]))
-        taken[best] = True
-        if len(picked) == n_instances:
-            return np.array(picked), np.array(gains)
-        likelihood = proba[:, best]  # (T, C)
-        if drawn is None and len(weights) * n_classes <= n_samples:
-            joint = weights[:, None, :] * likelihood.T  # (M, C, T)
-            total = joint.sum(dim=-1)
-            share = (share[:, None] * total).flatten()
-            weights = (joint / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]).flatten(0, 1)
-            continue
-        if drawn is None:  # too many to enumerate from here on: start again with draws
-            # as often from one mask as from another
-            order = np.resize(generator.permutation(n_masks), n_samples)
-            drawn = torch.as_tensor(order, device=proba.device)
-            share = proba.new_full((n_samples,), 1 / n_samples)
-            weights = proba.new_full((n_samples, n_masks), 1 / n_masks)
-            for earlier in picked[:-1]:
-                weights = _reweighted(weights, proba[:, earlier], drawn, generator)
-        weights = _reweighted(weights, likelihood, drawn, generator)
-
-
-def _conditional_entropy(proba: Tensor, weights: Tensor, share: Tensor) -> Tensor:
-    """``Σ_m share_m H(Σ_t weights_mt p_t(x))`` for every x: (T, N, C), (M, T), (M,) -> (N,), block by block."""
-    n_masks, n_pool, n_classes = proba.shape
-    step = max(1, _BLOCK_BYTES // (proba.element_size() * n_classes * len(share)))
-    result = proba.new_empty(n_pool)
-    for start in range(0, n_pool, step):
-        block = proba[:, start : start + step]
-        mixed = (weights @ block.reshape(n_masks, -1)).reshape(len(share), -1, n_classes)
-        result[start : start + step] = share @ entropy(mixed)
-    return result
-
-
-def _reweighted(weights: Tensor, likelihood: Tensor, drawn: Tensor, generator: np.random.Generator) -> Tensor:
-    """Draw a label of one more sample for every joint label, each from its mask, and update the masks' weights."""
-    uniform = torch.as_tensor(generator.random(len(drawn)), dtype=likelihood.dtype).to(likelihood.device)
-    cumulated = likelihood[drawn].cumsum(dim=1)
-    label = (uniform[:, None] * cumulated[:, -1:] >= cumulated).sum(dim=1).clamp_max(likelihood.shape[1] - 1)
-    weights = weights * likelihood[:, label].T
-    return weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        return 24 * n + 16 * kept * self.n_passes * context.n_classes + 4 * BLOCK_BYTES
 
 
 bald = query_function(BALD, "bald", __name__)

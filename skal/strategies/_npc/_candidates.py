@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
+from math import isqrt
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from skal._core.network import Network
+from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal.strategies._npc._spectral import (
     EPS,
-    joined,
+    KernelBlocks,
     numerical_rank,
     points_above,
     pruned_search,
@@ -25,12 +23,10 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
 
-__all__ = ["CandidateKernel", "distinct_rows", "fingerprints"]
+__all__ = ["CandidateKernel"]
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
-# kernel of some pool points: (n, u) with the labelled points and (u, u) among themselves
-Blocks = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class CandidateKernel:
@@ -53,25 +49,25 @@ class CandidateKernel:
     """
 
     def __init__(self, engine: TangentEngine, pool: Samples, labelled: Samples | None, kind: str, memory: int) -> None:
-        self.engine, self.pool, self.labelled, self.kind = engine, pool, labelled, kind
+        self.engine, self.pool, self.labelled, self.kind, self.memory = engine, pool, labelled, kind, memory
         self.n = 0 if labelled is None else len(labelled)
-        self.K_LL = np.empty((0, 0)) if labelled is None else self._matrix(labelled, None)
-        self.memory = memory
+        self.K_LL = np.empty((0, 0)) if labelled is None else self._matrix(labelled)
         # three arrays of float64 at a time
-        self.max_points = max(1, int((memory / (3 * 8)) ** 0.5) - self.n)
-        self._last: tuple[np.ndarray, tuple[np.ndarray, np.ndarray]] | None = None
+        self.max_points = max(1, isqrt(rows_within(memory, 3 * 8)) - self.n)
+        self._last: tuple[np.ndarray, KernelBlocks] | None = None
 
-    def _matrix(self, first: Samples, second: Samples | None) -> np.ndarray:
+    def _matrix(self, first: Samples, second: Samples | None = None) -> np.ndarray:
         return kernel_matrix(self.engine, first, second, self.kind).cpu().numpy()
 
-    def exact(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(n, u) and (u, u) blocks of the exact kernel; those of the last call are kept."""
-        if self._last is not None and np.array_equal(self._last[0], points):
-            return self._last[1]
-        self._last = None
-        samples = self.pool.take(points)
-        K_LU = np.empty((0, len(points))) if self.labelled is None else self._matrix(self.labelled, samples)
-        self._last = points, (K_LU, self._matrix(samples, None))
+    def _with_labelled(self, samples: Samples) -> np.ndarray:
+        return np.empty((0, len(samples))) if self.labelled is None else self._matrix(self.labelled, samples)
+
+    def exact_blocks(self, points: np.ndarray) -> KernelBlocks:
+        """The exact kernel on labelled set and some points of the pool; that of the last call is kept."""
+        if self._last is None or not np.array_equal(self._last[0], points):
+            self._last = None
+            samples = self.pool.take(points)
+            self._last = points, KernelBlocks(self.K_LL, self._with_labelled(samples), self._matrix(samples))
         return self._last[1]
 
     def _groups(self, batches: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -89,20 +85,26 @@ class CandidateKernel:
         self, batches: np.ndarray, bar: float = -np.inf, winner: np.ndarray | None = None
     ) -> tuple[np.ndarray | None, float]:
         """The batch with the largest λ_min above the bar, and that value; the winner so far if there is none."""
-        return self._best(batches, self.K_LL, self.exact, bar, winner)
+        return self._best(batches, self.exact_blocks, bar, winner)
 
     def _best(
-        self, batches: np.ndarray, K_LL: np.ndarray, blocks: Blocks, bar: float, winner: np.ndarray | None
+        self,
+        batches: np.ndarray,
+        blocks: Callable[[np.ndarray], KernelBlocks],
+        bar: float = -np.inf,
+        winner: np.ndarray | None = None,
     ) -> tuple[np.ndarray | None, float]:
-        if self.n:  # λ_max of the labelled block is a lower bound of every candidate's
-            bar = max(bar, self.rounding(self.n + batches.shape[1]) * float(np.linalg.eigvalsh(K_LL)[-1]))
         for rows, points, local in self._groups(batches):
-            index, value = pruned_search(K_LL, *blocks(points), local, bar)
+            kernel = blocks(points)
+            if self.n and rows[0] == 0:  # λ_max of the labelled block is a lower bound of every candidate's
+                largest = float(np.linalg.eigvalsh(kernel.LL)[-1])
+                bar = max(bar, self.rounding(self.n + batches.shape[1]) * largest)
+            index, value = pruned_search(kernel, local, bar)
             if index >= 0:
                 winner, bar = batches[rows[index]], value
         return winner, bar
 
-    def proposed(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
+    def sketched_best(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
         """The batch that wins under a sketched kernel, and its exact λ_min; None if there is no room for sketches."""
         points = np.unique(batches)
         if (self.n + len(points)) * n_features * 8 > self.memory:
@@ -114,35 +116,31 @@ class CandidateKernel:
         sketches = features(self.pool.take(points))
         labelled = np.empty((0, n_features)) if self.labelled is None else features(self.labelled)
 
-        def blocks(some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def blocks(some: np.ndarray) -> KernelBlocks:
             rows = sketches[np.searchsorted(points, some)]
-            return labelled @ rows.T, rows @ rows.T
+            return KernelBlocks(labelled @ labelled.T, labelled @ rows.T, rows @ rows.T)
 
-        winner, _ = self._best(batches, labelled @ labelled.T, blocks, -np.inf, None)
-        return (None, -np.inf) if winner is None else (winner, smallest_eigenvalue(self.joined(winner)))
+        winner, _ = self._best(batches, blocks)
+        return (None, -np.inf) if winner is None else (winner, smallest_eigenvalue(self.exact(winner)))
 
     def not_ruled_out(self, batches: np.ndarray, bar: float) -> np.ndarray:
         """The batches in which every single point leaves λ_min above the bar."""
         points = np.unique(batches)
         above = np.empty(len(points), dtype=bool)
-        step = max(1, self.max_points**2 // max(1, self.n))
+        # the diagonal carries the rounding of the network's own precision
+        slack = 1 + 100 * torch.finfo(self.engine.network.dtype).eps
+        step = rows_within(self.max_points**2, self.n)
         for start in range(0, len(points), step):
             samples = self.pool.take(points[start : start + step])
             diagonal = kernel_diagonal(self.engine, samples, self.kind).cpu().numpy()
-            K_LU = np.empty((0, len(samples))) if self.labelled is None else self._matrix(self.labelled, samples)
-            # the diagonal carries the rounding of the network's own precision
-            slack = 1 + 100 * torch.finfo(self.engine.network.dtype).eps
+            K_LU = self._with_labelled(samples)
             above[start : start + step] = points_above(self.K_LL, K_LU, diagonal * slack, bar)
         return batches[above[np.searchsorted(points, batches)].all(axis=1)]
 
-    def joined(self, batch: np.ndarray) -> np.ndarray:
+    def exact(self, batch: np.ndarray) -> np.ndarray:
         """The exact kernel on labelled set and batch."""
-        if self._last is not None and np.isin(batch, self._last[0]).all():
-            points, (K_LU, K_UU) = self._last
-            return joined(self.K_LL, K_LU, K_UU, np.searchsorted(points, batch))
-        samples = self.pool.take(batch)
-        K_LU = np.empty((0, len(batch))) if self.labelled is None else self._matrix(self.labelled, samples)
-        return joined(self.K_LL, K_LU, self._matrix(samples, None), np.arange(len(batch)))
+        points = np.sort(batch) if self._last is None or not np.isin(batch, self._last[0]).all() else self._last[0]
+        return self.exact_blocks(points).joined(np.searchsorted(points, batch))
 
     def rounding(self, size: int) -> float:
         """What of λ_max an eigenvalue of a (size, size) kernel must exceed to mean anything.
@@ -154,44 +152,18 @@ class CandidateKernel:
 
     def rank(self, batch: np.ndarray) -> int:
         """Of the kernel on labelled set and batch, up to rounding."""
-        M = self.joined(batch)
-        return numerical_rank(M, self.rounding(len(M)))
+        K = self.exact(batch)
+        return numerical_rank(K, self.rounding(len(K)))
 
     def largest_logdet(self, batches: np.ndarray) -> np.ndarray:
         """The batch with the largest ``log det(K + ρI)``."""
         ridge = RIDGE * float(self.K_LL.diagonal().mean()) if self.n else None
         best, record = batches[0], -np.inf
         for rows, points, local in self._groups(batches):
-            K_LU, K_UU = self.exact(points)
+            kernel = self.exact_blocks(points)
             if ridge is None:
-                ridge = RIDGE * float(K_UU.diagonal().mean())
-            values = ridge_logdets(self.K_LL, K_LU, K_UU, local, ridge)
+                ridge = RIDGE * float(kernel.UU.diagonal().mean())
+            values = ridge_logdets(kernel, local, ridge)
             if values.max() > record:
                 best, record = batches[rows[int(values.argmax())]], values.max()
         return best
-
-
-def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
-    """A digest of what the network is given for each sample: equal for exact copies."""
-    for batch in network.batches(samples, batch_size):
-        arrays = [leaf.detach().cpu().contiguous().numpy() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        for row in zip(*arrays, strict=True):
-            digest = blake2b(digest_size=16)
-            for part in row:
-                digest.update(part.tobytes())
-            yield digest.digest()
-
-
-def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set[bytes]) -> np.ndarray:
-    """Rows of the samples that are no copies of an earlier one or of what has been seen; they are added to that."""
-
-    def shard(part: Samples) -> np.ndarray:
-        return np.frombuffer(b"".join(fingerprints(network, part, batch_size)), dtype="V16")
-
-    rows = []
-    shards = network.sharding.map(shard, samples, batch_size)
-    for row, fingerprint in enumerate(digest.tobytes() for digests in shards for digest in digests):
-        if fingerprint not in seen:
-            seen.add(fingerprint)
-            rows.append(row)
-    return np.array(rows, dtype=np.int64)

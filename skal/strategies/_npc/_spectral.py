@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.linalg import eigh, lapack, solve_triangular
 
+from skal._core.memory import rows_within
+
 __all__ = [
+    "KernelBlocks",
     "draw_batches",
     "greedy_logdet",
     "greedy_search",
@@ -31,6 +35,26 @@ __all__ = [
 EPS = float(np.finfo(np.float64).eps)
 # of the b × b matrices that are tested at once
 CHUNK_BYTES = 32 * 2**20
+
+
+class KernelBlocks(NamedTuple):
+    """The kernel on labelled and pool points; there may be no labelled ones.
+
+    Attributes
+    ----------
+    LL : (n, n) array
+    LU : (n, N) array
+    UU : (N, N) array
+    """
+
+    LL: np.ndarray
+    LU: np.ndarray
+    UU: np.ndarray
+
+    def joined(self, batch: np.ndarray) -> np.ndarray:
+        """The kernel on L ∪ Q: (n + b, n + b) array."""
+        cross = self.LU[:, batch]
+        return np.block([[self.LL, cross], [cross.T, self.UU[np.ix_(batch, batch)]]])
 
 
 def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.random.Generator) -> np.ndarray:
@@ -62,27 +86,14 @@ def numerical_rank(M: np.ndarray, relative: float) -> int:
     return int((values > relative * values[-1]).sum())
 
 
-def joined(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    """The kernel on L ∪ Q: (n, n), (n, N), (N, N), (b,) -> (n + b, n + b)."""
-    cross = K_LU[:, batch]
-    return np.block([[K_LL, cross], [cross.T, K_UU[np.ix_(batch, batch)]]])
-
-
 def pruned_search(
-    K_LL: np.ndarray,
-    K_LU: np.ndarray,
-    K_UU: np.ndarray,
-    batches: np.ndarray,
-    bar: float = -np.inf,
-    chunk_bytes: int = CHUNK_BYTES,
+    kernel: KernelBlocks, batches: np.ndarray, bar: float = -np.inf, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[int, float]:
     """The first of the batches with the largest ``λ_min(K(L ∪ Q))``, and that value.
 
     Parameters
     ----------
-    K_LL : (n, n) array, n may be 0
-    K_LU : (n, N) array
-    K_UU : (N, N) array
+    kernel : KernelBlocks
     batches : (m, b) integer array
     bar : float
         Only batches above it count. It is raised to the rounding level ``(n + b) · eps · λ_max`` at least, below
@@ -100,26 +111,25 @@ def pruned_search(
     Examples
     --------
     >>> K = np.diag([3.0, 1.0, 2.0])
-    >>> pruned_search(np.eye(1) * 5, np.zeros((1, 3)), K, np.array([[0, 1], [0, 2], [1, 2]]))
+    >>> pruned_search(KernelBlocks(np.eye(1) * 5, np.zeros((1, 3)), K), np.array([[0, 1], [0, 2], [1, 2]]))
     (1, 2.0)
     """
-    n, (m, b) = len(K_LL), batches.shape
-    diagonal = K_UU.diagonal()
+    n, (m, b) = len(kernel.LL), batches.shape
     # the largest diagonal entry is a lower bound of λ_max that costs nothing
-    largest = max(K_LL.diagonal().max(initial=0.0), diagonal[batches].max(axis=1).min())
+    largest = max(kernel.LL.diagonal().max(initial=0.0), kernel.UU.diagonal()[batches].max(axis=1).min())
     best, bar = -1, max(bar, (n + b) * EPS * largest)
     position = 0
     while position < m:
         # as many as have been seen: of these, about one beats the best of those
         stop = min(m, 2 * position + 1)
-        survivors = position + _passing(K_LL, K_LU, K_UU, batches[position:stop], bar, chunk_bytes)
+        survivors = position + _passing(kernel, batches[position:stop], bar, chunk_bytes)
         while len(survivors):
             first, survivors = survivors[0], survivors[1:]
-            value = smallest_eigenvalue(joined(K_LL, K_LU, K_UU, batches[first]))
+            value = smallest_eigenvalue(kernel.joined(batches[first]))
             if value > bar:
                 best, bar = int(first), value
                 if len(survivors):
-                    survivors = survivors[_passing(K_LL, K_LU, K_UU, batches[survivors], bar, chunk_bytes)]
+                    survivors = survivors[_passing(kernel, batches[survivors], bar, chunk_bytes)]
         position = stop
     return best, float(bar)
 
@@ -145,38 +155,41 @@ def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | 
     return solve_triangular(factor, K_LU, lower=True, check_finite=False)
 
 
-def _passing(
-    K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, batches: np.ndarray, bar: float, chunk_bytes: int
-) -> np.ndarray:
+def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndarray:
+    V = _whitened(K_LL, K_LU, -ridge)
+    if V is None:
+        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
+    return V
+
+
+def _passing(kernel: KernelBlocks, batches: np.ndarray, bar: float, chunk_bytes: int) -> np.ndarray:
     """Positions of the batches above the bar, in order."""
-    points, local = np.unique(batches, return_inverse=True)
-    local = local.reshape(batches.shape)
-    V = _whitened(K_LL, K_LU[:, points], bar)
+    points, local = _used_points(batches)
+    V = _whitened(kernel.LL, kernel.LU[:, points], bar)
     if V is None:  # the labelled block alone is not above the bar, and no batch can lift it: eigenvalues interlace
         return np.empty(0, dtype=np.int64)
-    diagonal = K_UU.diagonal()[points] - bar - np.einsum("nu,nu->u", V, V)
+    diagonal = kernel.UU.diagonal()[points] - bar - np.einsum("nu,nu->u", V, V)
     alive = np.flatnonzero((diagonal > 0)[local].all(axis=1))
-    complements = _schur_complements(V, K_UU, points, local, alive, -bar, chunk_bytes)
-    passed = [rows[_factors(S)[1]] for rows, S in complements]
-    return np.concatenate([np.empty(0, dtype=np.int64), *passed])
+    complements = _schur_complements(V, kernel.UU, points, local[alive], -bar, chunk_bytes)
+    return np.concatenate([np.empty(0, dtype=np.int64), *(alive[rows][_factors(S)[1]] for rows, S in complements)])
+
+
+def _used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points that batches hold, and the batches as positions among these."""
+    points, local = np.unique(batches, return_inverse=True)
+    return points, local.reshape(batches.shape)
 
 
 def _schur_complements(
-    V: np.ndarray,
-    K_UU: np.ndarray,
-    points: np.ndarray,
-    local: np.ndarray,
-    alive: np.ndarray,
-    shift: float,
-    chunk_bytes: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """``K_QQ + shift·I − V_Qᵀ V_Q`` of the batches ``alive``, some at a time: positions (c,) and (c, b, b) matrices."""
+    V: np.ndarray, K_UU: np.ndarray, points: np.ndarray, local: np.ndarray, shift: float, chunk_bytes: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """``K_QQ + shift·I − V_Qᵀ V_Q`` of the batches, some at a time: where they stand, and (c, b, b) matrices."""
     b = local.shape[1]
     # one product for all points where it costs less than one for each batch
-    shared = K_UU[np.ix_(points, points)] - V.T @ V if len(points) ** 2 <= len(alive) * b * b else None
-    step = max(1, chunk_bytes // (8 * b * (b if shared is not None else b + len(V))))
-    for start in range(0, len(alive), step):
-        rows = alive[start : start + step]
+    shared = K_UU[np.ix_(points, points)] - V.T @ V if len(points) ** 2 <= len(local) * b * b else None
+    step = rows_within(chunk_bytes, 8 * b * (b if shared is not None else b + len(V)))
+    for start in range(0, len(local), step):
+        rows = slice(start, start + step)
         Q = local[rows]
         if shared is not None:
             S = shared[Q[:, :, None], Q[:, None, :]]
@@ -193,14 +206,12 @@ def _factors(S: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
     return factors, failed.numpy() == 0
 
 
-def greedy_search(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def greedy_search(kernel: KernelBlocks, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Points added one by one, each the one that keeps ``λ_min`` highest.
 
     Parameters
     ----------
-    K_LL : (n, n) array, n may be 0
-    K_LU : (n, N) array
-    K_UU : (N, N) array
+    kernel : KernelBlocks
     size : int
 
     Returns
@@ -211,15 +222,15 @@ def greedy_search(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, size: in
 
     Examples
     --------
-    >>> greedy_search(np.empty((0, 0)), np.empty((0, 3)), np.diag([3.0, 1.0, 2.0]), 2)
+    >>> greedy_search(KernelBlocks(np.empty((0, 0)), np.empty((0, 3)), np.diag([3.0, 1.0, 2.0])), 2)
     (array([0, 2]), array([3., 2.]))
     """
     picked: list[int] = []
     values: list[float] = []
     for _ in range(size):
-        M = joined(K_LL, K_LU, K_UU, np.array(picked, dtype=np.int64))
-        cross = np.concatenate([K_LU, K_UU[picked]])
-        best, value = _best_point(M, cross, K_UU.diagonal(), np.setdiff1d(np.arange(len(K_UU)), picked))
+        M = kernel.joined(np.array(picked, dtype=np.int64))
+        cross = np.concatenate([kernel.LU, kernel.UU[picked]])
+        best, value = _best_point(M, cross, kernel.UU.diagonal(), np.setdiff1d(np.arange(len(kernel.UU)), picked))
         picked.append(best)
         values.append(value)
     return np.array(picked), np.array(values)
@@ -250,12 +261,7 @@ def _best_point(M: np.ndarray, cross: np.ndarray, diagonal: np.ndarray, points: 
 
 
 def ridge_logdets(
-    K_LL: np.ndarray,
-    K_LU: np.ndarray,
-    K_UU: np.ndarray,
-    batches: np.ndarray,
-    ridge: float,
-    chunk_bytes: int = CHUNK_BYTES,
+    kernel: KernelBlocks, batches: np.ndarray, ridge: float, chunk_bytes: int = CHUNK_BYTES
 ) -> np.ndarray:
     """``log det(K(L ∪ Q) + ρI) − log det(K_LL + ρI)`` of every batch: (m,) array.
 
@@ -265,41 +271,36 @@ def ridge_logdets(
     Examples
     --------
     >>> K = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> ridge_logdets(np.empty((0, 0)), np.empty((0, 3)), K, np.array([[0, 1], [0, 2]]), 1.0).round(3)
+    >>> kernel = KernelBlocks(np.empty((0, 0)), np.empty((0, 3)), K)
+    >>> ridge_logdets(kernel, np.array([[0, 1], [0, 2]]), 1.0).round(3)
     array([1.099, 1.386])
     """
-    points, local = np.unique(batches, return_inverse=True)
-    V = _whitened(K_LL, K_LU[:, points], -ridge)
-    if V is None:
-        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
+    points, local = _used_points(batches)
+    V = _ridge_whitened(kernel.LL, kernel.LU[:, points], ridge)
     result = np.full(len(batches), -np.inf)
-    local, everything = local.reshape(batches.shape), np.arange(len(batches))
-    for rows, S in _schur_complements(V, K_UU, points, local, everything, ridge, chunk_bytes):
+    for rows, S in _schur_complements(V, kernel.UU, points, local, ridge, chunk_bytes):
         factors, good = _factors(S)
-        logs = 2 * torch.diagonal(factors, dim1=1, dim2=2)[torch.from_numpy(good)].log().sum(1)
-        result[rows[good]] = logs.numpy()
+        logs = 2 * torch.diagonal(factors, dim1=1, dim2=2).log().sum(1).numpy()
+        result[rows] = np.where(good, logs, -np.inf)
     return result
 
 
-def greedy_logdet(K_LL: np.ndarray, K_LU: np.ndarray, K_UU: np.ndarray, size: int, ridge: float) -> np.ndarray:
+def greedy_logdet(kernel: KernelBlocks, size: int, ridge: float) -> np.ndarray:
     """Points added one by one, each the one that raises ``log det(K + ρI)`` most: a pivoted Cholesky factorisation.
 
     Examples
     --------
     >>> K = np.array([[2.0, 1.9, 0.0], [1.9, 2.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> greedy_logdet(np.empty((0, 0)), np.empty((0, 3)), K, 2, 1e-3)
+    >>> greedy_logdet(KernelBlocks(np.empty((0, 0)), np.empty((0, 3)), K), 2, 1e-3)
     array([0, 2])
     """
-    V = _whitened(K_LL, K_LU, -ridge)
-    if V is None:
-        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
-    left = K_UU.diagonal() + ridge - np.einsum("nu,nu->u", V, V)
-    rows = np.concatenate([V, np.empty((size, len(K_UU)))])
+    V, UU = _ridge_whitened(kernel.LL, kernel.LU, ridge), kernel.UU
+    left = UU.diagonal() + ridge - np.einsum("nu,nu->u", V, V)
+    rows = np.concatenate([V, np.empty((size, len(UU)))])
     picked: list[int] = []
-    for step in range(size):
+    for step in range(len(V), len(V) + size):
         best = int(np.argmax(np.where(np.isin(np.arange(len(left)), picked), -np.inf, left)))
-        known = rows[: len(V) + step]
-        rows[len(V) + step] = (K_UU[best] - known[:, best] @ known) / np.sqrt(max(left[best], ridge))
-        left = left - rows[len(V) + step] ** 2
+        rows[step] = (UU[best] - rows[:step, best] @ rows[:step]) / np.sqrt(max(left[best], ridge))
+        left = left - rows[step] ** 2
         picked.append(best)
     return np.array(picked)

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from skal._core.copies import distinct_rows
 from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
-from skal.strategies._npc._candidates import RIDGE, CandidateKernel, distinct_rows
+from skal.strategies._npc._candidates import RIDGE, CandidateKernel
 from skal.strategies._npc._spectral import draw_batches, greedy_logdet, greedy_search
-from skal.tangent._engine import DEFAULT_MEMORY, TangentEngine
-from skal.validation import check_choice, check_integer, make_generator, parse_memory
+from skal.tangent._engine import TangentEngine
+from skal.validation import check_choice, check_integer, make_generator
 
 __all__ = ["NPC", "npc"]
 
@@ -25,7 +26,8 @@ KERNELS = ["pntk", "last_layer", "logit", "trace"]
 class NPC(QueryStrategy):
     """Query the batch with the largest smallest eigenvalue of the tangent kernel on labelled set and batch together.
 
-    Gradient descent on a wide network with squared loss converges at a rate that this eigenvalue bounds from below.
+    NPC [1]_ is made for training: gradient descent on a wide network with squared loss converges at a rate that this
+    eigenvalue bounds from below.
     The search over random batches is exact: it returns the batch that an eigenvalue computation for every candidate
     would return, at a fraction of the cost.
 
@@ -69,10 +71,20 @@ class NPC(QueryStrategy):
         If the kernel's rank is too low for any batch to have a non-zero eigenvalue, by its size or by its spectrum.
         The batch is then the one with the largest ``log det(K + ρI)``, ρ = 0.001 times the mean diagonal.
 
+    See Also
+    --------
+    NTKLookahead : Uses the same kernels to predict how a label would change the network.
+    CoreSet : Spreads a batch over the network's last layer.
+    skal.tangent.tangent_kernel : The kernel itself.
+
     Notes
     -----
     The metrics of a batch are the winning eigenvalue, for every sample of it; with ``greedy`` the eigenvalue after each
     sample, the last of which is the batch's; 0 where it is zero up to rounding.
+
+    References
+    ----------
+    .. [1] Kong et al., "A Neural Pre-Conditioning Active Learning Algorithm to Reduce Label Complexity", NeurIPS 2022.
 
     Examples
     --------
@@ -131,7 +143,6 @@ class NPC(QueryStrategy):
         owner = type(self).__name__
         check_choice(owner, "kernel", self.kernel, KERNELS)
         check_choice(owner, "search", self.search, ["random", "greedy"])
-        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         check_integer(owner, "n_candidates", self.n_candidates, 1, optional=True)
         check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
@@ -149,7 +160,6 @@ class NPC(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         network, engine = context.logit_network, self._engine(context)
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         seen: set[bytes] = set()
         labelled = context.labelled if context.n_labelled else None
         if labelled is not None:
@@ -159,7 +169,7 @@ class NPC(QueryStrategy):
             copies = np.setdiff1d(np.arange(context.n_pool), distinct)
             return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
         kind = "trace" if self.kernel == "last_layer" else self.kernel
-        kernel = CandidateKernel(engine, context.pool, labelled, kind, memory // 2)
+        kernel = CandidateKernel(engine, context.pool, labelled, kind, context.memory // 2)
         max_rank = self._max_rank(engine, context)
         generator = make_generator(type(self).__name__, self.random_state)
         if self.search == "greedy":
@@ -172,16 +182,8 @@ class NPC(QueryStrategy):
         return self._random(kernel, max_rank, batches, generator)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
-        return TangentEngine(
-            context.logit_network,
-            context.pool,
-            backend=self.backend,
-            layers="last" if self.kernel == "last_layer" else "all",
-            batch_size=self.batch_size,
-            max_memory=max(1, memory // 2),
-            owner=type(self).__name__,
-        )
+        layers = "last" if self.kernel == "last_layer" else "all"
+        return context.engine(self.backend, layers=layers, memory=context.memory // 2)
 
     def _points(self, n: int, n_instances: int) -> int:
         """How many samples of n the candidates hold, on average: each of m random batches misses one by 1 − b/n."""
@@ -198,9 +200,8 @@ class NPC(QueryStrategy):
         return Passes(pool, times * pool, own, times * own)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        memory = parse_memory(type(self).__name__, "max_memory", self.max_memory) or DEFAULT_MEMORY
         u = self._points(n, n_instances) + context.n_labelled
-        return 96 * n + min(memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
+        return 96 * n + min(context.memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
 
     def _work(self, n: int, n_instances: int) -> float:
         return float(self._points(n, n_instances)) ** 2
@@ -223,7 +224,7 @@ class NPC(QueryStrategy):
         if kernel.n + b <= max_rank:
             winner, value = None, -np.inf
             if self.n_features is not None and self.n_features > kernel.n + b:
-                winner, value = kernel.proposed(batches, self.n_features, int(generator.integers(2**31)))
+                winner, value = kernel.sketched_best(batches, self.n_features, int(generator.integers(2**31)))
             rivals = batches if winner is None else kernel.not_ruled_out(batches, value)
             winner, value = kernel.best(rivals, value, winner)
             rank = kernel.rank(batches[0] if winner is None else winner)
@@ -235,16 +236,16 @@ class NPC(QueryStrategy):
     def _greedy(
         self, kernel: CandidateKernel, max_rank: int, points: np.ndarray, n_instances: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        K_LU, K_UU = kernel.exact(points)
+        blocks = kernel.exact_blocks(points)
         rank = None
         if kernel.n + n_instances <= max_rank:
-            picked, values = greedy_search(kernel.K_LL, K_LU, K_UU, n_instances)
+            picked, values = greedy_search(blocks, n_instances)
             rank = kernel.rank(points[picked])
             if rank == kernel.n + n_instances:
                 return points[picked], values
         self._warn(kernel.n, n_instances, max_rank, rank)
-        ridge = RIDGE * float(np.concatenate([kernel.K_LL.diagonal(), K_UU.diagonal()]).mean())
-        return points[greedy_logdet(kernel.K_LL, K_LU, K_UU, n_instances, ridge)], np.zeros(n_instances)
+        ridge = RIDGE * float(np.concatenate([blocks.LL.diagonal(), blocks.UU.diagonal()]).mean())
+        return points[greedy_logdet(blocks, n_instances, ridge)], np.zeros(n_instances)
 
     def _warn(self, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
         if rank is None:
