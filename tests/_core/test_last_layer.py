@@ -11,24 +11,7 @@ from skal.context import Network, Samples
 from skal.exceptions import OutputError, UnsupportedLayerError
 from skal.nets import CNN, MLP, ConvNet, ResNet18
 
-
-class Block(nn.Module):
-    """A residual block as torchvision writes it: in-place ReLU and ``+=``."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-
-    def forward(self, x):
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += identity
-        return self.relu(out)
+from ..support.networks import ResidualBlock, TextTransformer
 
 
 class Residual(nn.Module):
@@ -36,7 +19,7 @@ class Residual(nn.Module):
         super().__init__()
         self.fc = nn.Linear(4, 3)  # defined first, called last
         self.stem = nn.Conv2d(1, 4, 3)
-        self.blocks = nn.Sequential(Block(4), Block(4))
+        self.blocks = nn.Sequential(ResidualBlock(4, 4, 1), ResidualBlock(4, 4, 1))
         self.pool = nn.AdaptiveAvgPool2d(1)
 
     def forward(self, x):
@@ -52,16 +35,15 @@ class UnusedAfterHead(Residual):
         self.more = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
 
-class Transformer(nn.Module):
+class RowsAsTokens(TextTransformer):
+    """A transformer on images of 8 × 8 pixels."""
+
     def __init__(self):
         super().__init__()
         self.embed = nn.Linear(8, 8)
-        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True, dropout=0.1)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
 
     def forward(self, x):
-        return self.head(self.encoder(self.embed(x[:, 0])).mean(dim=1))
+        return super().forward(x[:, 0])
 
 
 class InPlaceAfterHead(MLP):
@@ -89,7 +71,7 @@ FOUND = [
     (lambda: ResNet18(in_channels=1, n_classes=3, width=4), "fc", 32),
     (Residual, "fc", 4),
     (UnusedAfterHead, "fc", 4),
-    (Transformer, "head", 8),
+    (RowsAsTokens, "head", 8),
     (lambda: OverwritesFeatures((1, 8, 8), 3, hidden=(16,)), "fc", 16),
     (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), "3", 5),
     (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), "1", 64),

@@ -8,25 +8,12 @@ from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
-from skal.nets import CNN, MLP, ResNet18
+from skal.nets import MLP
 from skal.strategies import BADGE, badge
 from skal.strategies._badge import _draw, kmeans_plus_plus, residuals
 
 from ..support.learners import learner_of, net_of
-from ..support.networks import TextTransformer
-
-
-def build(kind, n=30):
-    rng = np.random.default_rng(0)
-    torch.manual_seed(0)
-    module, shape = {
-        "MLP": lambda: (MLP(5, 4, hidden=(8,)), (5,)),
-        "CNN": lambda: (CNN(in_channels=1, n_classes=4, image_size=8), (1, 8, 8)),
-        "ResNet": lambda: (ResNet18(n_classes=4, width=8), (3, 8, 8)),
-        "transformer": lambda: (TextTransformer(4), None),
-    }[kind]()
-    X = rng.integers(11, size=(n, 6)) if shape is None else rng.normal(size=(n, *shape))
-    return module.double().eval(), X
+from ..support.networks import SMALL, small_network
 
 
 def embeddings_by_hand(module, X):
@@ -49,9 +36,9 @@ def generator(seed=0):
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("kind", ["MLP", "CNN", "ResNet", "transformer"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_factorised_distances_are_those_of_the_explicit_gradients(kind):
-    module, X = build(kind)
+    module, X = small_network(kind, 30, 4)
     g = embeddings_by_hand(module, X)
     indices, metrics = BADGE(random_state=0).select(learner_of(net_of(module)), X, 12)
     assert indices[0] == (g**2).sum(axis=1).argmax()
@@ -97,7 +84,7 @@ def test_second_and_third_choice_follow_the_d2_law(refresh, proposals):
 
 
 def test_the_strategy_draws_by_that_law():
-    module, X = build("MLP", n=5)
+    module, X = small_network("MLP", 5, 4)
     learner = learner_of(net_of(module))
     g = embeddings_by_hand(module, X)
     first = (g**2).sum(axis=1).argmax()

@@ -6,42 +6,21 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import CoreSet, coreset
 from skal.strategies._coreset import furthest_first
 
 from ..support.learners import learner_of, net_of
-from ..support.networks import TextTransformer
+from ..support.networks import SMALL, small_network
 
 
-def inputs(kind, n, rng):
-    if kind == "transformer":
-        return rng.integers(11, size=(n, 6))
-    shape = {"MLP": (5,), "CNN": (1, 8, 8), "ResNet": (3, 8, 8)}[kind]
-    return rng.normal(size=(n, *shape)).astype(np.float32)
-
-
-def build(kind):
-    """A module, and what its last layer receives as a function of the input."""
-    torch.manual_seed(0)
-    if kind == "transformer":
-        module = TextTransformer().eval()
-        return module, module.features
-    module = {
-        "MLP": lambda: MLP(5, 3, hidden=(8,)),
-        "CNN": lambda: CNN(in_channels=1, n_classes=3, image_size=8),
-        "ResNet": lambda: ResNet18(n_classes=3, width=8),
-    }[kind]().eval()
+def last_layers_input(module, x):
     *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
-
-    def features(x):
-        seen = []
-        handle = head.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
+    seen = []
+    handle = head.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
+    with torch.no_grad():
         module(x)
-        handle.remove()
-        return seen[0]
-
-    return module, features
+    handle.remove()
+    return seen[0].numpy()
 
 
 def furthest_first_by_hand(points, centres, b):
@@ -58,14 +37,11 @@ def furthest_first_by_hand(points, centres, b):
     return picked, distances
 
 
-@pytest.mark.parametrize("kind", ["MLP", "CNN", "ResNet", "transformer"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_equals_brute_force_on_the_last_layers_input(kind):
-    rng = np.random.default_rng(0)
-    module, features = build(kind)
-    X = inputs(kind, 40, rng)
+    module, X = small_network(kind, 40, dtype=torch.float32)
     learner = learner_of(net_of(module), X[:6], np.arange(6) % 3)
-    with torch.no_grad():
-        phi = features(torch.as_tensor(X)).numpy()
+    phi = last_layers_input(module, torch.as_tensor(X))
     indices, metrics = CoreSet().select(learner, X[6:], 10)
     picked, distances = furthest_first_by_hand(phi[6:], phi[:6], 10)
     assert indices.tolist() == picked

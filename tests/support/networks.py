@@ -1,5 +1,6 @@
 """Small networks of the kinds that people use, each with a few inputs."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -135,6 +136,37 @@ class TextTransformer(nn.Module):
 
     def forward(self, x):
         return self.head(self.features(x))
+
+
+# one of each kind, and the shape of its samples; None is token numbers
+SMALL = {
+    "MLP": (lambda n_classes: MLP(5, n_classes, hidden=(8, 7)), (5,)),
+    "CNN": (lambda n_classes: CNN(in_channels=1, n_classes=n_classes, image_size=8), (1, 8, 8)),
+    "ResNet": (lambda n_classes: ResNet18(n_classes=n_classes, width=8), (3, 8, 8)),
+    "transformer": (TextTransformer, None),
+}
+
+
+def small_network(kind, n, n_classes=N_CLASSES, dtype=torch.float64):
+    """A network of a kind in eval mode, and an array of n samples."""
+    factory, shape = SMALL[kind]
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    module = factory(n_classes).to(dtype).eval()
+    if shape is None:
+        return module, rng.integers(11, size=(n, 6))
+    return module, torch.as_tensor(rng.normal(size=(n, *shape))).to(dtype).numpy()
+
+
+class Branches(nn.Module):
+    """The first sample of a batch says which of two layers is used."""
+
+    def __init__(self, n_in, n_out):
+        super().__init__()
+        self.left, self.right = nn.Linear(n_in, n_out), nn.Linear(n_in, n_out)
+
+    def forward(self, x):
+        return self.left(x) if x[0, 0] > 0 else self.right(x)
 
 
 def _images(n, size=8):

@@ -215,8 +215,7 @@ def run_alone(script):
 SETUP = """
     import resource, numpy as np, torch
     from torch import nn
-    from skal.context import Samples
-    from skal.context import TangentEngine
+    from skal.context import Samples, TangentEngine
     from skal.tangent import gradient_scores
     torch.manual_seed(0)
     torch.set_num_threads(1)

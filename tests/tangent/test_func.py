@@ -9,7 +9,7 @@ from skal.tangent._cotangents import given, probes
 from skal.tangent._func import FuncBackend, LoopBackend
 
 from ..support import oracle
-from ..support.networks import build
+from ..support.networks import Branches, build
 
 
 @pytest.mark.parametrize("backend", [FuncBackend, LoopBackend])
@@ -46,17 +46,9 @@ def test_loop_leaves_out_what_has_no_influence():
 
 
 def test_loop_adds_zeros_where_only_some_samples_have_an_influence():
-    class Gate(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.positive, self.negative = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x):
-            return self.positive(x) if x[0, 0] > 0 else self.negative(x)
-
     X = torch.tensor([[1.0, 2.0], [-1.0, 3.0]])
-    (found,) = LoopBackend(Network(Gate()), {"positive.weight", "negative.weight"}).gradients(
+    (found,) = LoopBackend(Network(Branches(2, 2)), {"left.weight", "right.weight"}).gradients(
         X, torch.ones(2, 2), [given]
     )
-    assert found["positive.weight"].dense().tolist() == [[1.0, 2.0, 1.0, 2.0], [0.0] * 4]
-    assert found["negative.weight"].dense().tolist() == [[0.0] * 4, [-1.0, 3.0, -1.0, 3.0]]
+    assert found["left.weight"].dense().tolist() == [[1.0, 2.0, 1.0, 2.0], [0.0] * 4]
+    assert found["right.weight"].dense().tolist() == [[0.0] * 4, [-1.0, 3.0, -1.0, 3.0]]

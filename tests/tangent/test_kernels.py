@@ -15,7 +15,7 @@ from skal.exceptions import NonFiniteError
 from skal.tangent import tangent_features, tangent_kernel
 
 from ..support import oracle
-from ..support.networks import N_CLASSES, NETWORKS, build, unsupported
+from ..support.networks import N_CLASSES, NETWORKS, Branches, build, unsupported
 
 KINDS = ["pntk", "logit", "trace", "entk"]
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -142,17 +142,8 @@ def test_permuted_samples_permute_the_kernel(order):
 
 def test_sets_that_use_different_branches_have_no_inner_product():
     """Not one parameter is shared, and so not one entry of the gradients."""
-
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right = nn.Linear(3, 2), nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.left(x) if x[0, 0] > 0 else self.right(x)
-
     torch.manual_seed(0)
-    module, X = Branches().double(), torch.rand(4, 3, dtype=torch.float64) + 0.1
+    module, X = Branches(3, 2).double(), torch.rand(4, 3, dtype=torch.float64) + 0.1
     for kind in KINDS:
         expected = oracle.kernel(oracle.jacobian(module, X), oracle.jacobian(module, -X), kind)
         assert not expected.any()

@@ -20,7 +20,7 @@ from skal.nets import SquaredLoss
 from skal.reuse import feature_reuse, reused
 from skal.strategies import ALBL, BADGE, CoreSet, DynamicAL, Entropy, Margin, NTKLookahead
 
-from ..support.learners import learner_of
+from .support.learners import learner_of
 
 
 @pytest.fixture(autouse=True)
