@@ -97,13 +97,13 @@ def run_benchmark(
     (2, 3)
     """
     protocol = (protocol or Protocol()).with_settings(**settings)
-    chosen = _strategies(protocol.strategies if strategies is None else strategies)
     data = protocol.data if data is None else data
     net = protocol.net if net is None else net
+    own_net = None if isinstance(net, str) else net
+    chosen = _strategies(protocol.strategies if strategies is None else strategies, own_net)
     protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data), net=_name(net)).check()
     arrays = make_data(data, protocol, data_home)
-    own_net = None if isinstance(net, str) else net
-    _try_out(protocol, chosen, own_net, arrays)
+    _try_out(protocol, chosen, arrays)
     details = arrays.details() | ({} if own_net is None else {"net_params": _describe_net(own_net)})
     store = None if out is None else Store(out)
     if store is not None:
@@ -111,12 +111,11 @@ def run_benchmark(
     done: list[Run] = []
     tasks: list[Task] = []
     for seed in range(protocol.seeds):  # a seed of all strategies first: a benchmark that is stopped has whole pairs
-        for label, (strategy, needed) in chosen.items():
+        for label, (strategy, net) in chosen.items():
             if store is not None and (found := store.read(label, seed)) is not None:
                 _refuse_other(found, strategy)
                 done.append(found)
             else:
-                net = own_net if needed is None else needed
                 checkpoint = None if store is None else store.checkpoint(label, seed)
                 tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
     failed = []
@@ -155,21 +154,20 @@ def _attempt(number: int, task: Task, data: Data) -> tuple[int, Run | None, str]
         return number, None, traceback.format_exc()
 
 
-def _strategies(strategies: Sequence[str] | Mapping[str, Any]) -> Strategies:
-    if isinstance(strategies, Mapping):
-        entries: Mapping[str, Any] = strategies
-    else:
+def _strategies(strategies: Sequence[str] | Mapping[str, Any], own_net: Any) -> Strategies:
+    """Each strategy by its name, and the net for it: None for the protocol's."""
+    if not isinstance(strategies, Mapping):
         Protocol(strategies=tuple(strategies)).check()  # as a dict, names that come twice would go unnoticed
-        entries = {name: name for name in strategies}
+        strategies = {name: name for name in strategies}
     found: Strategies = {}
-    for label, entry in entries.items():
+    for label, entry in strategies.items():
         strategy, net = entry if isinstance(entry, tuple) else (entry, None)
         strategy = make_strategy(strategy) if isinstance(strategy, str) else strategy
         if not isinstance(strategy, QueryStrategy):
             expected = "names, or a mapping of names to strategies of skal.base.QueryStrategy"
             remedy = "Derive the class from QueryStrategy or ScoreStrategy."
             raise InvalidTypeError.for_parameter("run_benchmark", "strategies", expected, entry, remedy)
-        found[str(label)] = (strategy, net)
+        found[str(label)] = (strategy, own_net if net is None else net)
     return found
 
 
@@ -191,9 +189,9 @@ def _refuse_other(run: Run, strategy: QueryStrategy) -> None:
         )
 
 
-def _try_out(protocol: Protocol, strategies: Strategies, own_net: Any, data: Data) -> None:
+def _try_out(protocol: Protocol, strategies: Strategies, data: Data) -> None:
     """Everything that can be refused is refused before the first run."""
     data.start(protocol, 0)
     for strategy, net in strategies.values():
-        if net is None and own_net is None:
+        if net is None:
             make_net(protocol, data.X_train.shape[1:], data.n_classes, strategy)

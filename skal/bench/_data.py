@@ -30,9 +30,8 @@ class Data:
         digest = sha256(np.ascontiguousarray(self.y_train).tobytes() + np.ascontiguousarray(self.y_test).tobytes())
         step = max(1, len(self.X_train) // 100)
         digest.update(np.ascontiguousarray(self.X_train[::step]).tobytes())
-        shape = [int(size) for size in self.X_train.shape]
-        sizes = {"train_shape": shape, "n_test_samples": len(self.X_test), "n_classes": self.n_classes}
-        return sizes | {"data_sha256": digest.hexdigest()[:16]}
+        sizes = {"n_test_samples": len(self.X_test), "n_classes": self.n_classes}
+        return {"train_shape": list(self.X_train.shape)} | sizes | {"data_sha256": digest.hexdigest()[:16]}
 
     def start(self, protocol: Protocol, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the pool of a seed, and of its first labels within the pool: the same for every strategy."""
@@ -41,13 +40,9 @@ class Data:
         rows = np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
         needed = protocol.n_labels[-1]
         if needed > n_pool:
-            raise InvalidParameterError.for_parameter(
-                "run_benchmark",
-                "rounds",
-                f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool",
-                protocol.rounds,
-                f"{needed} labels do not fit: ask for fewer rounds or smaller batches.",
-            )
+            expected = f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool"
+            remedy = f"{needed} labels do not fit: ask for fewer rounds or smaller batches."
+            raise InvalidParameterError.for_parameter("run_benchmark", "rounds", expected, protocol.rounds, remedy)
         if protocol.start == "balanced":
             return rows, _balanced(self.y_train[rows], protocol.n_initial, generator)
         return rows, generator.choice(n_pool, size=protocol.n_initial, replace=False)
@@ -65,14 +60,13 @@ def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.nd
 def make_data(data: Any, protocol: Protocol, data_home: Any = None) -> Data:
     """Load what is named, or take what is given: an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``."""
     bunch = load(data, data_home, **protocol.data_params) if isinstance(data, str) else data
-    missing = [name for name in ("X_train", "y_train", "X_test", "y_test") if not hasattr(bunch, name)]
-    if missing:
+    if not all(hasattr(bunch, name) for name in ("X_train", "y_train", "X_test", "y_test")):
         expected = "the name of a data set, or an object with X_train, y_train, X_test and y_test"
         remedy = "See skal.datasets.load."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, data, remedy)
-    classes, codes = np.unique(np.concatenate([bunch.y_train, bunch.y_test]), return_inverse=True)
     X_train, X_test = _scaled(np.asarray(bunch.X_train), np.asarray(bunch.X_test), protocol.inputs)
-    y_train, y_test = codes[: len(bunch.y_train)].astype(np.int64), codes[len(bunch.y_train) :].astype(np.int64)
+    classes, codes = np.unique(np.concatenate([bunch.y_train, bunch.y_test]), return_inverse=True)
+    y_train, y_test = np.split(codes.astype(np.int64), [len(bunch.y_train)])
     if protocol.n_test is not None and protocol.n_test < len(X_test):
         rows = np.sort(np.random.default_rng(0).choice(len(X_test), size=protocol.n_test, replace=False))
         X_test, y_test = X_test[rows], y_test[rows]

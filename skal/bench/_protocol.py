@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["Protocol"]
+
+# what check allows: integers >= 1 (rounds: >= 0), numbers from 0 to a maximum, and choices
+_COUNTS = ("n_initial", "batch", "rounds", "seeds", "batch_size", "max_epochs", "n_pool", "n_test")
+_MAXIMUM = {"lr": inf, "momentum": 1, "weight_decay": inf, "dropout": 1, "stop_accuracy": 1}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "inputs": ("signed", "unit", "standardized"),
+    "start": ("random", "balanced", "zero_shot"),
+    "criterion": ("cross_entropy", "squared"),
+    "optimizer": ("adam", "sgd"),
+    "schedule": ("constant", "one_cycle"),
+    "warm_start": (True, False),
+}
 
 
 @dataclass(frozen=True)
@@ -117,44 +130,28 @@ class Protocol:
     def check(self) -> Protocol:
         """Refuse values that cannot be run, before anything is."""
         owner = "Protocol"
-        check_integer(owner, "rounds", self.rounds, 0)
-        for name in ("n_initial", "batch", "seeds", "batch_size", "max_epochs"):
-            check_integer(owner, name, getattr(self, name), 1)
-        for name in ("n_pool", "n_test"):
-            check_integer(owner, name, getattr(self, name), 1, optional=True)
-        choices: dict[str, list[Any]] = {
-            "inputs": ["signed", "unit", "standardized"],
-            "start": ["random", "balanced", "zero_shot"],
-            "criterion": ["cross_entropy", "squared"],
-            "optimizer": ["adam", "sgd"],
-            "schedule": ["constant", "one_cycle"],
-            "warm_start": [True, False],
-        }
-        for name, allowed in choices.items():
-            check_choice(owner, name, getattr(self, name), allowed)
-        check_real(owner, "lr", self.lr, 0)
-        check_real(owner, "momentum", self.momentum, 0, 1)
-        check_real(owner, "weight_decay", self.weight_decay, 0)
-        check_real(owner, "dropout", self.dropout, 0, 1)
-        if self.stop_accuracy is not None:
-            check_real(owner, "stop_accuracy", self.stop_accuracy, 0, 1)
+        for name in _COUNTS:
+            minimum, optional = int(name != "rounds"), name in {"n_pool", "n_test"}
+            check_integer(owner, name, getattr(self, name), minimum, optional=optional)
+        for name, choices in _CHOICES.items():
+            check_choice(owner, name, getattr(self, name), choices)
+        for name, maximum in _MAXIMUM.items():
+            if name != "stop_accuracy" or self.stop_accuracy is not None:
+                check_real(owner, name, getattr(self, name), 0, maximum)
         if self.semi_supervised is not None and self.inputs != "unit":
-            remedy = "Set inputs='unit'."
-            expected = "'unit' where images are augmented"
+            expected, remedy = "'unit' where images are augmented", "Set inputs='unit'."
             raise InvalidParameterError.for_parameter(owner, "inputs", expected, self.inputs, remedy)
         if len(set(self.strategies)) != len(self.strategies) or not self.strategies:
-            remedy = "Name each once; tell copies apart by their names in a mapping."
             expected = "one or more different strategies"
+            remedy = "Name each once; tell copies apart by their names in a mapping."
             raise InvalidParameterError.for_parameter(owner, "strategies", expected, tuple(self.strategies), remedy)
         return self
 
     def as_dict(self) -> dict[str, Any]:
         """All settings, as JSON takes them."""
-        settings = asdict(self)
-        settings["strategies"] = list(self.strategies)
-        return settings
+        return asdict(self) | {"strategies": list(self.strategies)}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Protocol:
         """The protocol that :meth:`as_dict` describes."""
-        return cls().with_settings(**(dict(settings) | {"strategies": tuple(settings["strategies"])}))
+        return cls().with_settings(**{**settings, "strategies": tuple(settings["strategies"])})

@@ -8,11 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from skal.bench._nets import needed_addition
 from skal.bench._result import BenchmarkResult, as_text
-from skal.bench._specs import make_strategy
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
-from skal.exceptions import SkalError
 
 __all__ = ["Section", "headline", "sections"]
 
@@ -55,14 +52,9 @@ def _scores(result: BenchmarkResult) -> Section:
 
 
 def _other_networks(result: BenchmarkResult) -> str:
-    notes = []
-    for name in result.strategies:
-        try:
-            addition = needed_addition(make_strategy(name))
-        except SkalError:  # a strategy of the user's own
-            continue
-        if addition:
-            notes.append(f"{name} trains the same network with {addition}")
+    """What to know about strategies that need more than the network that all have."""
+    additions = {run.strategy: run.record.get("network", "").partition(" with ")[2] for run in result.runs}
+    notes = [f"{name} trains the same network with {addition}" for name, addition in additions.items() if addition]
     return f" {'; '.join(notes)}: compare the first column to see what that alone changes." if notes else ""
 
 

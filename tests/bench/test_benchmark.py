@@ -51,6 +51,13 @@ def test_strategies_of_a_seed_have_the_same_start(paired):
     assert len({tuple(run.initial) for run in paired.runs}) == 2
 
 
+def test_the_record_says_what_a_strategy_adds_to_the_network(paired):
+    networks = {run.strategy: run.record["network"] for run in paired.runs}
+    assert networks["bald"] == "mlp with dropout"
+    assert networks["learning_loss"] == "mlp with loss prediction"
+    assert networks["random"] == networks["badge"] == "mlp"
+
+
 def test_queries_are_positions_in_the_training_set_and_never_repeat(paired):
     for run in paired.runs:
         asked = run.initial + [index for batch in run.queried for index in batch]

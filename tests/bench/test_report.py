@@ -95,10 +95,13 @@ def test_unfinished_runs_are_mentioned(result):
 
 
 def test_strategies_with_another_network_are_mentioned(make_result):
-    scores = np.random.default_rng(0).uniform(size=(3, 2, 2))
-    text = terminal_report(make_result(scores, ["random", "bald", "learning_loss(batch_size=9)"]))
-    assert "bald trains the same network with dropout" in text
-    assert "learning_loss(batch_size=9) trains the same network with loss prediction" in text
+    result = make_result(np.random.default_rng(0).uniform(size=(3, 2, 2)), ["random", "bald", "mine"])
+    networks = {"random": "cnn", "bald": "cnn with dropout", "mine": "cnn with loss prediction"}
+    for run in result.runs:
+        run.record["network"] = networks[run.strategy]
+    text = terminal_report(result)
+    assert "random trains" not in text
+    assert "bald trains the same network with dropout; mine trains the same network with loss prediction:" in text
 
 
 def test_warnings_are_reported_once_per_strategy(result):
