@@ -3,6 +3,6 @@
 Nothing is downloaded: ``digits`` comes with scikit-learn, the others are read from the folder ``data_home``.
 """
 
-from ._load import available, load
+from skal.datasets._load import available, load
 
 __all__ = ["available", "load"]

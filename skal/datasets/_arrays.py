@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "check_arrays", "every_fifth", "scale_images", "to_labels", "to_nchw"]
+__all__ = ["DIGITS", "Arrays", "check_arrays", "check_split", "every_fifth", "scale_images", "to_labels", "to_nchw"]
+
+DIGITS = tuple("0123456789")
 
 
 class Arrays(NamedTuple):
@@ -71,29 +73,31 @@ def to_labels(labels: Any, source: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+def check_split(X: NDArray[Any], y: NDArray[np.int64], n_classes: int, source: str, split: str) -> None:
+    """Refuse images and labels of different counts, and labels outside 0..C-1."""
+    if len(X) != len(y):
+        raise ValueError(
+            f"{source}: the {split} has {len(X)} images but {len(y)} labels. The files do not belong together, or one "
+            f"is incomplete: get them again."
+        )
+    if len(y) and not 0 <= y.min() <= y.max() < n_classes:
+        raise ValueError(
+            f"{source}: the labels of the {split} must lie in 0..{n_classes - 1}. Got values from {y.min()} to "
+            f"{y.max()} instead. Check that the file holds the data set that was asked for, or get it again."
+        )
+
+
 def check_arrays(arrays: Arrays, train_source: str, test_source: str) -> Arrays:
-    """Refuse splits that do not fit: counts, image shapes and the range of the labels."""
-    n_classes = len(arrays.target_names)
-    for split, source, X, y in (
-        ("train", train_source, arrays.X_train, arrays.y_train),
-        ("test", test_source, arrays.X_test, arrays.y_test),
-    ):
-        if len(X) != len(y):
-            raise ValueError(
-                f"{source}: the {split} split has {len(X)} images but {len(y)} labels. The files do not belong "
-                f"together, or one is incomplete: get them again."
-            )
+    """Refuse splits that are empty or do not fit: counts, image shapes and the range of the labels."""
+    X_train, y_train, X_test, y_test, target_names = arrays
+    for split, source, X, y in (("train", train_source, X_train, y_train), ("test", test_source, X_test, y_test)):
+        check_split(X, y, len(target_names), source, f"{split} split")
         if len(X) == 0:
             raise ValueError(f"{source}: the {split} split is empty. Get the file again.")
-        if y.min() < 0 or y.max() >= n_classes:
-            raise ValueError(
-                f"{source}: the {split} labels must lie in 0..{n_classes - 1}. Got values from {y.min()} to "
-                f"{y.max()} instead. Check that the file holds the data set that was asked for."
-            )
-    if arrays.X_train.shape[1:] != arrays.X_test.shape[1:]:
+    if X_train.shape[1:] != X_test.shape[1:]:
         raise ValueError(
-            f"{test_source}: train and test images must have one shape. Got {arrays.X_train.shape[1:]} and "
-            f"{arrays.X_test.shape[1:]} instead. Check that both files belong to one data set."
+            f"{test_source}: train and test images must have one shape. Got {X_train.shape[1:]} and "
+            f"{X_test.shape[1:]} instead. Check that both files belong to one data set."
         )
     return arrays
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Arrays, check_arrays, every_fifth, scale_images
-from ._layout import Layout
+from skal.datasets._arrays import Arrays, check_arrays, every_fifth, scale_images
+from skal.datasets._layout import Layout
 
 __all__ = ["DEFAULT_SIZE", "caltech101_layouts"]
 

@@ -4,28 +4,42 @@ Python batches are pickled dicts with rows of 3,072 values, the red, the green a
 Binary batches are records of label bytes (CIFAR-10: one, CIFAR-100: coarse, then fine) and those 3,072 values.
 """
 
+import gzip
+import tarfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Arrays, check_arrays, scale_images, to_labels
-from ._layout import Layout
-from ._tar import read_members
-from ._unpickle import load_plain_pickle
+from skal.datasets._arrays import Arrays, check_arrays, check_split, scale_images, to_labels
+from skal.datasets._layout import Layout
+from skal.datasets._unpickle import load_plain_pickle
 
-__all__ = ["CIFAR10_VERSIONS", "CIFAR100_VERSIONS", "CifarVersion", "cifar_layouts"]
+__all__ = ["CIFAR10", "CIFAR100", "cifar_layouts"]
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR100 = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
+    maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+    plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
+    snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train
+    trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(_CIFAR100.split())
 
 _N_VALUES = 3 * 32 * 32
 
-# Rows of values (N, 3072) and labels (N,) of one batch, from its bytes and its name.
-_Parser = Callable[[bytes, str], tuple[NDArray[np.uint8], NDArray[np.int64]]]
+_Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # rows of values (N, 3072) and labels (N,)
+_Parser = Callable[[bytes, str], _Batch]  # from a file's bytes and its name
 
 
-def _parse_python(content: bytes, source: str, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _parse_python(label_key: str, content: bytes, source: str) -> _Batch:
     batch = load_plain_pickle(content, source)
     # The keys are bytes in the original files of Python 2, text in files saved again with Python 3.
     values = batch.get(b"data", batch.get("data"))
@@ -41,7 +55,7 @@ def _parse_python(content: bytes, source: str, label_key: str) -> tuple[NDArray[
     return values, to_labels(labels, source)
 
 
-def _parse_binary(content: bytes, source: str, n_label_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _parse_binary(n_label_bytes: int, content: bytes, source: str) -> _Batch:
     record = n_label_bytes + _N_VALUES
     if not content or len(content) % record:
         raise ValueError(
@@ -53,92 +67,62 @@ def _parse_binary(content: bytes, source: str, n_label_bytes: int) -> tuple[NDAr
 
 
 @dataclass(frozen=True)
-class CifarVersion:
-    """One of the four archives: what it is called, its folder and files, and how a file is read."""
+class _Version:
+    """One of the four archives: what it is called, its folder, its files (the last for testing), how one is read."""
 
     archive: str
     folder: str
-    train: tuple[str, ...]
-    test: str
+    files: tuple[str, ...]
     parse: _Parser
 
 
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-
-CIFAR10_VERSIONS = (
-    CifarVersion(
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        _BATCHES,
-        "test_batch",
-        partial(_parse_python, label_key="labels"),
+_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_SPLITS = ("train", "test")
+_BINARY_BATCHES, _BINARY_SPLITS = (tuple(f"{name}.bin" for name in names) for names in (_BATCHES, _SPLITS))
+_VERSIONS = {
+    "cifar10": (
+        _Version("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, partial(_parse_python, "labels")),
+        _Version("cifar-10-binary.tar.gz", "cifar-10-batches-bin", _BINARY_BATCHES, partial(_parse_binary, 1)),
     ),
-    CifarVersion(
-        "cifar-10-binary.tar.gz",
-        "cifar-10-batches-bin",
-        tuple(f"{batch}.bin" for batch in _BATCHES),
-        "test_batch.bin",
-        partial(_parse_binary, n_label_bytes=1),
+    "cifar100": (
+        _Version("cifar-100-python.tar.gz", "cifar-100-python", _SPLITS, partial(_parse_python, "fine_labels")),
+        _Version("cifar-100-binary.tar.gz", "cifar-100-binary", _BINARY_SPLITS, partial(_parse_binary, 2)),
     ),
-)
-
-CIFAR100_VERSIONS = (
-    CifarVersion(
-        "cifar-100-python.tar.gz",
-        "cifar-100-python",
-        ("train",),
-        "test",
-        partial(_parse_python, label_key="fine_labels"),
-    ),
-    CifarVersion(
-        "cifar-100-binary.tar.gz",
-        "cifar-100-binary",
-        ("train.bin",),
-        "test.bin",
-        partial(_parse_binary, n_label_bytes=2),
-    ),
-)
+}
 
 
-def cifar_layouts(name: str, versions: Sequence[CifarVersion], target_names: tuple[str, ...]) -> tuple[Layout, ...]:
+def cifar_layouts(name: str, target_names: tuple[str, ...]) -> tuple[Layout, ...]:
     """Folders first, which are quicker to read, then archives; in data_home or in a folder of the set's name."""
     folders, archives = [], []
     for parent in ("", f"{name}/"):
-        for version in versions:
+        for version in _VERSIONS[name]:
             read = partial(_read_folder, version=version, target_names=target_names)
-            files = tuple((file,) for file in (*version.train, version.test))
-            folders.append(Layout(parent + version.folder, files, read))
+            folders.append(Layout(parent + version.folder, tuple((file,) for file in version.files), read))
             read = partial(_read_archive, version=version, target_names=target_names)
             archives.append(Layout(parent, ((version.archive,),), read))
     return (*folders, *archives)
 
 
-def _read_folder(paths: Sequence[Path], version: CifarVersion, target_names: tuple[str, ...]) -> Arrays:
+def _read_folder(paths: Sequence[Path], version: _Version, target_names: tuple[str, ...]) -> Arrays:
     contents = {str(path): path.read_bytes() for path in paths}
     return _read(contents, str(paths[0].parent), version.parse, target_names)
 
 
-def _read_archive(paths: Sequence[Path], version: CifarVersion, target_names: tuple[str, ...]) -> Arrays:
+def _read_archive(paths: Sequence[Path], version: _Version, target_names: tuple[str, ...]) -> Arrays:
     (path,) = paths
-    members = [f"{version.folder}/{file}" for file in (*version.train, version.test)]
-    found = read_members(path, members)
+    members = [f"{version.folder}/{file}" for file in version.files]
+    found = _read_members(path, members)
     contents = {f"{path}, {member}": found.pop(member) for member in members}
     return _read(contents, str(path), version.parse, target_names)
 
 
 def _read(contents: dict[str, bytes], source: str, parse: _Parser, target_names: tuple[str, ...]) -> Arrays:
     """Join the batches, of which the last is the test split."""
-    batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
+    batches: list[_Batch] = []
     for name in list(contents):
         # Taken out of the dict, so that a batch's pickle is freed once it is read.
         values, labels = parse(contents.pop(name), name)
-        if len(values) != len(labels):
-            raise ValueError(f"{name}: {len(values)} images but {len(labels)} labels. Get the file again.")
-        if len(labels) and not 0 <= labels.min() <= labels.max() < len(target_names):
-            raise ValueError(
-                f"{name}: labels must lie in 0..{len(target_names) - 1}. Got values from {labels.min()} to "
-                f"{labels.max()} instead. Get the file again."
-            )
+        check_split(values, labels, len(target_names), name, "batch")
         batches.append((values, labels))
     X_train, y_train = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
     X_test, y_test = batches[-1]
@@ -149,3 +133,26 @@ def _read(contents: dict[str, bytes], source: str, parse: _Parser, target_names:
 
 def _to_images(values: NDArray[np.uint8]) -> NDArray[np.float32]:
     return scale_images(values.reshape(-1, 3, 32, 32), "CIFAR")
+
+
+def _read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the content of the named members, in one pass and without writing anything to disk."""
+    contents: dict[str, bytes] = {}
+    try:
+        with gzip.open(path) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    # "./folder/file" and "folder/file" are the same member.
+                    name = str(PurePosixPath(member.name))
+                    file = archive.extractfile(member) if name in names and member.isfile() else None
+                    if file is not None:
+                        contents[name] = file.read()
+            # Only at the end of the stream does gzip compare the checksum; tar stops before.
+            while stream.read(1 << 20):
+                pass
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: damaged or truncated archive ({error}). Get the file again.") from error
+    missing = [name for name in names if name not in contents]
+    if missing:
+        raise ValueError(f"{path}: the archive lacks {', '.join(missing)}. Get the file again.")
+    return contents

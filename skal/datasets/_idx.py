@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Arrays, check_arrays, scale_images, to_labels
-from ._layout import Layout
+from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels
+from skal.datasets._layout import Layout
 
-__all__ = ["FASHION_MNIST_START", "MNIST_START", "idx_layouts", "read_idx"]
+__all__ = ["FASHION_MNIST", "FASHION_MNIST_START", "MNIST_START", "idx_layouts", "read_idx"]
+
+FASHION_MNIST = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 # The two data sets use the same file names. Their first training labels tell which one a folder holds.
 MNIST_START = (5, 0, 4, 1, 9, 2, 1, 3, 1, 4)

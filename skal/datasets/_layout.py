@@ -5,15 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._arrays import Arrays
+from skal.datasets._arrays import Arrays
 
-__all__ = ["ENVIRONMENT", "DataSet", "Layout", "find_home", "missing_message"]
+__all__ = ["DataSet", "Layout", "find_home", "locate", "missing_message"]
 
-ENVIRONMENT = "SKAL_DATA_HOME"
-
-
-def _accept(paths: Sequence[Path]) -> None:
-    """The check of layouts whose file names leave no doubt."""
+_ENVIRONMENT = "SKAL_DATA_HOME"
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class Layout:
         For each file needed, the names it may have, the usual one first.
     read : callable
         From the paths of those files, in that order, to `Arrays`.
-    check : callable
+    check : callable, optional
         A look at the same paths that is quick and raises ValueError if they hold something else.
     resizes : bool
         Whether ``read`` takes the keyword ``image_size``.
@@ -37,19 +33,13 @@ class Layout:
     folder: str
     files: tuple[tuple[str, ...], ...]
     read: Callable[..., Arrays]
-    check: Callable[[Sequence[Path]], None] = _accept
+    check: Callable[[Sequence[Path]], None] | None = None
     resizes: bool = False
 
     def find(self, home: Path) -> list[Path | None]:
-        """Return the path of each file under ``home``, None for those that are not there."""
+        """The path of each file under ``home``, None for those that are not there."""
         folder = home / self.folder
         return [next((folder / name for name in names if (folder / name).exists()), None) for names in self.files]
-
-    def locate(self, home: Path) -> list[Path] | None:
-        """Return the paths of all files under ``home``, or None if any is not there."""
-        found = self.find(home)
-        paths = [path for path in found if path is not None]
-        return paths if len(paths) == len(found) else None
 
 
 @dataclass(frozen=True)
@@ -61,20 +51,31 @@ class DataSet:
     layouts: tuple[Layout, ...]
 
 
+def locate(layouts: Sequence[Layout], home: Path | None) -> tuple[Layout, list[Path]] | None:
+    """The first layout of which all files are there, with their paths; None if there is none."""
+    if home is None:
+        return None
+    for layout in layouts:
+        paths = [path for path in layout.find(home) if path is not None]
+        if len(paths) == len(layout.files):
+            return layout, paths
+    return None
+
+
 def find_home(data_home: str | os.PathLike[str] | None) -> Path | None:
     """Return the data folder from the argument, else from the environment, else None."""
-    chosen = data_home if data_home is not None else os.environ.get(ENVIRONMENT)
+    chosen = data_home if data_home is not None else os.environ.get(_ENVIRONMENT)
     # An environment variable that is set but empty counts as unset, as shells have it.
     return Path(chosen).expanduser() if chosen else None
 
 
 def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url: str | None) -> str:
     """Say which files were looked for and where, and how to mend it."""
-    remedy = f"pass data_home=FOLDER or set the environment variable {ENVIRONMENT} to the folder that holds them"
+    remedy = f"pass data_home=FOLDER or set the environment variable {_ENVIRONMENT} to the folder that holds them"
     get = f"Get the files from {url}, then {remedy}." if url else f"Put the file there, or {remedy}."
     lines = [f"The data set {name!r} was not found."]
     if home is None:
-        lines.append(f"No folder was searched: data_home is not given and {ENVIRONMENT} is not set.")
+        lines.append(f"No folder was searched: data_home is not given and {_ENVIRONMENT} is not set.")
     elif not home.is_dir():
         lines.append(f"The folder {home} does not exist.")
     lines.append("Any one of these would do:")

@@ -3,21 +3,21 @@
 import os
 import re
 from collections.abc import Sequence
-from numbers import Integral
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
-from . import _names
-from ._arrays import Arrays
-from ._caltech101 import DEFAULT_SIZE, caltech101_layouts
-from ._cifar import CIFAR10_VERSIONS, CIFAR100_VERSIONS, cifar_layouts
-from ._digits import DESCRIPTION, read_digits
-from ._idx import FASHION_MNIST_START, MNIST_START, idx_layouts
-from ._layout import DataSet, Layout, find_home, missing_message
-from ._npz import npz_layouts
-from ._svhn import svhn_layouts
+from skal.datasets._arrays import DIGITS, Arrays, every_fifth
+from skal.datasets._caltech101 import caltech101_layouts
+from skal.datasets._cifar import CIFAR10, CIFAR100, cifar_layouts
+from skal.datasets._idx import FASHION_MNIST, FASHION_MNIST_START, MNIST_START, idx_layouts
+from skal.datasets._layout import DataSet, Layout, find_home, locate, missing_message
+from skal.datasets._npz import npz_layouts
+from skal.datasets._svhn import svhn_layouts
+from skal.exceptions import InvalidParameterError
+from skal.validation import check_integer
 
 __all__ = ["available", "load"]
 
@@ -26,29 +26,28 @@ _KNOWN = {
     "mnist": DataSet(
         "MNIST, 28x28 handwritten digits",
         "http://yann.lecun.com/exdb/mnist/",
-        npz_layouts("mnist", _names.DIGITS)
-        + idx_layouts(("mnist", "MNIST/raw", ""), _names.DIGITS, other_start=FASHION_MNIST_START),
+        npz_layouts("mnist", DIGITS) + idx_layouts(("mnist", "MNIST/raw", ""), DIGITS, FASHION_MNIST_START),
     ),
     "fashion_mnist": DataSet(
         "Fashion-MNIST, 28x28 pictures of clothes",
         "https://github.com/zalandoresearch/fashion-mnist",
-        npz_layouts("fashion_mnist", _names.FASHION_MNIST)
-        + idx_layouts(("fashion_mnist", "FashionMNIST/raw", ""), _names.FASHION_MNIST, other_start=MNIST_START),
+        npz_layouts("fashion_mnist", FASHION_MNIST)
+        + idx_layouts(("fashion_mnist", "FashionMNIST/raw", ""), FASHION_MNIST, MNIST_START),
     ),
     "cifar10": DataSet(
         "CIFAR-10, 32x32 colour images of 10 classes",
         "https://www.cs.toronto.edu/~kriz/cifar.html",
-        npz_layouts("cifar10", _names.CIFAR10) + cifar_layouts("cifar10", CIFAR10_VERSIONS, _names.CIFAR10),
+        npz_layouts("cifar10", CIFAR10) + cifar_layouts("cifar10", CIFAR10),
     ),
     "cifar100": DataSet(
         "CIFAR-100, 32x32 colour images of 100 classes (the fine labels)",
         "https://www.cs.toronto.edu/~kriz/cifar.html",
-        npz_layouts("cifar100", _names.CIFAR100) + cifar_layouts("cifar100", CIFAR100_VERSIONS, _names.CIFAR100),
+        npz_layouts("cifar100", CIFAR100) + cifar_layouts("cifar100", CIFAR100),
     ),
     "svhn": DataSet(
         "SVHN, 32x32 crops of house numbers",
         "http://ufldl.stanford.edu/housenumbers/",
-        npz_layouts("svhn", _names.DIGITS) + svhn_layouts(),
+        npz_layouts("svhn", DIGITS) + svhn_layouts(),
     ),
     "caltech101": DataSet(
         "Caltech101, photographs of 101 classes",
@@ -57,6 +56,7 @@ _KNOWN = {
     ),
 }
 
+_DIGITS_DESCRIPTION = "8x8 handwritten digits of scikit-learn; the 2nd, 7th, 12th... image of each class is for testing"
 _NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -107,27 +107,24 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     ((1435, 1, 8, 8), (362, 1, 8, 8))
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(
-            f"The name parameter of load must be the name of a data set, without folders or spaces. Got {name!r} "
-            f"instead. Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
-        )
-    _check_image_size(image_size)
+        remedy = f"Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
+        expected = "the name of a data set, without folders or spaces"
+        raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
+    check_integer("load", "image_size", image_size, 1, optional=True)
     if name == "digits":
         _refuse_image_size(image_size, name)
-        return _bunch(name, read_digits(), DESCRIPTION)
+        return _bunch(name, _read_digits(), _DIGITS_DESCRIPTION)
     known = _KNOWN.get(name)
     layouts = known.layouts if known else npz_layouts(name)
     home = find_home(data_home)
-    located = _locate(layouts, home) if home is not None else None
+    located = locate(layouts, home)
     if located is None:
         message = missing_message(name, home, layouts, known.url if known else None)
         raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_KNOWN)}.")
     layout, paths = located
-    options = {}
-    if layout.resizes and image_size is not None:
-        options["image_size"] = int(image_size)
-    else:
+    if not layout.resizes:
         _refuse_image_size(image_size, name)
+    options = {} if image_size is None else {"image_size": int(image_size)}
     where = paths[0] if len(paths) == 1 else paths[0].parent
     description = f"{known.description if known else name}, read from {where}"
     return _bunch(name, layout.read(paths, **options), description)
@@ -164,43 +161,34 @@ def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
     return ["digits", *known, *others]
 
 
-def _locate(layouts: Sequence[Layout], home: Path) -> tuple[Layout, list[Path]] | None:
-    """Return the first layout of which all files are there, with their paths."""
-    for layout in layouts:
-        paths = layout.locate(home)
-        if paths is not None:
-            return layout, paths
-    return None
-
-
 def _would_load(layouts: Sequence[Layout], home: Path) -> bool:
-    located = _locate(layouts, home)
+    located = locate(layouts, home)
     if located is None:
         return False
     layout, paths = located
     try:
-        layout.check(paths)
+        if layout.check is not None:
+            layout.check(paths)
     except ValueError:
         return False
     return True
 
 
-def _check_image_size(value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(
-            f"The image_size parameter of load must be a positive integer. Got {value!r} instead. "
-            f"Pass for example image_size={DEFAULT_SIZE}."
-        )
+def _refuse_image_size(image_size: int | None, name: str) -> None:
+    if image_size is not None:
+        expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"
+        remedy = "Leave it out: these images have one size already."
+        raise InvalidParameterError.for_parameter("load", "image_size", expected, image_size, remedy)
 
 
-def _refuse_image_size(value: Any, name: str) -> None:
-    if value is not None:
-        raise ValueError(
-            f"The image_size parameter of load is for the image folders of 'caltech101' only. Got image_size={value!r} "
-            f"for {name!r} instead. Leave it out: these images have one size already."
-        )
+def _read_digits() -> Arrays:
+    """scikit-learn's 1,797 digits (N, 1, 8, 8), which need no files."""
+    bunch = load_digits()
+    # Pixels count the dark points of a 4x4 cell, so that the largest value is 16.
+    images = (bunch.images[:, np.newaxis] / 16).astype(np.float32)
+    labels = bunch.target.astype(np.int64)
+    test = every_fifth(labels)
+    return Arrays(images[~test], labels[~test], images[test], labels[test], DIGITS)
 
 
 def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:

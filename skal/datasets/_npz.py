@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Arrays, check_arrays, scale_images, to_labels, to_nchw
-from ._layout import Layout
+from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels, to_nchw
+from skal.datasets._layout import Layout
 
 __all__ = ["check_npz", "npz_layouts", "read_npz"]
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.io import loadmat
 
-from ._arrays import Arrays, check_arrays, scale_images, to_labels
-from ._layout import Layout
-from ._names import DIGITS
+from skal.datasets._arrays import DIGITS, Arrays, check_arrays, scale_images, to_labels
+from skal.datasets._layout import Layout
 
 __all__ = ["svhn_layouts"]
 

@@ -169,7 +169,10 @@ BAD_PICKLES = {
     "no data": (pickled(data=None), "must hold 'data' and 'labels'. Got .*labels.* instead"),
     "no labels": (pickled(labels=None), "must hold 'data' and 'labels'"),
     "labels too few": (pickled(labels=[1, 2]), "3 images but 2 labels"),
-    "label out of range": (pickled(labels=[1, 2, 10]), r"labels must lie in 0\.\.9\. Got values from 1 to 10"),
+    "label out of range": (
+        pickled(labels=[1, 2, 10]),
+        r"labels of the batch must lie in 0\.\.9\. Got values from 1 to 10",
+    ),
     "labels that are no integers": (pickled(labels=[b"a", b"b", b"c"]), "labels must be integers"),
     "rows of another length": (pickled(data=np.zeros((3, 3071), np.uint8)), r"\(N, 3072\)\. Got uint8 \(3, 3071\)"),
     "floats": (pickled(data=np.zeros((3, 3072))), r"Got float64"),
@@ -201,7 +204,7 @@ def test_binary_label_out_of_range(tmp_path):
     files = binary_files("cifar10")
     files["cifar-10-batches-bin/data_batch_1.bin"] = b"\x0a" + bytes(3072)
     write_folder(tmp_path, files)
-    with pytest.raises(ValueError, match=r"data_batch_1\.bin: labels must lie in 0\.\.9"):
+    with pytest.raises(ValueError, match=r"data_batch_1\.bin: the labels of the batch must lie in 0\.\.9"):
         load("cifar10", tmp_path)
 
 

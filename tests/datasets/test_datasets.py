@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
 from skal.datasets import available, load
+from skal.exceptions import SkalError
 
 
 def save_npz(path, seed=0):
@@ -76,7 +77,7 @@ class TestDataHome:
     @pytest.mark.parametrize("name", ["../toy", "a/b", "", "two words", ".hidden", "toy\n", 3, None])
     def test_a_name_is_not_a_path(self, tmp_path, name):
         save_npz(tmp_path / "toy.npz")
-        with pytest.raises(ValueError, match=r"name parameter of load.*without folders.*Got .* instead"):
+        with pytest.raises(ValueError, match=r"'name' parameter of load.*without folders.*Got .* instead"):
             load(name, tmp_path / "inner")
 
 
@@ -156,12 +157,12 @@ class TestAvailable:
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "64", True])
 def test_image_size_must_be_a_positive_integer(tmp_path, value):
-    with pytest.raises(ValueError, match="image_size parameter of load must be a positive integer"):
+    with pytest.raises(SkalError, match="'image_size' parameter of load must be an integer >= 1"):
         load("caltech101", tmp_path, image_size=value)
 
 
 @pytest.mark.parametrize("name", ["digits", "toy", "caltech101"])
 def test_image_size_is_refused_where_it_does_nothing(tmp_path, name):
     save_npz(tmp_path / f"{name}.npz")
-    with pytest.raises(ValueError, match="image_size parameter of load is for the image folders of 'caltech101'"):
+    with pytest.raises(ValueError, match=r"'image_size' parameter of load .*the image folders of 'caltech101' only"):
         load(name, tmp_path, image_size=32)
