@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,16 @@ def split(data: Bunch, n_labelled: int, n_pool: int, seed: int) -> tuple[np.ndar
 # --- the approximation ratio ------------------------------------------------------------------------------------------
 
 
-def ratio_table(name: str, out: Path | None, *, n_labelled: int = 500, n_pool: int = 1000, n_draws: int = 200) -> str:
+def ratio_table(
+    name: str,
+    out: Path | None,
+    *,
+    n_labelled: int = 500,
+    n_pool: int = 1000,
+    n_draws: int = 200,
+    query_sizes: Sequence[int] = RATIO_SIZES,
+    checkpoints: Sequence[int] = CHECKPOINTS,
+) -> str:
     """Quartiles of ``R(Q|S)`` over random query sets with pseudo-labels, at checkpoints of training on S."""
     data = data_set(name)
     X, y, first = split(data, n_labelled, n_pool, seed=0)
@@ -54,23 +64,29 @@ def ratio_table(name: str, out: Path | None, *, n_labelled: int = 500, n_pool: i
     rng = np.random.default_rng(1)
     results: dict[int, dict[int, np.ndarray]] = {}
     rows: list[list[object]] = []
-    for epoch in range(max(CHECKPOINTS) + 1):
-        if epoch in CHECKPOINTS:
+    for epoch in range(max(checkpoints) + 1):
+        if epoch in checkpoints:
             accuracy = _accuracy(module, S, y[first])
-            results[epoch] = _ratios(module, S, y[first], pool, rng, n_draws)
-            cells = [_quartiles(results[epoch][size]) for size in RATIO_SIZES]
-            rows.append([epoch, f"{accuracy:.3f}", *cells, f"{results[epoch][RATIO_SIZES[-1]].mean():.3f}"])
+            results[epoch] = _ratios(module, S, y[first], pool, rng, n_draws, query_sizes)
+            cells = [_quartiles(results[epoch][size]) for size in query_sizes]
+            rows.append([epoch, f"{accuracy:.3f}", *cells, f"{results[epoch][query_sizes[-1]].mean():.3f}"])
         _train_epoch(module, optimizer, nn.CrossEntropyLoss(), S, y[first], rng)
     sizes = f"{data.name}, tutorial CNN, Adam 1e-3, |S| = {len(S)}, a pool of {len(pool)}, {n_draws} draws of Q"
     if out is not None:
         _plot_ratios(results, sizes, out / f"approximation_ratio_{data.name}.png")
-    header = ["epoch", "train accuracy", *(f"R, \\|Q\\| = {size}" for size in RATIO_SIZES)]
-    header.append(f"mean, \\|Q\\| = {RATIO_SIZES[-1]}")
+    header = ["epoch", "train accuracy", *(f"R, \\|Q\\| = {size}" for size in query_sizes)]
+    header.append(f"mean, \\|Q\\| = {query_sizes[-1]}")
     return f"{sizes}; median [quartiles]:\n\n{markdown(header, rows)}"
 
 
 def _ratios(
-    module: nn.Module, S: np.ndarray, y: np.ndarray, pool: np.ndarray, rng: np.random.Generator, n_draws: int
+    module: nn.Module,
+    S: np.ndarray,
+    y: np.ndarray,
+    pool: np.ndarray,
+    rng: np.random.Generator,
+    n_draws: int,
+    query_sizes: Sequence[int],
 ) -> dict[int, np.ndarray]:
     """All pairwise inner products of the pool's gradients once; every draw is then a matter of indices."""
     direction = loss_gradient(module, S, y)
@@ -79,7 +95,7 @@ def _ratios(
     gram = (gradients @ gradients.T).numpy()
     dots = gradient_scores(module, pool, None, direction)[1]
     result = {}
-    for size in RATIO_SIZES:
+    for size in query_sizes:
         draws = [rng.choice(len(pool), size, replace=False) for _ in range(n_draws)]
         separate = np.array([gram[Q, Q].sum() + 2 * dots[Q].sum() for Q in draws])
         joint = np.array([gram[np.ix_(Q, Q)].sum() + 2 * dots[Q].sum() for Q in draws])
@@ -115,7 +131,7 @@ def _plot_ratios(results: dict[int, dict[int, np.ndarray]], title: str, path: Pa
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     epochs = list(results)
-    for size in RATIO_SIZES:
+    for size in results[epochs[0]]:
         low, middle, high = (np.array([np.percentile(results[e][size], q) for e in epochs]) for q in (25, 50, 75))
         line = axes.plot(epochs, middle, "o-", label=f"|Q| = {size}")[0]
         axes.fill_between(epochs, low, high, color=line.get_color(), alpha=0.2, linewidth=0)

@@ -34,10 +34,10 @@ def learner_of(module: nn.Module, X: np.ndarray, y: np.ndarray) -> SimpleNamespa
     return SimpleNamespace(estimator=net, X_training=X, y_training=y)
 
 
-def speed_table(repeats: int = 3) -> str:
+def speed_table(repeats: int = 3, timed: Sequence[tuple[str, type[nn.Module], int, int]] = TIMED) -> str:
     """``DynamicAL.scores``, labelled set included, over a plain forward pass (batches of 64) over the same pool."""
     rows: list[list[object]] = []
-    for name, build, n_pool, n_labelled in TIMED:
+    for name, build, n_pool, n_labelled in timed:
         torch.manual_seed(0)
         module = build().eval()
         rng = np.random.default_rng(0)

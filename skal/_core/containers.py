@@ -142,7 +142,7 @@ def concat_rows(first: Any, second: Any) -> Any:
     return np.concatenate([np.asarray(first), np.asarray(second)])
 
 
-def all_finite(X: Any) -> bool:
+def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
     """Whether all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
     if isinstance(X, Mapping):
         return all(all_finite(value) for value in X.values())
@@ -163,7 +163,7 @@ def all_finite(X: Any) -> bool:
         return True
     if X.ndim == 0:
         return bool(np.isfinite(X))
-    step = rows_within(_CHECK_BYTES, X[:1].nbytes)
+    step = rows_within(block_bytes, X[:1].nbytes)
     parts = (X[start : start + step] for start in range(0, len(X), step))
     with np.errstate(over="ignore", invalid="ignore"):
         return all(bool(np.isfinite(part.sum())) or bool(np.isfinite(part).all()) for part in parts)

@@ -182,12 +182,11 @@ def test_nonfinite_values_are_found(make, bad):
         check_finite(X, "X_pool", rows=range(10, 20))
 
 
-def test_nonfinite_values_are_found_behind_the_first_chunk(monkeypatch):
-    monkeypatch.setattr("skal._core.containers._CHECK_BYTES", 16)
-    assert all_finite(ROWS)
+def test_nonfinite_values_are_found_behind_the_first_chunk():
+    assert all_finite(ROWS, block_bytes=16)
     spoilt = ROWS.copy()
     spoilt[5, 0] = np.nan
-    assert not all_finite(spoilt)
+    assert not all_finite(spoilt, block_bytes=16)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ def without_data(monkeypatch, tmp_path):
     monkeypatch.setenv("SKAL_DATA_HOME", str(tmp_path))
 
 
-def test_speed(monkeypatch):
-    monkeypatch.setattr(dynamic_al, "TIMED", (("tutorial CNN", CNN, 64, 8),))
-    header, _, line = dynamic_al.speed_table(repeats=1).splitlines()
+def test_speed():
+    header, _, line = dynamic_al.speed_table(repeats=1, timed=[("tutorial CNN", CNN, 64, 8)]).splitlines()
     assert header.endswith("| ratio |")
     assert line.startswith("| tutorial CNN |")
     assert line.count("|") == header.count("|")
@@ -34,10 +33,9 @@ def test_the_objective_of_one_sample_is_its_score():
     )
 
 
-def test_ratio(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(_dynamics_study, "RATIO_SIZES", (1, 5))
-    monkeypatch.setattr(_dynamics_study, "CHECKPOINTS", (0, 2))
-    table = _dynamics_study.ratio_table("mnist", tmp_path, n_labelled=20, n_pool=30, n_draws=4)
+def test_ratio(tmp_path, capsys):
+    settings = {"query_sizes": (1, 5), "checkpoints": (0, 2), "n_labelled": 20, "n_pool": 30, "n_draws": 4}
+    table = _dynamics_study.ratio_table("mnist", tmp_path, **settings)
     assert "using digits" in capsys.readouterr().out
     assert "1.000 [1.000, 1.000]" in table  # one sample has no others to interact with
     assert (tmp_path / "approximation_ratio_digits.png").exists()
