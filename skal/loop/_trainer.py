@@ -129,15 +129,14 @@ class Trainer:
 
     def _count_outputs(self, state: LoopState) -> int | None:
         """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
-        trial = self._unfitted_copy()
+        trial = self._unfitted_copy() if self._n_outputs is None else None
         net = final_network(trial)
-        if self._n_outputs is not None or net is None:
+        if net is None:
             return self._n_outputs
         # sizes that are only known in training, too few samples for a transformer, …: the training will tell
         with suppress(Exception), seeded(seed_for(state.seed, 0, "fit")), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the training will give them
-            if trial is not net:
-                fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
+            fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
             net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
             self._n_outputs = self._outputs_of(trial)
         return self._n_outputs

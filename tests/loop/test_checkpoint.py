@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 from sklearn.base import clone
 from sklearn.decomposition import PCA
@@ -19,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback
+from torch.utils.data import TensorDataset
 
 from skal import ActiveLearningClassifier
 from skal.callbacks import FreshOptimizer
@@ -265,6 +267,37 @@ def test_other_data_are_refused(make_loop, flat_data, tmp_path):
     labels[loop.queried_[3]] = (labels[loop.queried_[3]] + 1) % 3
     with pytest.raises(CheckpointError, match="same labels"):
         make_loop(checkpoint=tmp_path).fit(X, labels)
+
+
+def test_sparse_data(flat_data, tmp_path, same_run):
+    X, y = flat_data
+    loop = ActiveLearningClassifier(LogisticRegression(), n_initial=9, n_rounds=1, checkpoint=tmp_path, random_state=0)
+    first = clone(loop).fit(sp.csr_matrix(X), y)
+    same_run(first, clone(loop).fit(sp.csr_matrix(X), y))
+    with pytest.raises(CheckpointError, match="same data"):
+        loop.fit(sp.csr_matrix(X + 1), y)
+
+
+def test_a_dataset_is_known_by_its_length(make_loop, flat_data, tmp_path, same_run):
+    X, y = flat_data
+    data = TensorDataset(torch.from_numpy(X))
+    first = make_loop(checkpoint=tmp_path).fit(data, y)
+    same_run(first, make_loop(checkpoint=tmp_path).fit(data, y))
+    with pytest.raises(CheckpointError, match=r"same data.*length"):
+        make_loop(checkpoint=tmp_path).fit(TensorDataset(torch.from_numpy(X[:50])), y[:50])
+
+
+def test_another_format_is_refused(tmp_path):
+    CheckpointFolder(tmp_path).save({"x": 1})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
+    with pytest.raises(CheckpointError, match=r"must be of format 1\. Got 2 instead"):
+        CheckpointFolder(tmp_path).load()
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"numbers, strings and tensors alone\. Got a set"):
+        CheckpointFolder(tmp_path).save({"x": {1, 2}})
 
 
 def test_files_of_others_are_left_alone(tmp_path):

@@ -266,6 +266,11 @@ def test_stratified_start_has_every_class(make_loop, flat_data):
         make_loop(initial="stratified").fit(X, oracle=lambda indices, samples: y[indices])
 
 
+def test_a_stratified_start_without_labels(make_loop, flat_data):
+    with pytest.raises(NoLabelledDataError, match="stratified start must hold labels"):
+        make_loop(initial="stratified").fit(flat_data[0], [None] * 60)
+
+
 # stopping
 
 
@@ -382,6 +387,11 @@ def test_a_wrong_answer_is_named_and_the_state_kept(strategy, make_loop, flat_da
 )
 def test_any_strategy(strategy, make_loop, flat_data):
     assert len(make_loop(strategy).fit(*flat_data).queried_) == 21
+
+
+def test_metrics_that_are_no_numbers_are_left_out(make_loop, flat_data):
+    loop = make_loop(lambda learner, X_pool, n_instances: (np.arange(n_instances), [object()] * n_instances))
+    assert [row["metrics"] for row in loop.fit(*flat_data).history_] == [None] * 4
 
 
 class Pairs(Dataset):

@@ -183,18 +183,29 @@ def test_classes_beyond_the_outputs_are_refused_with_the_first_label(make_loop, 
     assert session.ask().tolist() == asked.tolist()
 
 
+class TakeSizesFromData(Callback):
+    def on_train_begin(self, net, X=None, y=None, **_):
+        net.set_params(module__n_features=X.shape[1])
+
+
+def sized_in_training(n_classes, **params):
+    net = NeuralNetClassifier(MLP, module__n_features=1, module__n_classes=n_classes, train_split=None, verbose=0)
+    net.set_params(criterion=torch.nn.CrossEntropyLoss, callbacks=[TakeSizesFromData()], max_epochs=1)
+    return ActiveLearningClassifier(net, n_initial=9, query_size=4, n_rounds=1, random_state=0, **params)
+
+
 def test_a_network_whose_sizes_come_with_the_training(flat_data):
     """It cannot be tried before, and is not refused for that."""
     X, y = flat_data
+    assert sized_in_training(3).fit(X, y).predict(X).shape == (60,)
 
-    class Sizes(Callback):
-        def on_train_begin(self, net, X=None, y=None, **_):
-            net.set_params(module__n_features=X.shape[1])
 
-    net = NeuralNetClassifier(MLP, module__n_features=1, module__n_classes=3, callbacks=[Sizes()], train_split=None)
-    net.set_params(criterion=torch.nn.CrossEntropyLoss, verbose=0, max_epochs=1)
-    loop = ActiveLearningClassifier(net, n_initial=9, query_size=4, n_rounds=1, random_state=0)
-    assert loop.fit(X, y).predict(X).shape == (60,)
+def test_too_few_outputs_that_only_the_training_shows(flat_data):
+    X, y = flat_data
+    with pytest.raises(InvalidParameterError, match=r"each of the 3 classes\. Got fewer outputs"):
+        sized_in_training(2).fit(X, y)
+    with pytest.raises(InvalidParameterError, match=r"each of the 3 classes\. Got 2 outputs"):
+        sized_in_training(2, classes=[0, 1, 2]).fit(X, np.minimum(y, 1))
 
 
 @pytest.mark.parametrize("labels", [None, 3, "abc", np.array(1), iter([1, 2])])
