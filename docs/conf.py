@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import skal.learners
 import skal.loop
 import skal.strategies
 
@@ -38,7 +39,10 @@ autosummary_filename_map = {
 }
 # what skal exports again is documented on the page of the module that it comes from alone
 homes = {
-    name: module.__name__ for module in (skal.strategies, skal.loop) for name in module.__all__ if name in skal.__all__
+    name: module.__name__
+    for module in (skal.strategies, skal.learners, skal.loop)
+    for name in module.__all__
+    if name in skal.__all__
 }
 autosummary_context = {"homes": homes}
 autodoc_typehints = "none"  # numpydoc's Parameters have them already
