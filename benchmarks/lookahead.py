@@ -23,7 +23,9 @@ from torch import nn
 
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
 from skal import LinearizedLearner
-from skal._lookahead.retraining import Retrainer
+from skal._lookahead.comparators import Retrainer
+from skal._lookahead.query import Settings, make_source
+from skal._lookahead.sources import FeatureSource
 from skal.datasets import load
 from skal.nets import SquaredLoss
 from skal.reuse import feature_reuse
@@ -102,7 +104,7 @@ def naive_table(data: str, quick: bool) -> str:
     with feature_reuse(None):
         seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
         context = strategy.prepare(learner, X_pool)
-        evaluation = strategy._evaluation_rows(N, np.random.default_rng(0))
+        evaluation = Settings.of(strategy).evaluation_rows(N, np.random.default_rng(0))
         retrainer = Retrainer(context, evaluation)
         start = time.perf_counter()
         for candidate in range(3):
@@ -147,14 +149,14 @@ def evaluation_table(data: str, quick: bool) -> str:
     learner, X_pool = problem(data, n, N)
     strategy = NTKLookahead()
     context = strategy.prepare(learner, X_pool)
-    source = strategy._source(context, np.random.default_rng(0), N)
+    source = make_source(context, Settings.of(strategy), np.random.default_rng(0), N)
+    assert isinstance(source, FeatureSource)
     features = source.reader.features(context.pool)
-    source.reader.features = lambda samples: features  # one pass for all evaluation sets
+    source.reader.features = lambda samples: features  # type: ignore[method-assign] # one pass for all evaluation sets
 
     def scores(evaluation: np.ndarray, criterion: str) -> np.ndarray:
-        # not sorted, so that the source does not take them for the first rows of the pool
-        lookahead = source.lookahead(context.pool, np.arange(N), evaluation[::-1].copy(), N)
-        return lookahead.scores(criterion, "network").numpy()
+        posterior = source.posterior(context.pool, np.arange(N), evaluation, N)
+        return posterior.scores(criterion, "network").numpy()
 
     rows: list[list[object]] = []
     for criterion in ("mlmoc", "emoc"):

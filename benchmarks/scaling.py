@@ -27,6 +27,8 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown
+from skal._lookahead.query import Settings, make_source
+from skal._lookahead.sources import FeatureSource
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, ResNet18, SquaredLoss
 from skal.reuse import feature_reuse
@@ -259,7 +261,9 @@ def _million_task(name: str, n: int, folder: str, full: int) -> dict[str, float]
 
 def _feature_bytes(strategy: NTKLookahead, X: np.ndarray) -> int:
     context = strategy.prepare(_learner_for(strategy), X)
-    return strategy._source(context, np.random.default_rng(0), 1250).reader.bytes_per_sample
+    source = make_source(context, Settings.of(strategy), np.random.default_rng(0), 1250)
+    assert isinstance(source, FeatureSource)
+    return source.reader.bytes_per_sample
 
 
 def constants_table(args: argparse.Namespace) -> tuple[str, bool]:

@@ -13,7 +13,6 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal._lookahead.features import FeatureReader
 from skal.context import Network, Samples, TangentEngine
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
@@ -136,13 +135,15 @@ def test_another_reading_of_the_outputs_is_another_result():
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(1))
     X = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
 
-    def logits(criterion):
+    def scores(criterion):
         net = NeuralNetClassifier(module, criterion=criterion, verbose=0).initialize()
-        engine = TangentEngine(Network(net), Samples(X))
-        return FeatureReader(engine, Samples(X[:5]), "pntk", 16, 1e-3, 0, 10**6).features(Samples(X[5:])).logits
+        learner = learner_of(net, X[:5], np.arange(5) % 3)
+        return NTKLookahead(reference="linearized", random_state=0).scores(learner, X[5:])
 
-    assert logits(nn.NLLLoss).max() <= 0  # logarithms of probabilities
-    assert logits(SquaredLoss).min() >= 0
+    with feature_reuse(None):
+        expected = scores(SquaredLoss)
+    assert not np.array_equal(scores(nn.NLLLoss), expected)
+    assert np.array_equal(scores(SquaredLoss), expected)
 
 
 def test_the_boundary_between_pool_and_labelled_samples_is_a_part_of_the_key(image_learner, images):

@@ -1,18 +1,20 @@
-"""Exact copies among samples, found by what the network is given of each."""
+"""Exact copies among samples, and samples that come again, found by what the network is given of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-__all__ = ["distinct_rows", "fingerprints"]
+__all__ = ["distinct_rows", "fingerprints", "row_keys"]
 
 
 def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
@@ -39,3 +41,23 @@ def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set
             seen.add(fingerprint)
             rows.append(row)
     return np.array(rows, dtype=np.int64)
+
+
+def row_keys(network: Network, samples: Samples, batch_size: int) -> list[Hashable]:
+    """What each sample is recognised by in a later query: its content, or where it stands in a Dataset."""
+    if isinstance(samples.X, Dataset):
+        return [_origin(samples.X, int(row)) for row in samples.row_numbers(0, len(samples))]
+    return list(fingerprints(network, samples, batch_size))
+
+
+def _origin(dataset: Any, row: int) -> tuple[int, int]:
+    """The Dataset that a row of a Subset or ConcatDataset is taken from, and its place there."""
+    while True:
+        if isinstance(dataset, Subset):
+            dataset, row = dataset.dataset, int(dataset.indices[row])
+        elif isinstance(dataset, ConcatDataset):
+            number = int(np.searchsorted(dataset.cumulative_sizes, row, side="right"))
+            row -= dataset.cumulative_sizes[number - 1] if number else 0
+            dataset = dataset.datasets[number]
+        else:
+            return id(dataset), row

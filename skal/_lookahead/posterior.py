@@ -1,10 +1,11 @@
 """Linearised retraining: what the outputs would be if one more sample were labelled, without retraining.
 
-Index letters: n labelled samples, N candidates, e evaluation samples (some of the candidates), c classes.
+Index letters: n labelled samples, N candidates, e evaluation samples (some of the candidates), c classes, B rows of the
+kernel for each sample: 1, or c for a matrix kernel. Matrices of all blocks, (NB, MB), have a sample's rows together.
 
 With the kernel K of the labelled samples, ``α_x = (K + ρI)⁻¹ k_x`` and the residuals R of the labelled samples, the
 linearised network gives ``F(x) = f(x) + α_xᵀ R``, and ``S(x, x') = Θ(x, x') − k_xᵀ α_x'`` is the covariance that the
-labels leave. One more label moves the outputs by ``S(x, x') r / u`` with ``u = S(x', x') + ρ`` and r the residual of
+labels leave. One more label moves the outputs by ``S(x, x') u⁻¹ r`` with ``u = S(x', x') + ρI`` and r the residual of
 the linearised network at x'. With squared loss a residual is ``e_y − f``; with cross-entropy it is ``e_y − σ(f)``.
 """
 
@@ -13,45 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from skal._lookahead.criteria import Probabilities, emoc_terms, expected_entropy_terms, mlmoc_terms
+from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
 
-__all__ = [
-    "Covariance",
-    "Lookahead",
-    "MatrixCovariance",
-    "Outputs",
-    "Reading",
-    "RidgeSolver",
-    "copies_of_labelled",
-    "lookahead_from_kernels",
-]
+__all__ = ["KernelBlocks", "Outputs", "Posterior", "RidgeSolver", "copies_of_labelled"]
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
-_MADE = 2**21
-# entries, times classes where there are such, that are worked on at once: what fits into the cache is quick
-_BLOCK = 2**16
+MADE = 2**21
+# entries, times labels, that are worked on at once: what fits into the cache is quick
+WORKED_ON = 2**16
 # differences of so many units of rounding, relative to the kernel's diagonal, are none
-_ROUNDING = 64
+ROUNDING = 64
+
+Block = Callable[[Tensor, Tensor], Tensor]  # (r,) rows, (m,) columns -> (rB, mB) float64
 
 
 class RidgeSolver:
-    """``(K + ρI)⁻¹`` with ``ρ = ridge · mean diag K``.
+    """``(K + ρI)⁻¹`` for an (n, n) float64 kernel, with ``ρ = ridge · mean diag K`` as the attribute ``rho``.
 
-    Parameters
-    ----------
-    K : (n, n) float64 tensor
-    ridge : float
-        0 where K alone is to be inverted; what of it is singular then gets as little as makes it regular.
-
-    Attributes
-    ----------
-    rho : float
+    Without a ridge, what of K is singular gets as little as makes it regular.
     """
 
     def __init__(self, K: Tensor, ridge: float) -> None:
@@ -61,201 +48,70 @@ class RidgeSolver:
                 "The kernel of the labelled samples must be finite. Got NaN or infinity instead. Training has probably "
                 "diverged: lower the learning rate or scale the inputs, and fit again."
             )
-        self.rho = ridge * scale
+        self.rho = jitter = ridge * scale
         eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
-        jitter = self.rho
-        self.L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
+        self._L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
         while bool(failed):
             jitter = max(10 * jitter, torch.finfo(K.dtype).eps * len(K) * scale, torch.finfo(K.dtype).tiny)
-            self.L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
+            self._L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
 
     def __call__(self, B: Tensor) -> Tensor:
         """(n, m) -> (n, m)."""
-        return torch.cholesky_solve(B, self.L)
+        return torch.cholesky_solve(B, self._L)
 
 
 class Outputs(NamedTuple):
-    """What the network says about the candidates.
+    """What the network says about N samples, in float64."""
 
-    Attributes
-    ----------
-    network : (N, c) float64 tensor
-        f, the outputs before any softmax.
-    link : (N, c) float64 tensor
-        What the labels are compared with: f itself with squared loss, σ(f) with cross-entropy.
-    proba : (N, c) float64 tensor
-        Probabilities of the hypothetical labels.
-    labels : (N,) tensor
-        The most likely ones, ``argmax f``.
-    """
+    f: Tensor  # (N, c), before any softmax
+    link: Tensor  # (N, c), what labels are compared with: f with squared loss, σ(f) with cross-entropy
+    proba: Tensor  # (N, c), of the hypothetical labels
+    to_proba: Probabilities | None = None  # of other outputs, (..., c) -> (..., c); None is the softmax
 
-    network: Tensor
-    link: Tensor
-    proba: Tensor
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """(N,) most likely labels."""
+        return self.f.argmax(1)
 
-    def take(self, rows: Tensor) -> Outputs:
-        """Those of some candidates."""
-        return Outputs(*(part[rows] for part in self))
+    def residual(self, j: int, label: int) -> Tensor:
+        """(c,) what a label of sample j leaves to be learnt."""
+        residual = -self.link[j]
+        residual[label] += 1
+        return residual
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a network's outputs mean.
+@dataclass(eq=False)
+class Posterior:
+    """The linearised network at the candidates, and what one more label would do to it."""
 
-    Attributes
-    ----------
-    squared_loss : bool
-        Whether the labels are compared with the outputs themselves; otherwise with the probabilities.
-    to_proba : callable or None
-        Probabilities of outputs, (..., c) -> (..., c); None is the softmax.
-    """
+    block: Block  # S among the candidates
+    own: Tensor  # (N, B, B), S(x, x)
+    prior: Tensor  # (N,), mean diagonal of Θ(x, x)
+    outputs: Outputs  # of the candidates
+    linearized: Tensor  # (N, c), F at the candidates
+    rho: float
+    evaluation: Tensor  # (e,), the candidates over which the change is summed, standing for all
+    copies: Tensor  # (N,) bool, which candidates are copies of labelled samples
+    epsilon: float  # relative precision of the kernel: a variance below it is rounding
+    distance: Callable[[int], Tensor] | None = (
+        None  # (N,), squared, to a candidate: zero for its copies; from S if None
+    )
+    S: Tensor | None = None  # (NB, eB), with the evaluation set; None if it is made whenever it is needed
+    n_total: int | None = None  # how many samples the evaluation set stands for; None is all free candidates
+    made: int = MADE
 
-    squared_loss: bool
-    to_proba: Callable[[Tensor], Tensor] | None = None
-
-    def read(self, logits: Tensor) -> Outputs:
-        """Outputs (n, c) of the network as everything that the look-ahead needs of them."""
-        f = logits.double()
-        proba = torch.softmax(f, dim=-1) if self.to_proba is None else self.to_proba(f)
-        return Outputs(f, f if self.squared_loss else proba, proba, f.argmax(1))
-
-
-class Covariance(Protocol):
-    """What the labels leave of the kernel among the candidates.
-
-    Attributes
-    ----------
-    variance : (N,) float64 tensor
-        ``S(x, x)``.
-    prior : (N,) float64 tensor
-        ``Θ(x, x)``.
-    """
-
-    variance: Tensor
-    prior: Tensor
-
-    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """(r, e) part of S, in float64."""
-
-    def column(self, j: int) -> Tensor:
-        """(N,) column of S, in float64."""
-
-    def distance(self, j: int) -> Tensor:
-        """(N,) squared distance to candidate j, zero for its copies, in float64."""
-
-
-class MatrixCovariance:
-    """S as a matrix, (N, N) or for some columns alone.
-
-    Parameters
-    ----------
-    S : (N, m) float64 tensor
-    variance, prior : (N,) float64 tensors
-    columns : (m,) tensor or None
-        Which candidates the columns are; None is all of them.
-    make_column : callable or None
-        What to ask for other columns, where they may be wanted.
-    """
-
-    def __init__(
-        self,
-        S: Tensor,
-        variance: Tensor,
-        prior: Tensor,
-        columns: Tensor | None = None,
-        make_column: Callable[[int], Tensor] | None = None,
-    ) -> None:
-        self.S, self.variance, self.prior, self._make_column = S, variance, prior, make_column
-        self._place = torch.arange(len(S), device=S.device)
-        if columns is not None:
-            self._place = torch.full_like(self._place, S.shape[1])  # out of range: there is no such column
-            self._place[columns] = torch.arange(S.shape[1], device=S.device)
-
-    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """(r, e) part of S."""
-        return self.S[rows[:, None], self._place[columns]]
-
-    def column(self, j: int) -> Tensor:
-        """(N,) column of S."""
-        place = int(self._place[j])
-        if place == self.S.shape[1] and self._make_column is not None:
-            return self._make_column(j)
-        return self.S[:, place]
-
-    def distance(self, j: int) -> Tensor:
-        """(N,) squared distance to candidate j in what the labels leave."""
-        return self.variance + self.variance[j] - 2 * self.column(j)
-
-
-class Lookahead:
-    """The linearised network at the candidates, and what one more label would do to it.
-
-    Parameters
-    ----------
-    covariance : Covariance
-    outputs : Outputs
-    linearized : (N, c) float64 tensor
-        F, the outputs of the linearised network at the candidates.
-    rho : float
-    evaluation : (e,) tensor
-        The candidates over which the change is summed, standing for all.
-    copies : (N,) bool tensor
-        Which candidates are copies of labelled samples.
-    epsilon : float
-        Relative precision of the kernel: a variance below it is rounding.
-    n_total : int or None
-        How many samples the evaluation set stands for; None is all candidates.
-    keep : bool
-        Whether S between candidates and evaluation set is kept as a matrix, for more than one round of scores.
-    memory : int or None
-        Bytes for a part of S that is made at once; None is 16 MB.
-    """
-
-    def __init__(
-        self,
-        covariance: Covariance,
-        outputs: Outputs,
-        linearized: Tensor,
-        rho: float,
-        evaluation: Tensor,
-        copies: Tensor,
-        *,
-        epsilon: float = torch.finfo(torch.float64).eps,
-        n_total: int | None = None,
-        keep: bool = False,
-        memory: int | None = None,
-    ) -> None:
-        self._made = _MADE if memory is None else min(_MADE, memory // 8)
-        self.covariance, self.outputs, self.rho, self.evaluation = covariance, outputs, rho, evaluation
-        self.linearized = linearized.clone()
-        self.variance = covariance.variance.clone()
-        self._epsilon = epsilon
-        self._rounding = _ROUNDING * epsilon * covariance.prior
-        self._copies = copies.clone()
-        self._shift = outputs.network - outputs.link
-        self._n_total = n_total
-        self.free = torch.ones(len(linearized), dtype=torch.bool, device=linearized.device)
+    def __post_init__(self) -> None:
+        self.own, self.linearized, self.copies = self.own.clone(), self.linearized.clone(), self.copies.clone()
+        self.N, self.B = self.own.shape[:2]
+        self.free = torch.ones_like(self.copies)  # which candidates can still be labelled
+        self._everyone = torch.arange(self.N, device=self.own.device)
+        self._rounding, self._first_variance = ROUNDING * self.epsilon * self.prior, self.variance
         self._downdates: list[Tensor] = []  # w with S = S_0 − Σ w wᵀ
-        everything = torch.arange(len(linearized), device=linearized.device)
-        self._S = covariance.block(everything, evaluation) if keep else None
 
-    def as_own_network(self) -> Lookahead:
-        """The same with the linearised network in the place of the network: for a Gaussian process, which has none."""
-        f = self.linearized
-        outputs = Outputs(f, f, torch.softmax(f, dim=1), f.argmax(1))
-        keep, epsilon = self._S is not None, self._epsilon
-        return Lookahead(
-            self.covariance,
-            outputs,
-            f,
-            self.rho,
-            self.evaluation,
-            self._copies,
-            epsilon=epsilon,
-            n_total=self._n_total,
-            keep=keep,
-        )
+    @property
+    def variance(self) -> Tensor:
+        """(N,) mean diagonal of ``S(x, x)``."""
+        return mean_diagonal(self.own)
 
     @property
     def known(self) -> Tensor:
@@ -263,14 +119,7 @@ class Lookahead:
 
         The second matters without a ridge, where u vanishes for whatever the labelled samples determine.
         """
-        return self._copies | (self.variance + self.rho <= self._rounding)
-
-    def column(self, j: int) -> Tensor:
-        """(N,) covariance of candidate j with all."""
-        column = self.covariance.column(j).clone()
-        for w in self._downdates:
-            column -= w[j] * w
-        return column
+        return self.copies | (self.variance + self.rho <= self._rounding)
 
     def condition(self, j: int, label: int) -> None:
         """Take candidate j as labelled: it is no candidate and no evaluation sample any more.
@@ -278,27 +127,38 @@ class Lookahead:
         One pass over the matrix, if it is kept; the outputs and variances follow from one column.
         """
         self.free[j] = False
-        self._copies |= self.covariance.distance(j) <= self._rounding
-        u = self.variance[j] + self.rho
-        if bool(u <= self._rounding[j]):  # a second label for the same sample, and no ridge to weigh the two with
-            return
-        column = self.column(j)
-        residual = self._shift[j] - self.linearized[j]
-        residual[label] += 1
-        w = column / u.sqrt()
-        self.linearized += torch.outer(column, residual / u)
-        self.variance -= w.square()
-        if self._S is not None:
-            self._S.addr_(w, w[self.evaluation], alpha=-1)
+        here = self._everyone[j : j + 1]
+        column = self.block(self._everyone, here)  # (NB, B)
+        distance = self._distance(j, column) if self.distance is None else self.distance(j)
+        self.copies |= distance <= self._rounding
+        if bool(self.variance[j] + self.rho <= self._rounding[j]):
+            return  # a second label for the same sample, and no ridge to weigh the two with
+        for w in self._downdates:
+            column = column - w @ w[places(here, self.B)].T
+        column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
+        residual = self.outputs.residual(j, label) + self.outputs.f[j] - self.linearized[j]
+        # with the factor of u a block of the downdate is w_x w_x'ᵀ
+        L = torch.linalg.cholesky(self._u(here)[0])
+        w = torch.linalg.solve_triangular(L, column.T, upper=False).T
+        z = torch.linalg.solve_triangular(L, residual.reshape(self.B, -1), upper=False)
+        self.linearized += (w @ z).reshape(self.linearized.shape)
+        if self.S is not None:
+            self.S.addmm_(w, w[places(self.evaluation, self.B)].T, alpha=-1)
         self._downdates.append(w)
+        w = w.reshape(self.N, self.B, self.B)
+        self.own -= w @ w.transpose(1, 2)
 
-    def scores(
-        self,
-        criterion: str,
-        reference: str,
-        rows: Tensor | None = None,
-        to_proba: Probabilities | None = None,
-    ) -> Tensor:
+    def _distance(self, j: int, column: Tensor) -> Tensor:
+        covariance = mean_diagonal(column.reshape(self.N, self.B, self.B))
+        return self._first_variance + self._first_variance[j] - 2 * covariance
+
+    def _u(self, rows: Tensor) -> Tensor:
+        """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
+        own = self.own[rows]
+        floor = self.rho + torch.finfo(own.dtype).eps * mean_diagonal(own)
+        return own + floor[:, None, None] * torch.eye(self.B, dtype=own.dtype, device=own.device)
+
+    def scores(self, criterion: str, reference: str, rows: Tensor | None = None) -> Tensor:
         """(r,) scores of the free candidates, or of the given ones; one pass over the matrix.
 
         Samples that are known change nothing: they score 0, and for ``eer`` no more than any other.
@@ -306,130 +166,131 @@ class Lookahead:
         """
         rows = self.free.nonzero()[:, 0] if rows is None else rows
         evaluation = self.evaluation[self.free[self.evaluation]]
-        n_total = int(self.free.sum()) if self._n_total is None else self._n_total
+        n_total = int(self.free.sum()) if self.n_total is None else self.n_total
         inside = torch.isin(rows, evaluation)
         scale = (n_total - 1) / (len(evaluation) - inside.double()).clamp_min(1)
-        known = self.known[rows]
-        u = (self.variance[rows] + self.rho).clamp_min(torch.finfo(torch.float64).tiny)
+        known, u = self.known[rows], self._u(rows)
+        u[known] = torch.eye(self.B, dtype=u.dtype, device=u.device)  # regular; it moves nothing
+        width = max(1, len(evaluation)) * self.B
+        step = max(1, WORKED_ON // (width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1])))
         totals = []
-        width = max(1, len(evaluation))
-        for made in torch.arange(len(rows), device=rows.device).split(max(1, self._made // width)):
+        for made in torch.arange(len(rows), device=rows.device).split(max(1, self.made // (width * self.B))):
             S = self._covariances(rows[made], evaluation)
-            S.div_(u[made, None]).masked_fill_(known[made, None], 0)
-            step = max(1, _BLOCK // (width * (1 if criterion == "mlmoc" else self.linearized.shape[1])))
-            for here, s in zip(made.split(step), S.split(step), strict=True):
-                part = rows[here]
-                total = self._terms(criterion, reference, part, s, evaluation, to_proba).sum(1)
-                own = (self.variance[part] / u[here]).masked_fill_(known[here], 0)
-                self_term = self._terms(criterion, reference, part, own[:, None], None, to_proba)[:, 0]
-                totals.append((total - self_term * inside[here]) * scale[here] + self_term)
+            for here, part in zip(made.split(step), S.split(step * self.B), strict=True):
+                some, own = rows[here], self.own[rows[here]].flatten(0, 1)
+                A, A_own = (self._moves(x, u[here], known[here]) for x in (part, own))
+                total = self._terms(criterion, reference, some, A, evaluation).sum(1)
+                own_term = self._terms(criterion, reference, some, A_own, some[:, None])[:, 0]
+                totals.append((total - own_term * inside[here]) * scale[here] + own_term)
         return settle_known(torch.cat(totals), known, criterion)
 
     def _covariances(self, rows: Tensor, evaluation: Tensor) -> Tensor:
-        if self._S is not None:
-            S = self._S[rows]
-            return S[:, self.free[self.evaluation]] if len(evaluation) < len(self.evaluation) else S
-        S = self.covariance.block(rows, evaluation)
+        """(rB, mB) covariance with the evaluation samples that are left."""
+        here = places(rows, self.B)
+        if self.S is not None:
+            left = self.free[self.evaluation].nonzero()[:, 0]
+            return self.S[here] if len(left) == len(self.evaluation) else self.S[here][:, places(left, self.B)]
+        S = self.block(rows, evaluation)
         for w in self._downdates:
-            S.addr_(w[rows], w[evaluation], alpha=-1)
+            S.addmm_(w[here], w[places(evaluation, self.B)].T, alpha=-1)
         return S
 
-    def _terms(
-        self,
-        criterion: str,
-        reference: str,
-        rows: Tensor,
-        s: Tensor,
-        evaluation: Tensor | None,
-        to_proba: Probabilities | None,
-    ) -> Tensor:
-        """(r, e) terms; without an evaluation set those of the candidates themselves, (r, 1)."""
-        points = rows[:, None] if evaluation is None else evaluation
-        G = self.linearized[rows] - self._shift[rows]
-        if criterion == "eer":
-            return expected_entropy_terms(s, self.linearized[points], G, self.outputs.proba[rows], to_proba)
-        moved = None if reference == "linearized" else self.linearized[points] - self.outputs.network[points]
-        if criterion == "mlmoc":
-            return mlmoc_terms(s, moved, G, self.outputs.labels[rows])
-        return emoc_terms(s, moved, G, self.outputs.proba[rows])
+    def _moves(self, S: Tensor, u: Tensor, known: Tensor) -> Tensor:
+        """(rB, mB) covariances -> (r, m) or (r, B, m, B): how far a residual moves the outputs, ``u⁻¹ S``."""
+        S = S.unflatten(0, (len(u), self.B))
+        A = (S / u if self.B == 1 else torch.linalg.solve(u, S)).masked_fill_(known[:, None, None], 0)
+        return A[:, 0] if self.B == 1 else A.unflatten(2, (A.shape[2] // self.B, self.B))
+
+    def _terms(self, criterion: str, reference: str, rows: Tensor, A: Tensor, points: Tensor) -> Tensor:
+        """(r, m) terms of the criterion; points are (m,) samples for all candidates, or (r, 1), one for each."""
+        f, link, proba, to_proba = self.outputs
+        F, G = self.linearized[points], self.linearized[rows] - (f[rows] - link[rows])
+        moved = None if reference == "linearized" else F - f[points]
+        p = one_hot(f[rows].argmax(1), f.shape[1]).to(f) if criterion == "mlmoc" else proba[rows]
+        return criterion_terms(criterion, A, F, moved, G, p, to_proba)
+
+
+@dataclass(eq=False)
+class KernelBlocks:
+    """A kernel between labelled samples and candidates, to which labels can be added."""
+
+    K_LL: Tensor  # (nB, nB)
+    K_LC: Tensor  # (nB, NB)
+    K_CE: Tensor  # (NB, eB)
+    own: Tensor  # (N, B, B), of every candidate with itself
+    residuals: Tensor  # (n, c), of the labelled samples: target minus link
+    outputs: Outputs  # of the candidates
+    evaluation: Tensor  # (e,)
+    ridge: float
+    epsilon: float
+    among: Block | None = None  # among the candidates, if they may be labelled
+
+    def append(self, j: int, label: int) -> None:
+        """Candidate j has got this label; it stays a candidate until somebody takes it away."""
+        assert self.among is not None
+        N, B = self.own.shape[:2]
+        everyone, here = torch.arange(N, device=self.own.device), slice(j * B, (j + 1) * B)
+        column = self.among(everyone, everyone[j : j + 1])  # (NB, B)
+        column[here] = self.own[j]  # exact where the others are estimated
+        side = self.K_LC[:, here]
+        self.K_LL = torch.cat([torch.cat([self.K_LL, side], dim=1), torch.cat([side.T, column[here]], dim=1)])
+        self.K_LC = torch.cat([self.K_LC, column.T])
+        self.residuals = torch.cat([self.residuals, self.outputs.residual(j, label)[None]])
+
+    def posterior(self, n_total: int | None = None) -> Posterior:
+        """What one more label would do now; conditioning it changes nothing here.
+
+        It is made anew after each label: the ridge is relative to the labelled samples' kernel, so that another label
+        changes it. That takes one product of a (candidates × labels) and a (labels × evaluation) matrix.
+        """
+        N, B = self.own.shape[:2]
+        K_LC, among, f = self.K_LC, self.among, self.outputs.f
+        solver = RidgeSolver(self.K_LL, self.ridge)
+        alpha = solver(K_LC)
+
+        def block(rows: Tensor, columns: Tensor) -> Tensor:
+            assert among is not None
+            return among(rows, columns) - K_LC[:, places(rows, B)].T @ alpha[:, places(columns, B)]
+
+        k, a = (x.reshape(-1, N, B).transpose(0, 1) for x in (K_LC, alpha))  # (N, nB, B)
+        own = self.own - k.transpose(1, 2) @ a
+        prior, own_L = mean_diagonal(self.own), self.K_LL.diagonal().reshape(-1, B).mean(1)
+        traces = K_LC.reshape(-1, B, N, B).diagonal(dim1=1, dim2=3).mean(2)  # (n, N)
+        return Posterior(
+            block,
+            own.clamp_min_(0) if B == 1 else own,
+            prior,
+            self.outputs,
+            f + (alpha.T @ self.residuals.reshape(len(alpha), -1)).reshape(f.shape),
+            solver.rho,
+            self.evaluation,
+            copies_of_labelled(traces, own_L, prior, self.epsilon),
+            self.epsilon,
+            S=torch.addmm(self.K_CE, K_LC.T, alpha[:, places(self.evaluation, B)], alpha=-1),
+            n_total=n_total,
+        )
 
 
 def copies_of_labelled(K_LC: Tensor, own: Tensor, prior: Tensor, epsilon: float) -> Tensor:
-    """Which candidates are at no distance from some labelled sample, as far as rounding lets one tell.
+    """(N,) which candidates are at no distance from some labelled sample, as far as rounding lets one tell.
 
-    Parameters
-    ----------
-    K_LC : (n, N) tensor
-    own, prior : (n,) and (N,) tensors
-        The kernel's diagonal at the labelled samples and at the candidates.
-    epsilon : float
-        Relative precision of the kernel.
-
-    Returns
-    -------
-    (N,) bool tensor
+    From the kernel between them (n, N) and its diagonals (n,) and (N,), which have the relative precision epsilon.
     """
     distance = own[:, None] + prior - 2 * K_LC
-    return (distance <= _ROUNDING * epsilon * torch.maximum(own[:, None], prior)).any(0)
+    return (distance <= ROUNDING * epsilon * torch.maximum(own[:, None], prior)).any(0)
 
 
-def settle_known(scores: Tensor, known: Tensor, criterion: str) -> Tensor:
-    """Give samples that are known the score of no change, 0; for ``eer`` at most that of the worst of the others."""
-    if not bool(known.any()):
-        return scores
-    if criterion != "eer":
-        return scores.masked_fill(known, 0)
-    others = scores[~known]
-    worst = others.min() if len(others) else scores.min()
-    return torch.where(known, scores.clamp_max(worst), scores)
+def diagonal_blocks(K: Tensor, B: int) -> Tensor:
+    """(NB, NB) -> (N, B, B)."""
+    N = len(K) // B
+    return K.reshape(N, B, N, B).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
 
 
-def lookahead_from_kernels(
-    K_LL: Tensor,
-    K_LC: Tensor,
-    K_CC: Tensor,
-    prior: Tensor,
-    residuals: Tensor,
-    outputs: Outputs,
-    evaluation: Tensor,
-    ridge: float,
-    *,
-    epsilon: float = torch.finfo(torch.float64).eps,
-    n_total: int | None = None,
-    keep: bool = False,
-    column: Callable[[int], Tensor] | None = None,
-) -> Lookahead:
-    """A look-ahead from the blocks of any scalar kernel.
+def mean_diagonal(blocks: Tensor) -> Tensor:
+    """(N, B, B) -> (N,)."""
+    return blocks.diagonal(dim1=1, dim2=2).mean(1)
 
-    Parameters
-    ----------
-    K_LL : (n, n), K_LC : (n, N) float64 tensors
-    K_CC : (N, N) or (N, e) float64 tensor
-        Among all candidates, or with the evaluation samples alone; overwritten.
-    prior : (N,) float64 tensor
-        Its diagonal, for all candidates.
-    residuals : (n, c) float64 tensor
-        Of the labelled samples, target minus link.
-    outputs, evaluation, epsilon, n_total, keep
-        See :class:`Lookahead`.
-    ridge : float
-        See :class:`RidgeSolver`.
-    column : callable or None
-        (N,) kernel between all candidates and one that is not in the evaluation set, if that may be labelled next.
-    """
-    solver = RidgeSolver(K_LL, ridge)
-    alpha = solver(K_LC)
-    columns = None if K_CC.shape[1] == len(K_CC) else evaluation
-    S = K_CC.addmm_(K_LC.T, alpha if columns is None else alpha[:, columns], alpha=-1)
-    variance = (prior - (K_LC * alpha).sum(0)).clamp_min_(0)
 
-    def make_column(j: int) -> Tensor:
-        assert column is not None
-        return column(j) - K_LC.T @ alpha[:, j]
-
-    covariance = MatrixCovariance(S, variance, prior, columns, None if column is None else make_column)
-    linearized = outputs.network + alpha.T @ residuals
-    copies = copies_of_labelled(K_LC, K_LL.diagonal(), prior, epsilon)
-    return Lookahead(
-        covariance, outputs, linearized, solver.rho, evaluation, copies, epsilon=epsilon, n_total=n_total, keep=keep
-    )
+def places(samples: Tensor, B: int) -> Tensor:
+    """(m,) positions of samples -> (mB,) those of their rows in a matrix of all blocks."""
+    return samples if B == 1 else (samples[:, None] * B + torch.arange(B, device=samples.device)).flatten()

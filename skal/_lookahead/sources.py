@@ -1,137 +1,159 @@
-"""Where a look-ahead comes from: exact kernels, or features that one pass leaves.
+"""Where a posterior comes from: exact blocks of a kernel, or features that one pass leaves.
 
-A source has read the labelled samples; it makes look-aheads for sets of candidates, in groups that fit into memory.
+A source has read the labelled samples; it makes posteriors for sets of candidates, in groups that fit into memory.
+Both kinds have the same four methods. Index letters as in :mod:`skal._lookahead.posterior`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from skal._core.memory import rows_within
+from skal._core.network import Network
+from skal._core.outputs import check_distributions, is_squared_loss, needs_softmax
 from skal._core.samples import Samples
-from skal._lookahead.features import FeatureReader, Features, PlanChangedError, joined_features
-from skal._lookahead.posterior import Lookahead, Outputs, Reading, RidgeSolver, lookahead_from_kernels
-from skal._lookahead.sequence import Sequence
+from skal._core.sharding import filled
+from skal._lookahead.features import FeatureReader, Features, PlanChangedError, squared_distances
+from skal._lookahead.posterior import (
+    MADE,
+    Block,
+    KernelBlocks,
+    Outputs,
+    Posterior,
+    RidgeSolver,
+    diagonal_blocks,
+    places,
+)
+from skal.context import QueryContext
+from skal.reuse import reused
+from skal.tangent._engine import TangentEngine
+from skal.tangent._gradients import one_hot
+from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
-__all__ = ["FeatureSource", "KernelSource", "Source", "pool_scores"]
+__all__ = ["FeatureSource", "KernelSource", "Source", "exact_kernel", "read_outputs", "trained_with_squared_loss"]
 
-Kernel = Callable[[Samples, "Samples | None"], Tensor]
 _DOUBLE = 8  # bytes
+_LOGIT_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss)
+Answer = TypeVar("Answer")
+# between two sets of samples, (nB, mB); of every sample with itself, (n, B, B)
+Kernel = tuple[Callable[[Samples, "Samples | None"], Tensor], Callable[[Samples], Tensor]]
 
 
-class Source(Protocol):
-    """Makes look-aheads."""
+def trained_with_squared_loss(network: Network) -> bool:
+    """Whether labels are compared with the network's outputs themselves."""
+    return is_squared_loss(network.criterion) or isinstance(network.criterion, nn.MSELoss)
 
-    def room(self, n_evaluation: int) -> int:
-        """Number of candidates, evaluation samples included, that fit into memory for one round of scores."""
 
-    def lookahead(
-        self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None, *, keep: bool = False
-    ) -> Any:
-        """A look-ahead for some rows of the pool; the evaluation set as positions among them.
+def read_outputs(network: Network, logits: Tensor) -> Outputs:
+    """(n, c) logits of a network as everything that the look-ahead needs of them."""
+    f, by_softmax = logits.double(), isinstance(network.criterion, _LOGIT_LOSSES) or needs_softmax(network.net)
+    to_proba = None if by_softmax else partial(_checked_proba, network)
+    proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
+    return Outputs(f, f if trained_with_squared_loss(network) else proba, proba, to_proba)
 
-        With ``keep`` it is for many rounds, with candidates that become labelled in between.
-        """
 
-    def sequence(self, pool: Samples, evaluation: np.ndarray) -> Sequence:
-        """For labels that come one after the other; the pool is read once, and the change summed over some rows."""
+def _checked_proba(network: Network, outputs: Tensor) -> Tensor:
+    """(..., c) probabilities by the net's own nonlinearity, refused if they are none."""
+    proba = network.to_proba(outputs.reshape(-1, outputs.shape[-1]))
+    check_distributions(proba.cpu().numpy())
+    return proba.reshape(outputs.shape)
 
-    def linearized(self, samples: Samples) -> Tensor:
-        """(n, c) outputs of the linearised network at any samples."""
+
+def exact_kernel(engine: TangentEngine, kind: str) -> Kernel:
+    """The network's own kernel, as a :class:`KernelSource` wants it."""
+
+    def kernel(X: Samples, Z: Samples | None) -> Tensor:
+        return kernel_matrix(engine, X, Z, kind)
+
+    def own(samples: Samples) -> Tensor:
+        if kind != "entk":
+            return kernel_diagonal(engine, samples, kind)[:, None, None]
+        return torch.cat([diagonal_blocks(kernel(part, None), engine.n_classes) for part in _parts(samples, 64)])
+
+    return kernel, own
+
+
+def _parts(samples: Samples, size: int) -> list[Samples]:
+    return [samples.take(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
+
+
+def _residuals(context: QueryContext, outputs: Outputs) -> Tensor:
+    """(n, c) what the labels of the labelled samples leave to be learnt."""
+    labels = context.class_labels
+    return one_hot(labels, len(labels), context.n_classes, context.logit_network).double() - outputs.link
 
 
 class KernelSource:
-    """Exact blocks of a scalar kernel.
+    """Exact blocks of a scalar or matrix kernel.
 
     Parameters
     ----------
-    kernel : callable, (Samples, Samples or None) -> float64 tensor
-    diagonal : callable, Samples -> (n,) float64 tensor
-    outputs : callable, Samples -> Outputs
-    labelled : Samples
-    targets : (n, c) float64 tensor
-        One-hot labels.
-    ridge, epsilon : float
+    context : QueryContext
+    kernel : pair of callables
+        See :func:`exact_kernel`.
+    ridge : float
+    epsilon : float
+        Relative precision of the kernel.
     memory : int
         Bytes for blocks of the kernel.
-    zero_mean : bool
-        Whether the kernel explains the outputs alone, as a Gaussian process does, not their difference to a network.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        diagonal: Callable[[Samples], Tensor],
-        outputs: Callable[[Samples], Outputs],
-        labelled: Samples,
-        targets: Tensor,
-        *,
-        ridge: float,
-        epsilon: float,
-        memory: int,
-        zero_mean: bool = False,
-    ) -> None:
-        self.kernel, self.diagonal, self.outputs, self.labelled = kernel, diagonal, outputs, labelled
-        self.ridge, self.epsilon, self.memory, self.zero_mean = ridge, epsilon, memory, zero_mean
-        self.K_LL = kernel(labelled, None)
-        self.residuals = targets if zero_mean else targets - outputs(labelled).link
+    def __init__(self, context: QueryContext, kernel: Kernel, *, ridge: float, epsilon: float, memory: int) -> None:
+        self.context, self.ridge, self.epsilon, self.memory = context, ridge, epsilon, memory
+        self.kernel, self.own = kernel
+        self.K_LL = self.kernel(context.labelled, None)
+        self.B = len(self.K_LL) // len(context.labelled)
+        self.residuals = _residuals(context, self.outputs(context.labelled))
+
+    def outputs(self, samples: Samples) -> Outputs:
+        """Of the network, at any samples."""
+        network = self.context.logit_network
+        return read_outputs(network, network.all_logits(samples, self.context.batch_size))
 
     def room(self, n_evaluation: int) -> int:
-        """Three arrays at a time: with the evaluation samples twice, with the labelled ones once."""
-        return self.memory // (_DOUBLE * (2 * n_evaluation + 3 * len(self.labelled)))
+        """How many candidates fit into memory: three arrays, twice with evaluation and once with labelled samples."""
+        entries = self.B**2 * (2 * n_evaluation + 3 * len(self.context.labelled))
+        return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 
-    def lookahead(
-        self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None, *, keep: bool = False
-    ) -> Lookahead:
-        """See :class:`Source`."""
+    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
+        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
         samples = pool.take(rows)
-        everything = keep or len(evaluation) == len(rows)
-        K_CC = self.kernel(samples, None if everything else samples.take(evaluation))
-        prior = K_CC.diagonal().clone() if everything else self.diagonal(samples)
-        positions = torch.as_tensor(evaluation, device=K_CC.device)
-        outputs = self.outputs(samples)
-        lookahead = lookahead_from_kernels(
-            self.K_LL,
-            self.kernel(self.labelled, samples),
-            K_CC,
-            prior,
-            self.residuals,
-            outputs._replace(network=torch.zeros_like(outputs.network)) if self.zero_mean else outputs,
-            positions,
-            self.ridge,
-            epsilon=self.epsilon,
-            n_total=n_total,
-            keep=keep,
-        )
-        return lookahead.as_own_network() if self.zero_mean else lookahead
+        if n_total is None or len(evaluation) == len(rows):
+            return self.blocks(samples, evaluation).posterior(n_total)
+        K_CE = self.kernel(samples, samples.take(evaluation))
+        return self._blocks(samples, evaluation, K_CE, self.own(samples)).posterior(n_total)
+
+    def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
+        """For true labels of the pool's samples, which come one after the other, while the pool is read once."""
+        K, B = self.kernel(pool, None), self.B
+        everything = np.array_equal(evaluation, np.arange(len(pool)))
+        K_CE = K if everything else K[:, places(torch.as_tensor(evaluation, device=K.device), B)]
+
+        def among(rows: Tensor, columns: Tensor) -> Tensor:
+            return K[places(rows, B)[:, None], places(columns, B)]
+
+        return self._blocks(pool, evaluation, K_CE, diagonal_blocks(K, B), among)
+
+    def _blocks(
+        self, samples: Samples, evaluation: np.ndarray, K_CE: Tensor, own: Tensor, among: Block | None = None
+    ) -> KernelBlocks:
+        K_LC, positions = self.kernel(self.context.labelled, samples), torch.as_tensor(evaluation, device=K_CE.device)
+        outputs, ridge, epsilon = self.outputs(samples), self.ridge, self.epsilon
+        return KernelBlocks(self.K_LL, K_LC, K_CE, own, self.residuals, outputs, positions, ridge, epsilon, among)
 
     def linearized(self, samples: Samples) -> Tensor:
-        """See :class:`Source`."""
-        coefficients = RidgeSolver(self.K_LL, self.ridge)(self.residuals)
-        step = max(1, self.memory // (_DOUBLE * 2 * len(self.labelled)))
-        parts = [samples.take(np.arange(i, min(i + step, len(samples)))) for i in range(0, len(samples), step)]
-        moved = torch.cat([self.kernel(self.labelled, part).T @ coefficients for part in parts])
-        return moved if self.zero_mean else moved + self.outputs(samples).network
-
-    def sequence(self, pool: Samples, evaluation: np.ndarray) -> Sequence:
-        """See :class:`Source`."""
-        K_CC = self.kernel(pool, None)
-        return _sequence(
-            self.K_LL,
-            self.kernel(self.labelled, pool),
-            K_CC[:, evaluation] if len(evaluation) < len(pool) else K_CC,
-            lambda j: K_CC[:, j],
-            K_CC.diagonal().clone(),
-            self.residuals,
-            self.outputs(pool),
-            torch.as_tensor(evaluation, device=K_CC.device),
-            self.ridge,
-            self.epsilon,
-        )
+        """(n, c) outputs of the linearised network at any samples."""
+        coefficients = RidgeSolver(self.K_LL, self.ridge)(self.residuals.reshape(len(self.K_LL), -1))
+        parts = _parts(samples, rows_within(self.memory, 2 * _DOUBLE * self.B * len(self.K_LL)))
+        moved = torch.cat([self.kernel(self.context.labelled, part).T @ coefficients for part in parts])
+        f = self.outputs(samples).f
+        return f + moved.reshape(f.shape)
 
 
 class FeatureSource:
@@ -139,159 +161,92 @@ class FeatureSource:
 
     Parameters
     ----------
+    context : QueryContext
     make_reader : callable, () -> FeatureReader
-    reading : Reading
-    targets : (n, c) float64 tensor
-        One-hot labels.
-    epsilon : float
+        Reads the labelled samples.
     memory : int
         Bytes for the features that are kept at a time.
     """
 
-    def __init__(
-        self,
-        make_reader: Callable[[], FeatureReader],
-        reading: Reading,
-        targets: Tensor,
-        *,
-        epsilon: float,
-        memory: int,
-    ) -> None:
-        self.make_reader, self.reading, self.epsilon, self.memory = make_reader, reading, epsilon, memory
-        self._last: tuple[np.ndarray, Features] | None = None
+    def __init__(self, context: QueryContext, make_reader: Callable[[], FeatureReader], memory: int) -> None:
+        self.context, self.make_reader, self.memory = context, make_reader, memory
+        self._shared: Features | None = None  # of the evaluation set, where a pool comes in groups
         try:
             self.reader = make_reader()
         except PlanChangedError:
             self.reader = make_reader()
-        self.residuals = targets - reading.read(self.reader.logits).link
+        self.residuals = _residuals(context, self._outputs(self.reader.logits))
 
-    def _read(self, what: Callable[[FeatureReader], Any]) -> Any:
-        """Ask the reader; if gradients take another form halfway, the labelled samples are read again in that form."""
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """The answer; if gradients take another form halfway, the labelled samples are read again in that form."""
         try:
-            return what(self.reader)
+            return question()
         except PlanChangedError:
-            self.reader, self._last = self.make_reader(), None
-            return what(self.reader)
+            self.reader, self._shared = self.make_reader(), None
+            return question()
+
+    def _outputs(self, logits: Tensor) -> Outputs:
+        return read_outputs(self.context.logit_network, logits)
+
+    def _features(self, samples: Samples) -> Features:
+        """Kept for other strategies of the query where half of the room suffices: the other half holds the copy."""
+        context, reader = self.context, self.reader
+        what, compute = ("look-ahead features", *reader.form), partial(reader.features, samples)
+        labelled, limit = (context.labelled,), reader.engine.memory // 2
+        if samples is context.pool:
+            return context.remember(what, compute, also=labelled, limit=limit)
+        return reused(reader.engine.network, samples, what, compute, also=labelled, limit=limit)
+
+    def _group(self, pool: Samples, rows: np.ndarray, n_shared: int) -> Features:
+        """Features of one of several groups that begin with the evaluation set, which is read once."""
+        if self._shared is None:
+            self._shared = self._features(pool.take(rows[:n_shared]))
+        return filled(iter([self._shared, self._features(pool.take(rows[n_shared:]))]), len(rows))
 
     def room(self, n_evaluation: int) -> int:
-        """As many as their features allow."""
-        return self.memory // self.reader.bytes_per_sample
+        """How many candidates fit into memory: as many as their features allow."""
+        return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
-    def lookahead(
-        self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None, *, keep: bool = False
-    ) -> Lookahead:
-        """See :class:`Source`; the evaluation samples' features are read once."""
-        features = self._features(pool, rows, evaluation)
-        outputs = self.reading.read(features.logits)
-        return Lookahead(
-            self.reader.covariance(features),
+    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
+        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        e, everything = len(evaluation), len(rows) == len(pool)
+        features = self._asked(lambda: self._features(pool) if everything else self._group(pool, rows, e))
+        outputs, covariance = self._outputs(features.logits), partial(self.reader.covariance, features)
+        everyone = torch.arange(len(rows), device=features.psi.device)
+        positions = torch.as_tensor(evaluation, device=features.psi.device)
+        keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
+        return Posterior(
+            covariance,
+            features.variance[:, None, None],
+            features.prior,
             outputs,
-            outputs.network + features.alpha @ self.residuals,
-            self.reader.rho,
-            torch.as_tensor(evaluation, device=features.alpha.device),
+            outputs.f + features.alpha @ self.residuals,
+            self.reader.solver.rho,
+            positions,
             features.copies,
-            epsilon=self.epsilon,
+            self.reader.epsilon,
+            distance=partial(squared_distances, features),
+            S=covariance(everyone, positions) if keep else None,
             n_total=n_total,
-            keep=keep and 8 * len(rows) * len(evaluation) <= self.memory,
-            memory=self.memory // 4,  # there are up to four of that size
+            made=min(MADE, self.memory // (4 * _DOUBLE)),  # there are up to four of that size
         )
+
+    def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
+        """For true labels, one after the other; exact with the labelled samples, and estimated among candidates."""
+        features = self._asked(lambda: self._features(pool))
+        reader, alpha = self.reader, features.alpha
+        K_CL, positions = reader.kernel_rows(features), torch.as_tensor(evaluation, device=alpha.device)
+
+        def among(rows: Tensor, columns: Tensor) -> Tensor:
+            return reader.covariance(features, rows, columns).addmm_(K_CL[rows], alpha[columns].T)
+
+        K_CE, own = among(torch.arange(len(pool), device=alpha.device), positions), features.prior[:, None, None]
+        outputs, ridge, epsilon = self._outputs(features.logits), reader.ridge, reader.epsilon
+        return KernelBlocks(reader.K_LL, K_CL.T, K_CE, own, self.residuals, outputs, positions, ridge, epsilon, among)
 
     def linearized(self, samples: Samples) -> Tensor:
-        """See :class:`Source`."""
-        return self._read(lambda reader: reader.linearized(samples, self.residuals))
-
-    def sequence(self, pool: Samples, evaluation: np.ndarray) -> Sequence:
-        """See :class:`Source`; the kernel is exact with the labelled samples, and estimated among candidates."""
-        features = self._read(lambda reader: reader.features(pool))
-        covariance = self.reader.covariance(features)
-        alpha, K_CL = features.alpha, self.reader.kernel_rows(features)
-        positions = torch.as_tensor(evaluation, device=alpha.device)
-        everything = torch.arange(len(pool), device=alpha.device)
-
-        def column(j: int) -> Tensor:
-            return covariance.column(j).addmv_(K_CL, alpha[j])
-
-        return _sequence(
-            self.reader.K_LL,
-            K_CL.T,
-            covariance.block(everything, positions).addmm_(K_CL, alpha[positions].T),
-            column,
-            features.prior,
-            self.residuals,
-            self.reading.read(features.logits),
-            positions,
-            self.reader.ridge,
-            self.epsilon,
-        )
-
-    def _features(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray) -> Features:
-        e = len(evaluation)
-        if not np.array_equal(evaluation, np.arange(e)):  # everything fits
-            return self._read(lambda reader: reader.features(pool.take(rows)))
-        self._read_evaluation(pool, rows[:e])
-        if len(rows) == e:
-            return self._read_evaluation(pool, rows)
-        others = self._read(lambda reader: reader.features(pool.take(rows[e:])))
-        return joined_features([self._read_evaluation(pool, rows[:e]), others])
-
-    def _read_evaluation(self, pool: Samples, rows: np.ndarray) -> Features:
-        """Features of the evaluation set, read when they are first asked for, or when the reader has changed."""
-        if self._last is None or not np.array_equal(self._last[0], rows):
-            self._last = rows, self._read(lambda reader: reader.features(pool.take(rows)))
-        return self._last[1]
+        """(n, c) outputs of the linearised network at any samples."""
+        return self._asked(lambda: self.reader.linearized(samples, self.residuals))
 
 
-def _sequence(
-    K_LL: Tensor,
-    K_LC: Tensor,
-    K_CE: Tensor,
-    column: Callable[[int], Tensor],
-    prior: Tensor,
-    residuals: Tensor,
-    outputs: Outputs,
-    evaluation: Tensor,
-    ridge: float,
-    epsilon: float,
-) -> Sequence:
-    def build(K_LL: Tensor, K_LC: Tensor, residuals: Tensor) -> Lookahead:
-        return lookahead_from_kernels(
-            K_LL, K_LC, K_CE.clone(), prior, residuals, outputs, evaluation, ridge, epsilon=epsilon, column=column
-        )
-
-    return Sequence(K_LL, K_LC, lambda j: column(j)[:, None], residuals, outputs, build)
-
-
-def pool_scores(
-    source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str, to_proba: Any = None
-) -> Tensor:
-    """(N,) scores of a pool, group by group where it does not fit into memory at once.
-
-    Parameters
-    ----------
-    source : Source
-    pool : Samples
-    evaluation : (e,) array
-        Rows of the pool over which the change is summed.
-    criterion, reference, to_proba
-        See :meth:`Lookahead.scores`.
-    """
-    N, e = len(pool), len(evaluation)
-    if source.room(e) >= N:
-        return source.lookahead(pool, np.arange(N), evaluation, N).scores(criterion, reference, to_proba=to_proba)
-    parts = []
-    order = np.concatenate([evaluation, np.setdiff1d(np.arange(N), evaluation)])
-    for group in _groups(order, e, max(1, source.room(e) - e)):
-        lookahead = source.lookahead(pool, np.concatenate([evaluation, group]), np.arange(e), N)
-        own = np.arange(e, e + len(group)) if len(group) else np.arange(e)
-        parts.append(lookahead.scores(criterion, reference, torch.as_tensor(own), to_proba=to_proba))
-    scores = torch.cat(parts)
-    result = torch.empty_like(scores)
-    result[torch.as_tensor(order, device=scores.device)] = scores
-    return result
-
-
-def _groups(order: np.ndarray, n_evaluation: int, size: int) -> Iterator[np.ndarray]:
-    """The samples besides the evaluation set; first of all none of them, for the evaluation set's own scores."""
-    yield order[:0]
-    for start in range(n_evaluation, len(order), size):
-        yield order[start : start + size]
+Source = KernelSource | FeatureSource

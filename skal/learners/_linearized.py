@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from skal._core.containers import n_rows, take_rows
-from skal._core.copies import fingerprints
-from skal._core.network import Network, preserved_rng
-from skal._core.samples import Samples
+from skal._core.copies import row_keys
+from skal._core.network import preserved_rng
+from skal._lookahead.posterior import Outputs
+from skal._lookahead.query import Settings, choose, make_source, sequential, settled_reference
+from skal._lookahead.sources import Source, read_outputs
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
 from skal.learners._active import ActiveLearner
@@ -96,8 +97,8 @@ class LinearizedLearner(ActiveLearner):
         check_integer("LinearizedLearner", "retrain_every", retrain_every, 1, optional=True)
         self.retrain_every = retrain_every
         self._known_pool: _KnownPool | None = None
-        # what predictions come from, and for which labels and parameters
-        self._source: tuple[_Labels, dict, Any] | None = None
+        # what predictions come from, and when it was made
+        self._source: tuple[_State, Source] | None = None
         self._n_untrained = 0
         super().__init__(
             estimator,
@@ -111,32 +112,18 @@ class LinearizedLearner(ActiveLearner):
         )
 
     def query(self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False) -> tuple:  # type: ignore[override]
-        """Ask which samples of the pool to label.
-
-        Parameters
-        ----------
-        X_pool : array-like, tensor, memory map, Dataset, data frame, or dict of arrays
-        n_instances : int, default=1
-        return_metrics : bool, default=False
-            Whether to return the scores of the chosen samples too.
-
-        Returns
-        -------
-        indices : (n_instances,) int64 array
-        samples : the chosen rows, in the type of X_pool
-        metrics : only with ``return_metrics=True``
-        """
+        """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
         strategy = self.query_strategy
-        context = strategy.prepare(self, X_pool)
+        context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
         strategy.check_n_instances(n_instances, context.n_pool)
         with preserved_rng():
             pool, positions = self._recognised(context, n_instances)
-            lookahead = pool.sequence.lookahead()
+            posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)
             candidates = positions[rows]
-            lookahead.free[:] = False
-            lookahead.free[torch.as_tensor(candidates, device=lookahead.free.device)] = True
-            chosen, metrics = strategy._choose(context, lookahead, int(n_instances))
+            posterior.free[:] = False
+            posterior.free[torch.as_tensor(candidates, device=posterior.free.device)] = True
+            chosen, metrics = choose(posterior, settings, settled_reference(context, settings), int(n_instances))
         order = np.argsort(candidates)
         indices = rows[order[np.searchsorted(candidates, chosen, sorter=order)]].astype(np.int64)
         samples = take_rows(X_pool, indices)
@@ -144,15 +131,14 @@ class LinearizedLearner(ActiveLearner):
 
     def _recognised(self, context: QueryContext, n_instances: int) -> tuple[_KnownPool, np.ndarray]:
         """The pool's rows as candidates that are known already; all of it is read where that is not possible."""
-        labels = _Labels(context)
-        keys = _row_keys(context.network, context.pool, context.batch_size)
-        known = self._known_pool
-        if known is not None and known.follow(labels, self.query_strategy):
-            positions = known.positions(keys)
+        state = _State.of(context, self.query_strategy)
+        keys = row_keys(context.network, context.pool, context.batch_size)
+        if self._known_pool is not None and self._known_pool.follow(state):
+            positions = self._known_pool.positions(keys)
             if positions is not None and (positions >= 0).sum() >= n_instances:
-                return known, positions
+                return self._known_pool, positions
         self._known_pool = None  # before there are two of them
-        self._known_pool = known = _KnownPool(context, labels, self.query_strategy, keys)
+        self._known_pool = known = _KnownPool(context, state, self.query_strategy, keys)
         positions = known.positions(keys)
         assert positions is not None
         return known, positions
@@ -195,60 +181,53 @@ class LinearizedLearner(ActiveLearner):
         self._fit_to_known(**fit_kwargs)
         return self
 
-    def _outputs(self, X: Any) -> tuple[Any, Tensor]:
-        """(n, C) outputs of the linearised network, and how they are to be read."""
+    def _outputs(self, X: Any) -> Outputs:
+        """What the linearised network says about any samples."""
         strategy = self.query_strategy
-        context = strategy._sample_context(self, X)
-        reading = strategy._reading(context)
+        if self.X_training is None:
+            context = QueryContext(self, X, batch_size=strategy.batch_size, owner=type(strategy).__name__)
+            context.require_network()
+            logits = context.logit_network.all_logits(context.pool, context.batch_size)
+            return read_outputs(context.logit_network, logits)
+        context = strategy.prepare(self, X)
         with preserved_rng():
-            if context.n_labelled == 0:
-                return reading, context.logit_network.all_logits(context.pool, context.batch_size).double()
-            labels = _Labels(context)
-            params = strategy.get_params()
-            if self._source is None or not self._source[0].same_as(labels) or self._source[1] != params:
-                self._source = labels, params, strategy._source(context, np.random.default_rng(0), 1)
-            return reading, self._source[2].linearized(context.pool)
+            state = _State.of(context, strategy)
+            if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
+                self._source = state, make_source(context, Settings.of(strategy), np.random.default_rng(0), 1)
+            return read_outputs(context.logit_network, self._source[1].linearized(context.pool))
 
     def predict_proba(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
         """(n, C) class probabilities of the linearised network."""
-        reading, outputs = self._outputs(X)
-        return reading.read(outputs).proba.cpu().numpy()
+        return self._outputs(X).proba.cpu().numpy()
 
     def predict(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
         """(n,) labels with the largest output of the linearised network."""
-        return self._outputs(X)[1].argmax(1).cpu().numpy()
+        return self._outputs(X).labels.cpu().numpy()
 
     def score(self, X: Any, y: Any, **score_kwargs: Any) -> float:
         """Accuracy of :meth:`predict`."""
         return float(accuracy_score(y, self.predict(X), **score_kwargs))
 
 
-class _Labels:
-    """The labelled set and the network's weights, to see what has changed since.
+class _State(NamedTuple):
+    """The network's weights, the labelled set and the parameters, to see what has changed since."""
 
-    Parameters
-    ----------
-    context : QueryContext
-    """
+    weights: list[tuple[Tensor, int]]  # with their versions
+    rows: list[tuple[Hashable, int]]  # what the labelled samples are recognised by, and their labels
+    params: dict[str, Any]
 
-    def __init__(self, context: QueryContext) -> None:
-        parameters = [*context.network.module.parameters(), *context.network.module.buffers()]
-        self.weights = [(parameter, parameter._version) for parameter in parameters]
-        self.y = context.class_labels
-        self.keys = _row_keys(context.network, context.labelled, context.batch_size)
+    @classmethod
+    def of(cls, context: QueryContext, strategy: NTKLookahead) -> _State:
+        """As it is now."""
+        weights = [*context.network.module.parameters(), *context.network.module.buffers()]
+        keys = row_keys(context.network, context.labelled, context.batch_size)
+        rows = list(zip(keys, context.class_labels.tolist(), strict=True))
+        return cls([(weight, weight._version) for weight in weights], rows, strategy.get_params(deep=False))
 
-    def starts_with(self, other: _Labels) -> bool:
-        """Whether these are the other's labels, with or without more, for the same network."""
-        n = len(other.keys)
-        same_weights = len(self.weights) == len(other.weights) and all(
-            mine is theirs and version == old
-            for (mine, version), (theirs, old) in zip(self.weights, other.weights, strict=True)
-        )
-        return same_weights and self.keys[:n] == other.keys and np.array_equal(self.y[:n], other.y)
-
-    def same_as(self, other: _Labels) -> bool:
-        """Whether nothing has changed."""
-        return len(self.keys) == len(other.keys) and self.starts_with(other)
+    def follows(self, other: _State) -> bool:
+        """Whether nothing but labels has been added."""
+        mine, theirs = ([(id(weight), version) for weight, version in state.weights] for state in (self, other))
+        return mine == theirs and self.params == other.params and self.rows[: len(other.rows)] == other.rows
 
 
 class _KnownPool:
@@ -257,17 +236,17 @@ class _KnownPool:
     Parameters
     ----------
     context : QueryContext
-    labels : _Labels
+    state : _State
     strategy : NTKLookahead
     keys : list
         What the pool's rows are recognised by.
     """
 
-    def __init__(self, context: QueryContext, labels: _Labels, strategy: NTKLookahead, keys: list[Hashable]) -> None:
-        self.labels, self.params, self.X = labels, strategy.get_params(deep=False), context.pool.X
+    def __init__(self, context: QueryContext, state: _State, strategy: NTKLookahead, keys: list[Hashable]) -> None:
+        self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
         rows = strategy.subset_rows(context.n_pool)
         rows = np.arange(context.n_pool) if rows is None else rows
-        self.sequence = strategy._sequence(context.restrict(rows))
+        self.blocks = sequential(context.restrict(rows), Settings.of(strategy))
         self._places: dict[Hashable, list[int]] = defaultdict(list)  # copies have several; −1 is outside the subset
         place = np.full(context.n_pool, -1)
         place[rows] = np.arange(len(rows))
@@ -276,48 +255,20 @@ class _KnownPool:
 
     def positions(self, keys: list[Hashable]) -> np.ndarray | None:
         """Which candidates these rows are, −1 for those outside the subset; None if there are rows that are new."""
-        used: dict[Hashable, int] = defaultdict(int)
-        positions = np.empty(len(keys), dtype=np.int64)
-        for row, key in enumerate(keys):
-            places = self._places.get(key, ())
-            if used[key] >= len(places):
-                return None
-            positions[row] = places[used[key]]
-            used[key] += 1
-        return positions
+        left = {key: iter(places) for key, places in self._places.items()}
+        positions = [next(left.get(key, iter(())), None) for key in keys]
+        return None if None in positions else np.array(positions, dtype=np.int64)
 
-    def follow(self, labels: _Labels, strategy: NTKLookahead) -> bool:
+    def follow(self, state: _State) -> bool:
         """Add the labels that are new; False if that cannot be done without reading anything."""
-        if strategy.get_params(deep=False) != self.params or not labels.starts_with(self.labels):
+        new = state.rows[len(self.state.rows) :]
+        places = [max(self._places.get(key, [-1])) for key, _ in new]
+        if not state.follows(self.state) or -1 in places:
             return False
-        new = range(len(self.labels.keys), len(labels.keys))
-        places = [max(self._places.get(labels.keys[i], [-1])) for i in new]
-        if -1 in places:
-            return False
-        for i, place in zip(new, places, strict=True):
-            self.sequence.append(place, int(labels.y[i]))
-        self.labels = labels
+        for place, (_, label) in zip(places, new, strict=True):
+            self.blocks.append(place, label)
+        self.state = state
         return True
-
-
-def _row_keys(network: Network, samples: Samples, batch_size: int) -> list[Hashable]:
-    """By what rows are recognised: their content, or where they stand in a Dataset."""
-    if isinstance(samples.X, Dataset):
-        return [_origin(samples.X, int(row)) for row in samples.row_numbers(0, len(samples))]
-    return list(fingerprints(network, samples, batch_size))
-
-
-def _origin(dataset: Any, row: int) -> tuple[int, int]:
-    """The Dataset that a row of a Subset or ConcatDataset is taken from, and its place there."""
-    while True:
-        if isinstance(dataset, Subset):
-            dataset, row = dataset.dataset, int(dataset.indices[row])
-        elif isinstance(dataset, ConcatDataset):
-            number = int(np.searchsorted(dataset.cumulative_sizes, row, side="right"))
-            row -= dataset.cumulative_sizes[number - 1] if number else 0
-            dataset = dataset.datasets[number]
-        else:
-            return id(dataset), row
 
 
 def _checked_strategy(query_strategy: Any) -> NTKLookahead:

@@ -1,22 +1,14 @@
 """The closed form of linearised retraining against solving every augmented system, in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skal._lookahead.blocks import BlockLookahead
-from skal._lookahead.criteria import emoc_terms, expected_entropy_terms, mlmoc_terms, terms_of_outputs
-from skal._lookahead.posterior import (
-    Lookahead,
-    MatrixCovariance,
-    Outputs,
-    Reading,
-    RidgeSolver,
-    copies_of_labelled,
-    lookahead_from_kernels,
-)
+from skal._lookahead.posterior import KernelBlocks, Outputs, RidgeSolver, diagonal_blocks, places
 
 CRITERIA = ["mlmoc", "emoc", "eer"]
 REFERENCES = ["network", "linearized"]
@@ -75,29 +67,24 @@ class Problem:
             result.append(total)
         return np.array(result)
 
-    def lookahead(self, evaluation=None, keep=False):
+    def blocks(self, evaluation=None, among=True):
         n, N, B = self.n, self.N, self.B
         K, f, link = (torch.as_tensor(x) for x in (self.K, self.f, self.link))
-        outputs = Outputs(f[n:], link[n:], torch.softmax(f[n:], 1), f[n:].argmax(1))
+        outputs = Outputs(f[n:], link[n:], torch.softmax(f[n:], 1))
         every = torch.arange(N) if evaluation is None else torch.as_tensor(evaluation)
         residuals = torch.eye(self.C).double()[torch.as_tensor(self.y)] - link[:n]
-        if B == 1:
-            K_CC = K[n:, n:] if keep or evaluation is None else K[n:, n:][:, every]
-            prior = K[n:, n:].diagonal()
-            arguments = (K[:n, :n], K[:n, n:], K_CC.clone(), prior, residuals, outputs, every, self.ridge)
-            return lookahead_from_kernels(*arguments, keep=keep)
-        solver = RidgeSolver(K[: n * B, : n * B], self.ridge)
-        alpha = solver(K[: n * B, n * B :])
-        S = K[n * B :, n * B :] - K[n * B :, : n * B] @ alpha
-        linearized = f[n:] + (alpha.T @ residuals.reshape(-1, 1)).reshape(N, self.C)
-        blocks = torch.stack([S[j * B : (j + 1) * B, j * B : (j + 1) * B] for j in range(N)])
-        prior = K[n * B :, n * B :].diagonal().reshape(N, B).mean(1)
-        epsilon = torch.finfo(torch.float64).eps
-        traces = K[: n * B, n * B :].reshape(n, B, N, B).diagonal(dim1=1, dim2=3).mean(2)
-        copies = copies_of_labelled(traces, K[: n * B, : n * B].diagonal().reshape(n, B).mean(1), prior, epsilon)
-        return BlockLookahead(
-            S.clone(), blocks, prior, outputs, linearized, solver.rho, every, copies, epsilon=epsilon, n_total=None
-        )
+        K_LL, K_LC, K_CC = K[: n * B, : n * B], K[: n * B, n * B :], K[n * B :, n * B :]
+        K_CE, own = K_CC[:, places(every, B)], diagonal_blocks(K_CC, B)
+
+        def block(rows, columns):
+            return K_CC[places(rows, B)][:, places(columns, B)]
+
+        block, epsilon = block if among else None, torch.finfo(torch.float64).eps
+        return KernelBlocks(K_LL, K_LC, K_CE, own, residuals, outputs, every, self.ridge, epsilon, block)
+
+    def posterior(self, evaluation=None, keep=True):
+        posterior = self.blocks(evaluation).posterior()
+        return posterior if keep else replace(posterior, S=None)
 
 
 def softmax(f):
@@ -112,7 +99,7 @@ def softmax(f):
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_equals_the_augmented_solve(criterion, reference, squared_loss, interpolating, B):
     problem = Problem(B=B, interpolating=interpolating, squared_loss=squared_loss)
-    got = problem.lookahead().scores(criterion, reference)
+    got = problem.posterior().scores(criterion, reference)
     np.testing.assert_allclose(got, problem.scores(criterion, reference), rtol=1e-8)
 
 
@@ -120,11 +107,8 @@ def test_the_misprinted_v_does_not():
     problem = Problem()
     n = problem.n
     K = torch.as_tensor(problem.K)
-    outputs = problem.lookahead().outputs
     wrong = K[n:, n:] - K[n:, :n] @ K[:n, n:]  # v = k', without the inverse
-    covariance = MatrixCovariance(wrong, wrong.diagonal(), K[n:, n:].diagonal())
-    every, no_copies = torch.arange(problem.N), torch.zeros(problem.N, dtype=torch.bool)
-    misprinted = Lookahead(covariance, outputs, problem.lookahead().linearized, problem.rho, every, no_copies)
+    misprinted = replace(problem.posterior(), S=wrong, own=diagonal_blocks(wrong, 1))
     expected = problem.scores("mlmoc", "network")
     assert np.abs(misprinted.scores("mlmoc", "network").numpy() / expected - 1).max() > 1e-2
 
@@ -134,7 +118,7 @@ def test_the_misprinted_v_does_not():
 def test_an_evaluation_set_stands_for_all_others_and_counts_the_candidate_itself_once(criterion, B):
     problem = Problem(B=B)
     evaluation = [1, 4, 6]
-    got = problem.lookahead(evaluation).scores(criterion, "network")
+    got = problem.posterior(evaluation).scores(criterion, "network")
     np.testing.assert_allclose(got, problem.scores(criterion, "network", evaluation), rtol=1e-8)
 
 
@@ -144,25 +128,24 @@ def test_an_evaluation_set_stands_for_all_others_and_counts_the_candidate_itself
 def test_conditioning_equals_a_larger_labelled_set(squared_loss, keep, B):
     problem = Problem(B=B, squared_loss=squared_loss)
     evaluation = [0, 2, 3, 5, 7]
-    lookahead = problem.lookahead(evaluation, keep) if keep else problem.lookahead()
-    evaluation = evaluation if keep else None
+    posterior = problem.posterior(evaluation, keep)
     taught = {}
     for j, label in [(3, 1), (0, 2), (6, 0)]:
-        lookahead.condition(j, label)
+        posterior.condition(j, label)
         taught[j] = label
-        np.testing.assert_allclose(lookahead.linearized, problem.retrained(taught), rtol=1e-8)
+        np.testing.assert_allclose(posterior.linearized, problem.retrained(taught), rtol=1e-8)
         for criterion in CRITERIA:
-            got = lookahead.scores(criterion, "linearized")
+            got = posterior.scores(criterion, "linearized")
             expected = problem.scores(criterion, "linearized", evaluation, taught)
             np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
 def test_without_the_matrix_blocks_are_downdated_as_they_are_made():
     problem = Problem()
-    kept, made = problem.lookahead(keep=True), problem.lookahead()
-    for lookahead in (kept, made):
-        lookahead.condition(2, 1)
-        lookahead.condition(5, 0)
+    kept, made = problem.posterior(keep=True), problem.posterior(keep=False)
+    for posterior in (kept, made):
+        posterior.condition(2, 1)
+        posterior.condition(5, 0)
     torch.testing.assert_close(kept.scores("emoc", "network"), made.scores("emoc", "network"), rtol=1e-10, atol=0)
 
 
@@ -178,7 +161,7 @@ def test_without_the_matrix_blocks_are_downdated_as_they_are_made():
 )
 def test_properties(seed, n, N, C, log_scale, criterion, reference):
     problem = Problem(n, N, C, seed=seed)
-    scores = problem.lookahead().scores(criterion, reference).numpy()
+    scores = problem.posterior().scores(criterion, reference).numpy()
     assert np.isfinite(scores).all()
     assert (scores <= 0).all() if criterion == "eer" else (scores >= 0).all()
     np.testing.assert_allclose(scores, problem.scores(criterion, reference), rtol=1e-7)
@@ -186,10 +169,10 @@ def test_properties(seed, n, N, C, log_scale, criterion, reference):
     moved = Problem(n, N, C, seed=seed)
     rows = np.r_[:n, n + order]
     moved.K, moved.f, moved.link = problem.K[np.ix_(rows, rows)], problem.f[rows], problem.link[rows]
-    np.testing.assert_allclose(moved.lookahead().scores(criterion, reference), scores[order], rtol=1e-8)
+    np.testing.assert_allclose(moved.posterior().scores(criterion, reference), scores[order], rtol=1e-8)
     scaled = Problem(n, N, C, seed=seed)
     scaled.K = problem.K * 10**log_scale  # the ridge is relative
-    np.testing.assert_allclose(scaled.lookahead().scores(criterion, reference), scores, rtol=1e-7)
+    np.testing.assert_allclose(scaled.posterior().scores(criterion, reference), scores, rtol=1e-7)
 
 
 def with_copies(ridge, seed=0, B=1):
@@ -209,7 +192,7 @@ def with_copies(ridge, seed=0, B=1):
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_copy_of_a_labelled_sample_changes_nothing(criterion, reference, ridge, B):
     for seed in range(5):
-        scores = with_copies(ridge, seed, B).lookahead().scores(criterion, reference).numpy()
+        scores = with_copies(ridge, seed, B).posterior().scores(criterion, reference).numpy()
         assert np.isfinite(scores).all()
         assert scores[2] == scores.min()
         assert criterion == "eer" or scores[2] == 0
@@ -219,37 +202,37 @@ def test_a_copy_of_a_labelled_sample_changes_nothing(criterion, reference, ridge
 @pytest.mark.parametrize("B", [1, 3], ids=["scalar", "matrix"])
 @pytest.mark.parametrize("ridge", [0.0, 1e-4])
 def test_a_copy_of_what_has_been_labelled_since_changes_nothing(ridge, B):
-    lookahead = with_copies(ridge, B=B).lookahead()
-    lookahead.condition(4, 0)
-    scores = lookahead.scores("emoc", "network").numpy()
+    posterior = with_copies(ridge, B=B).posterior()
+    posterior.condition(4, 0)
+    scores = posterior.scores("emoc", "network").numpy()
     assert scores[4] == 0  # candidate 5, now that 4 is gone
 
 
 @pytest.mark.parametrize("B", [1, 3], ids=["scalar", "matrix"])
 def test_a_second_label_for_the_same_sample_counts(B):
     problem = with_copies(1e-3, B=B)
-    lookahead = problem.lookahead()
+    posterior = problem.posterior()
     taught = {4: 0, 5: 1, 2: 2}
     for j, label in taught.items():
-        lookahead.condition(j, label)
-    np.testing.assert_allclose(lookahead.linearized, problem.retrained(taught), rtol=1e-7)
+        posterior.condition(j, label)
+    np.testing.assert_allclose(posterior.linearized, problem.retrained(taught), rtol=1e-7)
 
 
 @pytest.mark.parametrize("B", [1, 3], ids=["scalar", "matrix"])
 def test_a_second_label_does_no_harm_without_a_ridge(B):
-    lookahead = with_copies(0.0, B=B).lookahead()
-    lookahead.condition(4, 0)
-    before = lookahead.linearized.clone()
-    lookahead.condition(5, 1)
-    torch.testing.assert_close(lookahead.linearized, before, rtol=1e-6, atol=1e-6)
+    posterior = with_copies(0.0, B=B).posterior()
+    posterior.condition(4, 0)
+    before = posterior.linearized.clone()
+    posterior.condition(5, 1)
+    torch.testing.assert_close(posterior.linearized, before, rtol=1e-6, atol=1e-6)
 
 
 def test_a_kernel_of_zeros_gives_zeros():
     problem = Problem()
     problem.K = np.zeros_like(problem.K)
     for criterion in ("mlmoc", "emoc"):
-        assert not problem.lookahead().scores(criterion, "linearized").any()
-    assert torch.isfinite(problem.lookahead().scores("eer", "network")).all()
+        assert not problem.posterior().scores(criterion, "linearized").any()
+    assert torch.isfinite(problem.posterior().scores("eer", "network")).all()
 
 
 def test_a_singular_kernel_is_solved_all_the_same():
@@ -258,53 +241,17 @@ def test_a_singular_kernel_is_solved_all_the_same():
     torch.testing.assert_close(K @ solution, torch.ones(4, 1).double(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "one each"])
-def test_terms_from_the_formula(criterion, own):
-    generator = torch.Generator().manual_seed(0)
-    r, e, C = 4, 1 if own else 6, 5
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    s, F, b, G = 2 * draw(r, e), draw(r, e, C), draw(r, e, C), draw(r, C)
-    if not own:
-        F, b = F[:1].expand(r, e, C), b[:1].expand(r, e, C)
-    points = (F, b) if own else (F[0], b[0])
-    proba = torch.softmax(draw(r, C), 1)
-    new = F[:, None] + s[:, None, :, None] * (torch.eye(C).double()[:, None] - G[:, None, None])  # (r, y, e, C)
-    start = (F - b)[:, None]
-    terms = terms_of_outputs(criterion, new, start)
-    if criterion == "mlmoc":
-        labels = torch.arange(r) % C
-        torch.testing.assert_close(mlmoc_terms(s, points[1], G, labels), terms[torch.arange(r), labels])
-        return
-    expected = (terms * proba[..., None]).sum(1)
-    got = emoc_terms(s, points[1], G, proba) if criterion == "emoc" else expected_entropy_terms(s, points[0], G, proba)
-    torch.testing.assert_close(got, expected)
-    if criterion == "eer":
-        sharper = lambda f: torch.softmax(2 * f, -1)  # noqa: E731
-        expected = (terms_of_outputs("eer", new, start, sharper) * proba[..., None]).sum(1)
-        torch.testing.assert_close(expected_entropy_terms(s, points[0], G, proba, sharper), expected)
-
-
-def test_large_outputs_keep_their_entropy():
-    s = torch.tensor([[1.0, -30.0]]).double()
-    F = torch.tensor([[800.0, 0.0], [-900.0, -900.0]]).double()
-    G, proba = torch.zeros(1, 2).double(), torch.tensor([[0.5, 0.5]]).double()
-    new = F + s[0, :, None] * torch.eye(2).double()[:, None]
-    expected = terms_of_outputs("eer", new, F).mean(0)
-    torch.testing.assert_close(expected_entropy_terms(s, F, G, proba)[0], expected)
-
-
-def test_what_outputs_mean():
-    logits = torch.tensor([[2.0, 0.0, -1.0]])
-    f = logits.double()
-    squared, cross_entropy = Reading(True).read(logits), Reading(False).read(logits)
-    assert torch.equal(squared.link, f)
-    assert torch.equal(cross_entropy.link, torch.softmax(f, 1))
-    assert torch.equal(squared.proba, torch.softmax(f, 1))
-    assert squared.labels.tolist() == [0]
-    own = Reading(True, lambda f: torch.softmax(2 * f, 1)).read(logits)
-    assert torch.equal(own.proba, torch.softmax(2 * f, 1))
-    assert torch.equal(own.link, f)
+def test_labels_are_appended_to_the_kernel():
+    problem = Problem(ridge=1e-2)
+    blocks = problem.blocks([1, 2, 5])
+    blocks.append(3, 1)
+    blocks.append(0, 2)
+    n, rows = problem.n, np.r_[: problem.n, problem.n + 3, problem.n]
+    assert torch.equal(blocks.K_LL, torch.as_tensor(problem.K[np.ix_(rows, rows)]))
+    problem.rho = problem.ridge * problem.K[rows, rows].mean()  # the ridge follows the labels
+    posterior = blocks.posterior()
+    np.testing.assert_allclose(posterior.linearized, problem.retrained({3: 1, 0: 2}), rtol=1e-8)
+    posterior.free[[0, 3]] = False
+    expected = problem.scores("emoc", "linearized", [1, 2, 5], {3: 1, 0: 2})
+    np.testing.assert_allclose(posterior.scores("emoc", "linearized"), expected, rtol=1e-8)
+    assert n + 2 == len(blocks.residuals)

@@ -1,5 +1,7 @@
 """NTK look-ahead on networks: gradients by autograd, one at a time, and a solve for every sample and label."""
 
+import subprocess
+import sys
 import warnings
 from functools import lru_cache
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 import skal
+from skal._lookahead.query import Settings, make_source
 from skal.datasets import load
 from skal.exceptions import (
     CrossEntropyWarning,
@@ -33,6 +36,10 @@ RIDGE = 1e-4
 def make_learner(module, shape, n_labelled=6, n_pool=12, criterion=SquaredLoss, **params):
     """An untrained net, which does not interpolate its labels."""
     return untrained(module, shape, n_labelled, n_pool, criterion=criterion, **params)
+
+
+def source_of(strategy, context, n_kept):
+    return make_source(context, Settings.of(strategy), np.random.default_rng(0), n_kept)
 
 
 def mlp(seed=0, **params):
@@ -332,11 +339,11 @@ def test_projecting_comes_before_sketching():
     learner, X_pool = trained(300)
     N, k = len(X_pool), 256
     context = NTKLookahead().prepare(learner, X_pool)
-    reader = NTKLookahead(n_features=k)._source(context, np.random.default_rng(0), N).reader
+    reader = source_of(NTKLookahead(n_features=k), context, N).reader
     features, every = reader.features(context.pool), torch.arange(N)
-    S = reader.covariance(features).block(every, every)
-    exact = NTKLookahead(n_features=None)._source(context, np.random.default_rng(0), N)
-    truth = exact.lookahead(context.pool, np.arange(N), np.arange(N), None).covariance.S
+    S = reader.covariance(features, every, every)
+    exact = source_of(NTKLookahead(n_features=None), context, N)
+    truth = exact.posterior(context.pool, np.arange(N), np.arange(N), N).S
     # the same sketch of the gradients themselves: Rφ = ψ + (RΦ_L)ᵀα
     R_L = reader._folded.double()
     R = features.psi.double() + features.alpha @ R_L
@@ -345,7 +352,7 @@ def test_projecting_comes_before_sketching():
         naive += (a.double() @ a.double().T) * (g.double() @ g.double().T)
     K_CL = features.k_factors + R @ R_L.T
     K_LL = reader._K_factors + R_L @ R_L.T
-    naive -= K_CL @ torch.linalg.solve(K_LL + reader.rho * torch.eye(len(K_LL)), K_CL.T)
+    naive -= K_CL @ torch.linalg.solve(K_LL + reader.solver.rho * torch.eye(len(K_LL)), K_CL.T)
 
     def error(estimate):
         return float((estimate - truth).norm() / truth.norm())
@@ -362,7 +369,7 @@ def test_a_pool_that_does_not_fit_is_scored_in_parts(n_features):
     whole = NTKLookahead(**params).scores(learner, X_pool)
     strategy = NTKLookahead(max_memory="40KB" if n_features else "6KB", **params)
     context = strategy.prepare(learner, X_pool)
-    assert 6 < strategy._source(context, np.random.default_rng(0), 6).room(5) < len(X_pool)
+    assert 6 < source_of(strategy, context, 6).room(5) < len(X_pool)
     np.testing.assert_allclose(strategy.scores(learner, X_pool), whole, rtol=1e-9)
 
 
@@ -373,14 +380,14 @@ def test_what_does_not_fit_is_sketched_too():
 
     def source(max_memory):
         strategy = NTKLookahead(max_memory=max_memory, n_features=256, batch_size=16)
-        return strategy._source(context, np.random.default_rng(0), N)
+        return source_of(strategy, strategy.prepare(learner, X_pool), N)
 
     wide, narrow = source("100MB"), source("800KB")
     assert len(wide.reader.features(context.pool).factors) == 3
     assert len(narrow.reader.features(context.pool).factors) < 3
     assert narrow.reader._long is not None  # the labelled gradients do not fit either
     assert narrow.reader.bytes_per_sample * N <= 400_000
-    variances = [s.lookahead(context.pool, np.arange(N), np.arange(N), N).variance for s in (wide, narrow)]
+    variances = [s.posterior(context.pool, np.arange(N), np.arange(N), N).variance for s in (wide, narrow)]
     assert kendalltau(*variances)[0] > 0.5
 
 
@@ -455,6 +462,21 @@ def test_parameters():
         assert isinstance(caught.value, SkalError)
     with pytest.raises(NoLabelledDataError):
         NTKLookahead().scores(SimpleNamespace(estimator=learner.estimator), X_pool)
+
+
+def test_a_query_never_imports_what_it_is_compared_with():
+    """In a process of its own: another test may have imported it."""
+    program = """
+import sys
+from skal.checks import make_learner
+from skal.strategies import NTKLookahead
+learner, X_pool = make_learner()
+for batch in ("top", "greedy"):
+    NTKLookahead(batch=batch, reference="linearized").select(learner, X_pool, 2)
+assert "skal._lookahead.query" in sys.modules
+assert "skal._lookahead.comparators" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_it_is_exported():

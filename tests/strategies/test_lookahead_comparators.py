@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._lookahead.infinite import infinite_kernel
+from skal._lookahead.comparators import infinite_kernel
 from skal.checks import check_nll_loss, check_probabilities, check_untouched, make_learner
 from skal.exceptions import InvalidParameterError
 from skal.nets import MLP, SquaredLoss

@@ -1,0 +1,203 @@
+"""The look-ahead of one query: scores of a pool, greedy batches, labels that come one after the other.
+
+:class:`skal.strategies.NTKLookahead` and :class:`skal.LinearizedLearner` both stand on this module.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal._core.outputs import is_binary
+from skal._core.samples import Samples
+from skal._lookahead.features import FeatureReader
+from skal._lookahead.posterior import KernelBlocks, Posterior
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, trained_with_squared_loss
+from skal.base import top
+from skal.context import QueryContext
+from skal.exceptions import CrossEntropyWarning, InvalidParameterError
+from skal.validation import make_generator
+
+__all__ = ["Settings", "choose", "greedy_batch", "make_source", "pool_scores", "sequential"]
+
+ONE_BY_ONE = ["direct", "one_step", "retrain"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for; the parameters of :class:`skal.strategies.NTKLookahead` of the same names."""
+
+    criterion: str
+    kernel: str
+    retraining: str
+    reference: str
+    batch: str
+    n_features: int | str | None
+    evaluation: int | str | None
+    ridge: float
+    backend: str
+    random_state: Any
+
+    @classmethod
+    def of(cls, strategy: Any) -> Settings:
+        """Those of a strategy."""
+        return cls(**{field.name: getattr(strategy, field.name) for field in fields(cls)})
+
+    @property
+    def sketch_length(self) -> int | None:
+        """Length of the sketch; None for the exact kernel."""
+        if self.n_features is None or self.kernel == "entk" or self.retraining != "linearized":
+            return None
+        return 4096 if self.n_features == "auto" else int(self.n_features)
+
+    def n_evaluation(self, n: int) -> int:
+        """Over how many samples of a pool of n the change is summed."""
+        size = 2000 if self.evaluation == "auto" else self.evaluation
+        return n if size is None else min(n, int(size))
+
+    def evaluation_rows(self, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Which these are."""
+        size = self.n_evaluation(n)
+        return np.arange(n) if size == n else np.sort(generator.choice(n, size=size, replace=False))
+
+
+def pool_scores(context: QueryContext, settings: Settings) -> np.ndarray:
+    """(N,) scores of the context's pool."""
+    generator = make_generator(context.owner, settings.random_state)
+    evaluation = settings.evaluation_rows(context.n_pool, generator)
+    reference = settled_reference(context, settings)
+    if settings.retraining in ONE_BY_ONE:
+        from skal._lookahead.comparators import retrained_scores
+
+        return retrained_scores(context, settings, evaluation, reference)
+    e = len(evaluation)
+    n_kept = min(context.n_pool, e + max(1, e // 4))  # a pool may also come in groups
+    source = make_source(context, settings, generator, n_kept)
+    _check_room(context, source, n_kept, e)
+    return _in_groups(source, context.pool, evaluation, settings.criterion, reference).cpu().numpy()
+
+
+def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples chosen one after the other, each as if those before had the label that is predicted; their scores."""
+    source, evaluation = _for_the_whole_pool(context, settings)
+    posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
+    return choose(posterior, settings, settled_reference(context, settings), n_instances)
+
+
+def sequential(context: QueryContext, settings: Settings) -> KernelBlocks:
+    """The pool, read once, for true labels that come one after the other."""
+    source, evaluation = _for_the_whole_pool(context, settings)
+    return source.blocks(context.pool, evaluation)
+
+
+def choose(posterior: Posterior, settings: Settings, reference: str, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best of the free candidates, and their scores; for a greedy batch the posterior is used up."""
+    if settings.batch == "top":
+        free = posterior.free.nonzero()[:, 0].cpu().numpy()
+        scores = posterior.scores(settings.criterion, reference).cpu().numpy()
+        chosen = top(scores, n_instances)
+        return free[chosen], scores[chosen]
+    picked: list[int] = []
+    metrics: list[float] = []
+    labels = posterior.outputs.labels
+    while len(picked) < n_instances:
+        if picked:
+            posterior.condition(picked[-1], int(labels[picked[-1]]))
+        gains = posterior.scores(settings.criterion, reference)
+        best = int(gains.argmax())
+        picked.append(int(posterior.free.nonzero()[best, 0]))
+        metrics.append(float(gains[best]))
+    return np.array(picked), np.array(metrics)
+
+
+def settled_reference(context: QueryContext, settings: Settings) -> str:
+    """Where change is measured from, with a warning if that is not what was asked for."""
+    criterion = context.network.criterion
+    if settings.reference == "linearized" or trained_with_squared_loss(context.network):
+        return settings.reference
+    if settings.retraining in ("gp", "one_step", "retrain"):  # real outputs, or none of the network's
+        return settings.reference
+    warnings.warn(
+        f"NTKLookahead assumes squared loss, but the network uses {type(criterion).__name__}. Labels are compared "
+        "with probabilities, and change is measured from the linearised network. Train with "
+        "skal.nets.SquaredLoss, or pass reference='linearized' to silence this warning.",
+        CrossEntropyWarning,
+        stacklevel=2,
+    )
+    return "linearized"
+
+
+def make_source(context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int) -> Source:
+    """What posteriors are computed from, the labelled samples read.
+
+    Parameters
+    ----------
+    context : QueryContext
+    settings : Settings
+    generator : Generator
+        For the sketch.
+    n_kept : int
+        Of how many candidates features are kept at a time.
+    """
+    if settings.retraining != "linearized":
+        from skal._lookahead.comparators import wide_source
+
+        return wide_source(context, settings)
+    memory, ridge, k = context.memory, settings.ridge, settings.sketch_length
+    engine = context.engine(settings.backend, memory=memory // 4)
+    if settings.kernel == "logit" and is_binary(context.network.criterion):
+        expected = "'pntk' or 'entk' for a network with one output"
+        remedy = "The first of the two classes has the constant logit 0, which has no gradient."
+        raise InvalidParameterError.for_parameter(context.owner, "kernel", expected, settings.kernel, remedy)
+    if k is None:
+        epsilon = torch.finfo(context.network.dtype).eps
+        kernel = exact_kernel(engine, settings.kernel)
+        return KernelSource(context, kernel, ridge=ridge, epsilon=epsilon, memory=memory // 2)
+    seed = int(generator.integers(2**31))
+    room = memory // 4 // n_kept  # as much again for a copy, the engine, and products of features
+
+    def make_reader() -> FeatureReader:
+        return FeatureReader(engine, context.labelled, settings.kernel, k, ridge, seed, room)
+
+    return FeatureSource(context, make_reader, memory // 4)
+
+
+def _for_the_whole_pool(context: QueryContext, settings: Settings) -> tuple[Source, np.ndarray]:
+    n, generator = context.n_pool, make_generator(context.owner, settings.random_state)
+    evaluation = settings.evaluation_rows(n, generator)
+    source = make_source(context, settings, generator, n)
+    _check_room(context, source, n, n)
+    return source, evaluation
+
+
+def _check_room(context: QueryContext, source: Source, n_candidates: int, n_columns: int) -> None:
+    """Refuse a memory bound that so many candidates do not fit into, with their covariance to so many others."""
+    room = source.room(n_columns)
+    if room < n_candidates:
+        expected = f"enough for {n_candidates} samples at a time (there is room for {room})"
+        remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
+        got = "1GB" if context.max_memory is None else context.max_memory
+        raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+
+
+def _in_groups(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:
+    """(N,) scores, group by group where the pool does not fit into memory at once."""
+    N, e = len(pool), len(evaluation)
+    if source.room(e) >= N:
+        return source.posterior(pool, np.arange(N), evaluation, N).scores(criterion, reference)
+    others = np.setdiff1d(np.arange(N), evaluation)
+    step = max(1, source.room(e) - e)
+    parts = []
+    for start in range(0, len(others), step):
+        group = np.concatenate([evaluation, others[start : start + step]])
+        posterior = source.posterior(pool, group, np.arange(e), N)
+        rows = torch.arange(len(group), device=posterior.own.device)
+        parts.append(posterior.scores(criterion, reference, rows[e:] if start else rows))
+    scores = torch.cat(parts)
+    order = torch.as_tensor(np.concatenate([evaluation, others]), device=scores.device)
+    return torch.empty_like(scores).index_copy_(0, order, scores)

@@ -1,0 +1,36 @@
+"""What a network's outputs mean to the look-ahead."""
+
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skal._lookahead.sources import read_outputs
+from skal.context import Network
+from skal.nets import SquaredLoss
+
+
+def sharper(f):
+    return torch.softmax(2 * f, -1)
+
+
+@pytest.mark.parametrize("criterion", [SquaredLoss, nn.CrossEntropyLoss])
+def test_what_outputs_mean(criterion):
+    logits = torch.tensor([[2.0, 0.0, -1.0]])
+    f = logits.double()
+    network = Network(NeuralNetClassifier(nn.Linear(2, 3), criterion=criterion).initialize())
+    outputs = read_outputs(network, logits)
+    assert torch.equal(outputs.proba, torch.softmax(f, 1))
+    assert torch.equal(outputs.link, f if criterion is SquaredLoss else outputs.proba)
+    assert outputs.labels.tolist() == [0]
+    assert outputs.to_proba is None
+    assert outputs.residual(0, 2).tolist() == (torch.eye(3).double()[2] - outputs.link[0]).tolist()
+
+
+def test_the_users_own_nonlinearity():
+    net = NeuralNetClassifier(nn.Linear(2, 3), criterion=SquaredLoss, predict_nonlinearity=sharper).initialize()
+    f = torch.tensor([[2.0, 0.0, -1.0]]).double()
+    outputs = read_outputs(Network(net), f)
+    assert torch.equal(outputs.proba, sharper(f))
+    assert torch.equal(outputs.link, f)
+    assert torch.equal(outputs.to_proba(f[None] + 1), sharper(f)[None])
