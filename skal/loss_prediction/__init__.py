@@ -1,5 +1,6 @@
 """Networks that learn to predict their own loss, for :class:`skal.strategies.LearningLoss`."""
 
-from skal.loss_prediction._classifier import LossPredictingModule, LossPredictionClassifier, ranking_loss
+from skal.loss_prediction._classifier import LossPredictionClassifier
+from skal.loss_prediction._module import LossPredictingModule, ranking_loss
 
 __all__ = ["LossPredictingModule", "LossPredictionClassifier", "ranking_loss"]

@@ -95,9 +95,9 @@ class LearningLoss(ScoreStrategy):
         def shard(part: Samples) -> Tensor:
             predicted = []
             for batch in network.batches(part, batch_size):
-                with evaluating(network.module), torch.no_grad(), predictor.watched() as features:
+                with evaluating(network.module), torch.no_grad(), predictor.collecting_features() as features:
                     network.check_output(network.output(batch))
-                    predicted.append(predictor.predicted(features).double())
+                    predicted.append(predictor.predict_losses(features).double())
             return torch.cat(predicted)
 
         parts = network.sharding.map(shard, context.pool, batch_size, network.device)

@@ -121,7 +121,7 @@ def test_layers_are_found_in_any_network(kind, widths):
 def test_tokens_are_averaged_over_positions_and_signals_over_time():
     X, y = data("transformer")
     net = LossPredictionClassifier(build("transformer"), layers=["encoder"], **SETTINGS).fit(X, y)
-    with torch.no_grad(), net.module_.eval().watched() as features:
+    with torch.no_grad(), net.module_.eval().collecting_features() as features:
         net.module_(torch.as_tensor(X))
         expected = net.module_.backbone.encoder(net.module_.backbone.embed(torch.as_tensor(X))).mean(dim=1)
     torch.testing.assert_close(features["encoder"], expected)
