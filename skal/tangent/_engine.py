@@ -79,10 +79,7 @@ class TangentEngine:
         parameters = checked_parameters(self.network, samples, owner)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
-            with torch.no_grad():
-                output = self.network.output(batch)
-                self.network.check_output(output)
-                self.n_classes = int(self.network.to_logits(output).shape[1])
+            self.n_classes = checked_logits(self.network, batch).shape[1]
             plan = make_plan(self.network, batch, backend)
             self._activations = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
         if layers == "last":
@@ -157,16 +154,10 @@ class TangentEngine:
         """The network's device."""
         return self.network.device
 
-    def map(
-        self,
-        function: Callable[[Samples], Any],
-        samples: Samples,
-        batch_size: int | None = None,
-        rows_per_sample: int = 1,
-    ) -> Any:
+    def map(self, function: Callable[[Samples], Any], samples: Samples, batch_size: int | None = None) -> Any:
         """``function(part)`` of all parts of the samples as one, shared among the network's workers."""
         parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
-        return filled(parts, len(samples) * rows_per_sample)
+        return filled(parts, len(samples))
 
     def collect(
         self,
@@ -176,17 +167,15 @@ class TangentEngine:
         *,
         target: Tensor | None = None,
         batch_size: int | None = None,
-        rows_per_sample: int = 1,
     ) -> Any:
         """What :meth:`run` gives for all chunks as one tensor (or a tuple of them), shared among the workers."""
 
         def shard(part: Samples) -> Any:
-            chunks = self.run(part, cotangents, reduce, target=target, batch_size=batch_size)
-            return filled(chunks, len(part) * rows_per_sample)
+            return filled(self.run(part, cotangents, reduce, target=target, batch_size=batch_size), len(part))
 
         if target is not None:  # it has a row for each of all the samples
             return shard(samples)
-        return self.map(shard, samples, batch_size, rows_per_sample)
+        return self.map(shard, samples, batch_size)
 
     def run(
         self,
@@ -265,9 +254,15 @@ class TangentEngine:
     def _check_result(self, result: Any, batch: Any) -> None:
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]
         if not all(bool(torch.isfinite(x).all()) for x in tensors):
-            with torch.no_grad():
-                self.network.check_output(self.network.output(batch))  # raises, if it is the outputs
+            checked_logits(self.network, batch)  # raises, if it is the outputs
             raise non_finite_gradients()
+
+
+def checked_logits(network: Network, batch: Any) -> Tensor:
+    """(n, C) logits, as part of the graph, of outputs that are what they should be."""
+    output = network.output(batch)
+    network.check_output(output)
+    return network.to_logits(output)
 
 
 def checked_parameters(network: Network, samples: Samples, owner: str) -> dict[str, nn.Parameter]:

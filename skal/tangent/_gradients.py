@@ -14,7 +14,7 @@ from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import Cotangent, cross_entropy, squared_error
-from skal.tangent._engine import TangentEngine, checked_parameters
+from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
@@ -135,9 +135,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
     target, first = None, 0
     with evaluating(network.module), torch.enable_grad():
         for batch in network.batches(samples, batch_size):
-            output = network.output(batch)
-            network.check_output(output)
-            logits = network.to_logits(output)
+            logits = checked_logits(network, batch)
             n = tree_leaves(batch)[0].shape[0]
             if y is not None and target is None:
                 target = one_hot(y, len(samples), logits.shape[1], network)

@@ -19,7 +19,8 @@ from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, pieces
 
 __all__ = ["find_rule", "has_own_rule", "register_rule", "users_rules"]
 
-Rule = Callable[[Any, Tensor, Tensor], "dict[str, Tensor | PerSampleGradient]"]
+Contributions = dict[str, "Tensor | PerSampleGradient"]
+Rule = Callable[[Any, Tensor, Tensor], Contributions]
 _RULES: dict[type[nn.Module], Rule] = {}
 _OURS: dict[type[nn.Module], Rule] = {}
 
@@ -78,7 +79,7 @@ def _over_positions(x: Tensor) -> Tensor:
 
 
 @register_rule(nn.Linear)
-def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> Contributions:
     a, g = a.reshape(a.shape[0], -1, a.shape[-1]), g.reshape(g.shape[0], -1, g.shape[-1])  # (n, t, i), (n, t, o)
 
     def apply(direction: Tensor, rows: slice) -> Tensor:
@@ -162,14 +163,14 @@ def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ..
 
 
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def _convolution(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _convolution(layer: Any, a: Tensor, g: Tensor) -> Contributions:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     weight = _convolution_weight(layer, a, g, _spatial_padding(layer), mode)
     return {"weight": weight, "bias": _over_positions(g)}
 
 
 @register_rule(nn.ConvTranspose2d)
-def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> Contributions:
     # the transpose of a convolution from outputs to inputs: inputs and output gradients change places
     weight = _convolution_weight(layer, g, a, _both_sides(layer.padding), "constant")
     return {"weight": weight, "bias": _over_positions(g)}
@@ -177,7 +178,7 @@ def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tenso
 
 def _scale_and_shift(
     a: Tensor, g: Tensor, normalised: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor] = _over_positions
-) -> dict[str, Tensor | PerSampleGradient]:
+) -> Contributions:
     """What follows a normalisation: element-wise, a few samples at a time, so that it stays in the cache."""
     parts = [(summed(normalised(a[rows]) * g[rows]), summed(g[rows])) for rows in pieces(len(g), g[0].numel())]
     weights, biases = zip(*parts, strict=True)
@@ -185,23 +186,23 @@ def _scale_and_shift(
 
 
 @register_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def _batch_norm(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _batch_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
     return _scale_and_shift(a, g, lambda a: F.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps))
 
 
 @register_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def _instance_norm(layer: Any, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _instance_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
     mean, var = (layer.running_mean, layer.running_var) if layer.track_running_stats else (None, None)
     return _scale_and_shift(a, g, lambda a: F.instance_norm(a, mean, var, use_input_stats=mean is None, eps=layer.eps))
 
 
 @register_rule(nn.GroupNorm)
-def _group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> Contributions:
     return _scale_and_shift(a, g, lambda a: F.group_norm(a, layer.num_groups, eps=layer.eps))
 
 
 @register_rule(nn.LayerNorm)
-def _layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> Contributions:
     shape = layer.normalized_shape
 
     def summed(x: Tensor) -> Tensor:
@@ -211,7 +212,7 @@ def _layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> dict[str, Tensor |
 
 
 @register_rule(nn.PReLU)
-def _prelu(layer: nn.PReLU, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _prelu(layer: nn.PReLU, a: Tensor, g: Tensor) -> Contributions:
     product = a.clamp(max=0) * g
     return {
         "weight": product.flatten(1).sum(1, keepdim=True) if layer.num_parameters == 1 else _over_positions(product)
@@ -219,7 +220,7 @@ def _prelu(layer: nn.PReLU, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampl
 
 
 @register_rule(nn.Embedding)
-def _embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> dict[str, Tensor | PerSampleGradient]:
+def _embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> Contributions:
     index, g = a.reshape(a.shape[0], -1), g.reshape(g.shape[0], -1, g.shape[-1])
     if layer.padding_idx is not None:
         g = g * (index != layer.padding_idx)[..., None]

@@ -43,14 +43,11 @@ class Plan(NamedTuple):
         Parameters without influence on the outputs of the samples that were looked at.
     n_checked : int
         How many these were.
-    reasons : tuple of str
-        Why parameters went on to the next backend.
     """
 
     parts: tuple[tuple[str, frozenset[str]], ...]
     idle: frozenset[str] = frozenset()
     n_checked: int = 0
-    reasons: tuple[str, ...] = ()
 
 
 def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True) -> Plan:
@@ -112,27 +109,16 @@ def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates
     truth = next(LoopBackend(network, names).gradients(batch, target, [given]))
     missing = set(truth)
     parts: list[tuple[str, frozenset[str]]] = []
-    reasons: list[str] = []
     for candidate in candidates:
-        if not missing:
-            break
-        right, error = _verified(candidate, network, batch, target, missing, truth)
+        right, error = _verified(candidate, network, batch, target, missing, truth) if missing else (set(), None)
         if right:
             parts.append((candidate, frozenset(right)))
             missing -= right
-        if not missing:
-            continue
-        if isinstance(error, UnsupportedLayerError) and backend != "auto":
-            raise error
-        reasons.append(f"{candidate}: {_describe(network, missing, candidate, error)}")
-    if missing and backend == "auto":
+        if missing and backend != "auto":
+            raise error if isinstance(error, UnsupportedLayerError) else _refusal(network, missing, backend, error)
+    if missing:
         parts.append(("loop", frozenset(missing)))
-    elif missing:
-        raise UnsupportedLayerError(
-            f"With backend={backend!r} every layer must be one that it can handle. "
-            f"Got {reasons[-1]}. Use backend='auto', or register a rule with skal.tangent.register_rule."
-        )
-    return Plan(tuple(parts), frozenset(names - set(truth)), n, tuple(reasons))
+    return Plan(tuple(parts), frozenset(names - set(truth)), n)
 
 
 def _verified(
@@ -174,13 +160,17 @@ def _is_plain(network: Network, name: str) -> bool:
     return all(has_own_rule(layer) for layer in holders)
 
 
-def _describe(network: Network, missing: set[str], backend: str, error: Exception | None) -> str:
+def _refusal(network: Network, missing: set[str], backend: str, error: Exception | None) -> UnsupportedLayerError:
     """Say what the backend stumbled over, or name the first parameter that is not covered, its layer, and why."""
-    if error is not None:
-        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    name = sorted(missing)[0]
+    name = min(missing)
     layer = network.module.get_submodule(name.rpartition(".")[0])
     why = "its gradients are not autograd's"
     if backend == "structured":
         why = "no rule for it" if find_rule(layer) is None else "its forward differs from what its rule expects"
-    return f"the parameter {name!r} of a {type(layer).__name__} layer ({why})"
+    got = f"the parameter {name!r} of a {type(layer).__name__} layer ({why})"
+    if error is not None:
+        got = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return UnsupportedLayerError(
+        f"With backend={backend!r} every layer must be one that it can handle. "
+        f"Got {got}. Use backend='auto', or register a rule with skal.tangent.register_rule."
+    )

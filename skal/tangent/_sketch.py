@@ -122,11 +122,11 @@ def _vectors(
         else:
             parts = [_written_out(engine, by_name, n) for by_name in gradients]
         if apart:
-            return torch.stack(parts, dim=1).flatten(0, 1)
+            return torch.stack(parts, dim=1)
         return torch.stack(parts).sum(0) if sketches else torch.cat(parts, dim=1)
 
-    rows = len(cotangents) if apart else 1
-    return engine.collect(samples, cotangents, reduce, batch_size=size, rows_per_sample=rows)
+    vectors = engine.collect(samples, cotangents, reduce, batch_size=size)
+    return vectors.flatten(0, 1) if apart else vectors
 
 
 def _written_out(engine: TangentEngine, gradients: Gradients, n: int) -> Tensor:

@@ -114,9 +114,6 @@ class StructuredBackend:
             logits = self.network.logits(batch)
         return logits, calls
 
-    def _own_names(self, layer: nn.Module) -> set[str]:
-        return {self._names[id(p)] for p in layer.parameters(recurse=False) if id(p) in self._names}
-
     def _apply_rules(self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int) -> Gradients:
         found: dict[str, list[PerSampleGradient]] = {}
         with torch.no_grad():
@@ -124,29 +121,32 @@ class StructuredBackend:
                 g, at_outputs[position] = at_outputs[position], None
                 if g is None:
                     continue
-                if call.input.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
-                    raise UnsuitedLayerError(
-                        f"The layer {call.name!r} must receive the samples in its first dimension. Got an input of "
-                        f"shape {tuple(call.input.shape)} for {n_samples} samples. Use backend='func' or 'auto'.",
-                        self._own_names(call.layer),
-                    )
-                if call.input._version != call.version:
-                    raise UnsuitedLayerError(
-                        f"The input of the layer {call.name!r} must still be what it was in the forward pass. "
-                        "Got a tensor that was changed in place since. Use backend='func' or 'auto'.",
-                        self._own_names(call.layer),
-                    )
+                self._check_call(call, g, n_samples)
                 rule = find_rule(call.layer)
                 assert rule is not None  # only layers with a rule are hooked
                 results = rule(call.layer, _full_precision(call.input, self.network), _full_precision(g, self.network))
                 for own_name, parameter in call.layer.named_parameters(recurse=False):
-                    name = self._names.get(id(parameter))
-                    if name is not None and own_name in results:
-                        result = results[own_name]
-                        found.setdefault(name, []).append(
-                            result if isinstance(result, PerSampleGradient) else Dense(result)
-                        )
+                    name, result = self._names.get(id(parameter)), results.get(own_name)
+                    if name is not None and result is not None:
+                        gradient = result if isinstance(result, PerSampleGradient) else Dense(result)
+                        found.setdefault(name, []).append(gradient)
         return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}
+
+    def _check_call(self, call: _Call, g: Tensor, n_samples: int) -> None:
+        if call.input.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
+            problem = (
+                f"The layer {call.name!r} must receive the samples in its first dimension. Got an input of shape "
+                f"{tuple(call.input.shape)} for {n_samples} samples."
+            )
+        elif call.input._version != call.version:
+            problem = (
+                f"The input of the layer {call.name!r} must still be what it was in the forward pass. "
+                "Got a tensor that was changed in place since."
+            )
+        else:
+            return
+        own = {self._names[id(p)] for p in call.layer.parameters(recurse=False) if id(p) in self._names}
+        raise UnsuitedLayerError(f"{problem} Use backend='func' or 'auto'.", own)
 
 
 def _full_precision(tensor: Tensor, network: Network) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skal.context import Network, Samples, TangentEngine
+from skal.context import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import _plan, gradient_scores, loss_gradient, register_rule, tangent_kernel
 from skal.tangent._plan import make_plan
@@ -233,10 +233,3 @@ def test_plans_of_common_networks(name):
     elif name != "sequence_first":  # there even the layers that have rules see the samples in another dimension
         assert all(key in ("token", "position") or "attention" in key or "self_attn" in key for key in others)
     assert set.union(*plan.values()) == {key for key, _ in module.named_parameters()}
-
-
-def test_reasons(module):
-    engine = TangentEngine(module, Samples(X))
-    assert len(engine.plan) == 2
-    plan = make_plan(Network(module), X, "auto")
-    assert plan.reasons == ("structured: the parameter '0.matrix' of a Shift layer (no rule for it)",)

@@ -150,13 +150,9 @@ class NPC(QueryStrategy):
         """Refuse a number of samples that cannot be chosen from a pool of this size, or among the candidates."""
         super().check_n_instances(n_instances, n_pool)
         if self.search == "greedy" and self.n_candidates is not None and n_instances > self.n_candidates:
-            raise InvalidParameterError.for_parameter(
-                type(self).__name__,
-                "n_instances",
-                f"at most n_candidates ({self.n_candidates}), the samples that search='greedy' chooses from",
-                n_instances,
-                "Ask for fewer samples, or raise n_candidates.",
-            )
+            expected = f"at most n_candidates ({self.n_candidates}), the samples that search='greedy' chooses from"
+            remedy = "Ask for fewer samples, or raise n_candidates."
+            raise InvalidParameterError.for_parameter(type(self).__name__, "n_instances", expected, n_instances, remedy)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         network, engine = context.logit_network, self._engine(context)
@@ -172,12 +168,11 @@ class NPC(QueryStrategy):
         kernel = CandidateKernel(engine, context.pool, labelled, kind, context.memory // 2)
         max_rank = self._max_rank(engine, context)
         generator = make_generator(type(self).__name__, self.random_state)
+        n_candidates = self._n_candidates(context.n_pool, n_instances)
         if self.search == "greedy":
-            n_points = self.n_candidates or max(1000, 5 * n_instances)
-            if n_points < len(distinct):
-                distinct = np.sort(generator.choice(distinct, n_points, replace=False))
+            if n_candidates < len(distinct):
+                distinct = np.sort(generator.choice(distinct, n_candidates, replace=False))
             return self._greedy(kernel, max_rank, distinct, n_instances)
-        n_candidates = self.n_candidates or min(context.n_pool, 1000)
         batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
         return self._random(kernel, max_rank, batches, generator)
 
@@ -185,11 +180,15 @@ class NPC(QueryStrategy):
         layers = "last" if self.kernel == "last_layer" else "all"
         return context.engine(self.backend, layers=layers, memory=context.memory // 2)
 
+    def _n_candidates(self, n: int, n_instances: int) -> int:
+        """Samples that greedy search chooses from, or random batches, of a pool of n."""
+        return self.n_candidates or (max(1000, 5 * n_instances) if self.search == "greedy" else min(n, 1000))
+
     def _points(self, n: int, n_instances: int) -> int:
         """How many samples of n the candidates hold, on average: each of m random batches misses one by 1 − b/n."""
+        n_candidates = self._n_candidates(n, n_instances)
         if self.search == "greedy":
-            return min(n, self.n_candidates or max(1000, 5 * n_instances))
-        n_candidates = self.n_candidates or min(n, 1000)
+            return min(n, n_candidates)
         return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
