@@ -18,6 +18,7 @@ from skal.nets import CNN, MLP, ResNet18
 from skal.strategies import DynamicAL, dynamic_al
 from skal.strategies._dynamic import dynamic_scores, greedy_batch
 
+from ..support import oracle
 from ..support.learners import learner_of, untrained
 
 
@@ -50,20 +51,11 @@ def problem_of(module, shape, n_labelled=5, n_pool=9, n_classes=4, **params):
     return untrained(module, shape, n_labelled, n_pool, n_classes=n_classes, **params)
 
 
-def gradient(module, x, y=None):
-    """∇θ of the cross-entropy at one sample, flat; the predicted label if none is given."""
-    module.eval()
-    x = torch.as_tensor(x[None]).to(next(module.parameters()).dtype)
-    logits = module(x)
-    label = int(logits.argmax()) if y is None else int(y)
-    loss = -logits[0, label] + torch.logsumexp(logits[0], 0)
-    parts = torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad])
-    return torch.cat([part.flatten() for part in parts]).double().numpy()
-
-
 def gradients_by_hand(module, learner, X_pool):
-    g_S = sum(gradient(module, x, y) for x, y in zip(learner.X_training, learner.y_training, strict=True))
-    return np.stack([gradient(module, x) for x in X_pool]), g_S
+    """Gradients of the pool with predicted labels (N, P), and the sum over the labelled set (P,)."""
+    predicted = oracle.logits(module, X_pool).argmax(1)
+    g_S = oracle.loss_gradients(module, learner.X_training, learner.y_training).sum(0)
+    return oracle.loss_gradients(module, X_pool, predicted), g_S
 
 
 def scores_by_hand(module, learner, X_pool, gamma):

@@ -27,6 +27,7 @@ from skal.exceptions import (
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead, ntk_lookahead
 
+from ..support import oracle
 from ..support.learners import learner_of, untrained
 
 CRITERIA = ["mlmoc", "emoc", "eer"]
@@ -52,25 +53,6 @@ def cnn(seed=0, **params):
     return make_learner(CNN(1, 3, image_size=8).double(), (1, 8, 8), seed=seed, **params)
 
 
-def jacobians(module, X, to_logits=lambda f: f):
-    """(n, C, P) and (n, C): derivatives of the logits, and the logits."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    rows, outputs = [], []
-    module.eval()
-    for x in X:
-        f = to_logits(module(torch.as_tensor(x)[None]))[0]
-        outputs.append(f.detach().double().numpy())
-        gradients = [torch.autograd.grad(f_c, parameters, retain_graph=True, allow_unused=True) for f_c in f]
-        rows.append(
-            [
-                torch.cat([torch.zeros(p.numel()).double() if g is None else g.reshape(-1).double()
-                           for g, p in zip(gs, parameters, strict=True)]).numpy()
-                for gs in gradients
-            ]
-        )  # fmt: skip
-    return np.array(rows), np.array(outputs)
-
-
 def softmax(f):
     e = np.exp(f - f.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -82,7 +64,7 @@ class Oracle:
     def __init__(self, learner, X_pool, kernel="pntk", squared_loss=True, ridge=RIDGE, to_logits=lambda f: f):
         module = learner.estimator.module_
         X = np.concatenate([learner.X_training, X_pool])
-        J, self.f = jacobians(module, X, to_logits)
+        J, self.f = oracle.jacobian(module, X, to_logits), oracle.logits(module, X, to_logits)
         C = J.shape[1]
         self.matrix = kernel == "entk"
         features = {"pntk": J.sum(1) / np.sqrt(C), "logit": J[:, 0], "entk": J.reshape(-1, J.shape[2])}[kernel]

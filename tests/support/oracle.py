@@ -52,11 +52,11 @@ def jacobian(module, X, to_logits=lambda output: output):
     return torch.stack(rows).numpy()
 
 
-def logits(module, X):
+def logits(module, X, to_logits=lambda output: output):
     """(n, C) float64."""
     module, X, _ = _prepared(module, X)
     with torch.no_grad():
-        return torch.cat([_output(module, _rows(X, i)) for i in range(_length(X))]).numpy()
+        return torch.cat([to_logits(_output(module, _rows(X, i))) for i in range(_length(X))]).numpy()
 
 
 def loss_gradients(module, X, y, loss="cross_entropy"):
