@@ -1,8 +1,8 @@
 """The papers' training protocol between rounds, as skorch callbacks.
 
 ``NeuralNetClassifier(..., warm_start=True, max_epochs=cap, callbacks=[FreshOptimizer(), StopAtTrainAccuracy(0.99)])``
-trains on from round to round, with the optimiser's state fresh each time, until the training set is fitted. With
-``warm_start=False`` skorch re-initialises the network each time: the papers' alternative. Nothing here looks at
+continues training from round to round, with a new optimiser each time, until the training set is fitted. With
+``warm_start=False`` skorch re-initialises the network each time: the papers' alternative. Nothing here reads
 validation or test data.
 """
 
@@ -66,7 +66,7 @@ class OneCycle(Callback):
         self.cycle_momentum = cycle_momentum
 
     def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Forget the last cycle."""
+        """Forget the cycle of the last ``fit``."""
         self.scheduler_: Any = None
 
     def on_epoch_begin(self, net: NeuralNet, dataset_train: Any = None, **kwargs: Any) -> None:
@@ -92,12 +92,12 @@ class StopAtTrainAccuracy(Callback):
     ----------
     threshold : float, default=0.99
     every : int, default=1
-        Look every so many epochs of a ``fit``; a look costs a forward pass over the training set.
+        Epochs between two measurements; each costs a forward pass over the training set.
 
     Attributes
     ----------
     accuracy_ : float
-        As last seen, NaN before the first look. Also in the net's history, for every epoch, as ``train_acc``.
+        The latest one, NaN before the first measurement. The net's history has it for every epoch, as ``train_acc``.
 
     Examples
     --------
@@ -125,12 +125,12 @@ class StopAtTrainAccuracy(Callback):
         return self
 
     def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Count the epochs of this ``fit`` alone: a warm-started net's history goes on."""
+        """Count the epochs of this ``fit`` alone: a warm-started net's history continues."""
         self.epochs_before_ = len(net.history)
         self.accuracy_ = float("nan")
 
     def on_epoch_end(self, net: NeuralNet, dataset_train: Any = None, **kwargs: Any) -> None:
-        """Look, and stop the way skorch's own early stopping does."""
+        """Measure the accuracy, and stop the way skorch's own early stopping does."""
         due = (len(net.history) - self.epochs_before_) % self.every == 0
         if due:
             self.accuracy_ = _accuracy(net, dataset_train)
@@ -141,7 +141,7 @@ class StopAtTrainAccuracy(Callback):
 
 def _accuracy(net: NeuralNet, dataset: Any) -> float:
     right = total = 0
-    with preserved_rng():  # a data loader draws a seed: looking must not change how training goes on
+    with preserved_rng():  # a data loader draws a seed: measuring must not change the training
         for batch in net.get_iterator(dataset, training=False):
             output = net.evaluation_step(batch, training=False)
             output = output[0] if isinstance(output, tuple) else output

@@ -60,7 +60,7 @@ class SkalError(Exception):
         >>> print(InvalidParameterError.for_parameter("Entropy", "subset", "an integer > 0", 0, "Leave it None."))
         The 'subset' parameter of Entropy must be an integer > 0. Got 0 instead. Leave it None.
         """
-        return cls(parameter_message(owner, name, expected, got, remedy))
+        return cls(f"The {name!r} parameter of {owner} must be {expected}. Got {shorten(got)} instead. {remedy}")
 
 
 class InvalidParameterError(SkalError, ValueError):
@@ -407,11 +407,6 @@ class TwoLevelWarning(SkalWarning):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only 14 of 40 embeddings, so BADGE selects in two ...
     """
-
-
-def parameter_message(owner: str, name: str, expected: str, got: object, remedy: str) -> str:
-    """What every error about a parameter says."""
-    return f"The {name!r} parameter of {owner} must be {expected}. Got {shorten(got)} instead. {remedy}"
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -6,7 +6,7 @@ import pytest
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 import skal.exceptions
-from skal.exceptions import NotFittedError, SkalError, SkalWarning, parameter_message, shorten
+from skal.exceptions import InvalidParameterError, NotFittedError, SkalError, SkalWarning, shorten
 
 ERRORS = [
     thing
@@ -37,9 +37,9 @@ def test_a_warning_is_no_error():
     assert not issubclass(SkalWarning, SkalError)
 
 
-def test_parameter_message_has_its_four_parts():
-    message = parameter_message("Margin", "subset", "an integer", "ten", "Pass 10.")
-    assert message == "The 'subset' parameter of Margin must be an integer. Got 'ten' instead. Pass 10."
+def test_an_error_for_a_parameter_has_its_four_parts():
+    error = InvalidParameterError.for_parameter("Margin", "subset", "an integer", "ten", "Pass 10.")
+    assert str(error) == "The 'subset' parameter of Margin must be an integer. Got 'ten' instead. Pass 10."
 
 
 @pytest.mark.parametrize(("length", "kept"), [(78, True), (79, False), (10_000, False)])

@@ -70,7 +70,7 @@ def find_home(data_home: str | os.PathLike[str] | None) -> Path | None:
 
 
 def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url: str | None) -> str:
-    """Say which files were looked for and where, and how to mend it."""
+    """Say which files were looked for, where, and what to do."""
     remedy = f"pass data_home=FOLDER or set the environment variable {_ENVIRONMENT} to the folder that holds them"
     get = f"Get the files from {url}, then {remedy}." if url else f"Put the file there, or {remedy}."
     lines = [f"The data set {name!r} was not found."]

@@ -122,7 +122,7 @@ def kernel_report_of(
     ridge: float = 1e-6,
     **kernel_params: Any,
 ) -> dict[str, float]:
-    """:func:`kernel_report` of a network on samples, with test data also of the two kernel regressions.
+    """:func:`kernel_report` of a network on samples; test data adds the two kernel regressions.
 
     Parameters
     ----------

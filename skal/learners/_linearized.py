@@ -18,7 +18,7 @@ from skal._lookahead.posterior import Outputs
 from skal._lookahead.query import Settings, choose, make_source, sequential, settled_reference
 from skal._lookahead.sources import Source, read_outputs
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, InvalidTypeError, parameter_message
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.validation import check_integer
@@ -279,8 +279,9 @@ def _checked_strategy(query_strategy: Any) -> NTKLookahead:
         return NTKLookahead()
     if not isinstance(query_strategy, NTKLookahead):
         remedy = "Other strategies work with skal.ActiveLearner."
-        message = parameter_message("LinearizedLearner", "query_strategy", "an NTKLookahead", query_strategy, remedy)
-        raise InvalidTypeError(message)
+        raise InvalidTypeError.for_parameter(
+            "LinearizedLearner", "query_strategy", "an NTKLookahead", query_strategy, remedy
+        )
     if query_strategy.retraining != "linearized":
         expected = "an NTKLookahead with retraining='linearized'"
         remedy = "The others have no linearised network to predict with; use skal.ActiveLearner."

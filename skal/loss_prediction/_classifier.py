@@ -39,7 +39,7 @@ class LossPredictionClassifier(NeuralNetClassifier):
     margin : float, default=1.0
         By how much the predicted losses of a pair should differ.
     cut_after : int or None or "auto", default="auto"
-        After so many epochs the ranking loss no longer reaches the backbone. ``auto`` is 60 % of ``max_epochs``, the
+        After this many epochs the ranking loss no longer trains the backbone. ``auto`` is 60 % of ``max_epochs``, the
         paper's 120 of 200; None is never.
     widths : list of int or None, default=None
         Channels of the layers' outputs. None looks at the data, which only ``fit`` and ``partial_fit`` have: set
@@ -78,17 +78,17 @@ class LossPredictionClassifier(NeuralNetClassifier):
         super().__init__(module, *args, **kwargs)
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> LossPredictionClassifier:
-        """Initialise and train, or train on with ``warm_start``."""
+        """Initialise and train, or continue training with ``warm_start``."""
         with self._data_at_hand(X, y):
             return super().fit(X, y, **fit_params)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **fit_params: Any) -> LossPredictionClassifier:
-        """Train on, after initialising if that has not been done."""
+        """Continue training, after initialising if that has not been done."""
         with self._data_at_hand(X, y):
             return super().partial_fit(X, y, classes, **fit_params)
 
     def initialize_for(self, X: Any, y: Any = None) -> LossPredictionClassifier:
-        """Initialise without training, with samples to see the layers' widths from."""
+        """Initialise without training; the samples show the layers' widths."""
         with self._data_at_hand(X, y):
             return self.initialize()
 

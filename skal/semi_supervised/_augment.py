@@ -27,7 +27,7 @@ class WeakImage(BaseEstimator):
     flip : bool, default=False
         Whether to mirror half of the images, left to right. Right for photographs, wrong for digits and letters.
     shift : float, default=0.125
-        Largest shift in both directions, as a share of the sides; what comes in is reflected.
+        Largest shift in both directions, as a share of the sides; the edges are filled by reflection.
 
     Examples
     --------
@@ -109,8 +109,8 @@ class StrongImage(WeakImage):
 class WeakJitter(BaseEstimator):
     """Gaussian noise on the columns of a table.
 
-    A plain stand-in for what images have flips and shifts for: it says that a sample's neighbours are of its class,
-    and no more. Columns that are codes of categories should not be jittered; write a callable of your own for them.
+    The counterpart of shifting and mirroring images: it assumes only that a sample's neighbours belong to its class.
+    Columns that are codes of categories should not be jittered; write a callable of your own for them.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class WeakJitter(BaseEstimator):
 
 
 class StrongJitter(WeakJitter):
-    """Gaussian noise, then some entries exchanged for those of other rows of the batch.
+    """Gaussian noise, then some entries replaced by those of other rows of the batch.
 
     Parameters
     ----------

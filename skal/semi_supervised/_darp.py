@@ -1,4 +1,4 @@
-"""DARP: pseudo-labels moved, as little as possible, until the classes have the sizes that they should have."""
+"""DARP: change pseudo-labels as little as possible so that the classes have given sizes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def darp(
 ) -> Any:
     """Refine pseudo-labels so that the sizes of the classes match a target (Kim et al. 2020).
 
-    Says by warnings what it had to change; :func:`solve_darp` gives the same labels with a report instead.
+    Warns about what it had to change; :func:`solve_darp` gives the same labels with a report instead.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def solve_darp(
     tol: float = 1e-7,
     max_iter: int = 200,
 ) -> tuple[Any, DARPReport]:
-    """Refined labels, as :func:`darp` gives them, and how it went; no warnings.
+    """The labels of :func:`darp`, with a report instead of warnings.
 
     Parameters
     ----------

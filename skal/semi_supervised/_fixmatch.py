@@ -41,8 +41,8 @@ class FixMatchClassifier(AveragingClassifier):
     """A skorch classifier that learns from unlabelled samples too: ``fit(X, y)`` with ``y == -1`` for them.
 
     Every iteration takes a batch of labelled samples, weakly augmented, and ``mu`` times as many from all samples.
-    Where the network is sure of a weakly augmented sample, its answer is the label of the strongly augmented one. An
-    exponential moving average of the parameters makes the predictions; after ``fit`` it is what ``module_`` holds.
+    Where the network is sure of a weakly augmented sample, its prediction is the label of the strongly augmented one.
+    Predictions come from an exponential moving average of the parameters, which ``module_`` holds after ``fit``.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class FixMatchClassifier(AveragingClassifier):
     lambda_u : float, default=1.0
         Weight of the unlabelled loss.
     ema_decay : float, default=0.999
-        Of the moving average; smaller in the first steps. 0 is no averaging.
+        Decay of the moving average; smaller in the first steps. 0 is no averaging.
     cosine : bool, default=True
         Whether the learning rate falls as ``cos(7πt / 16T)`` over the T iterations of a fit. False leaves it to you,
         and to callbacks such as skorch's ``LRScheduler``.
@@ -83,11 +83,11 @@ class FixMatchClassifier(AveragingClassifier):
     Attributes
     ----------
     module_ : nn.Module
-        With the averaged parameters after ``fit``. ``partial_fit`` goes on from those that were trained.
+        With the averaged parameters after ``fit``. ``partial_fit`` continues from the trained ones.
     history : skorch History
         Per epoch also ``labelled_loss``, ``unlabelled_loss``, ``mask_rate`` (share of samples that were sure enough),
         ``pseudo_distribution`` (their classes' shares), ``pseudo_accuracy`` (if ``fit`` was given ``y_true``) and
-        ``darp_residual`` (if ``darp`` is on: how far a class was off its share at most, relatively).
+        ``darp_residual`` (if ``darp`` is on: the largest relative deviation of a class from its share).
 
     Examples
     --------
@@ -164,7 +164,7 @@ class FixMatchClassifier(AveragingClassifier):
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
-        """Train on, after initialising if that has not been done; see :meth:`fit`."""
+        """Continue training, after initialising if that has not been done; see :meth:`fit`."""
         with self._seeded():
             return super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
 
@@ -187,7 +187,7 @@ class FixMatchClassifier(AveragingClassifier):
     def fit_loop(
         self, X: Any, y: Any = None, epochs: int | None = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
-        """Train for so many epochs; see :meth:`fit`."""
+        """Train for this many epochs; see :meth:`fit`."""
         self._check_params()
         run = self._training = Training(self, X, y, y_true, self.max_epochs if epochs is None else epochs)
         self.classes_inferred_ = np.arange(run.n_classes)

@@ -48,7 +48,7 @@ def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[
 
 
 class RefinedLabels:
-    """The latest probabilities of every sample, and DARP over all of them every so many iterations.
+    """The latest probabilities of every sample, and DARP over all of them every ``every`` iterations.
 
     Parameters
     ----------
