@@ -10,7 +10,8 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -111,20 +112,12 @@ def walks(data: Any) -> dict[str, list[int]]:
     return found | {"ActiveLearningClassifier.fit": walk(fit), "run_benchmark": walk(benchmark)}
 
 
-def without_reuse() -> AbstractContextManager[None]:
-    """Where nothing is kept from one query to the next."""
-    try:
-        return reuse.feature_reuse(None)
-    except (TypeError, ValueError):
-        return nullcontext()
-
-
 def times(name: str, data: Any, repeats: int) -> dict[str, float]:
     """CPU seconds of a first query with Margin, as ratios to one that keeps nothing: median over the repeats."""
     X, y = data.X_train[:N_LABELLED], data.y_train[:N_LABELLED]
     learner = ActiveLearner(make_net(name), Margin(), X_training=X, y_training=y)
     pool = data.X_train[N_LABELLED : N_LABELLED + N_TIMED]
-    arms = {"without": without_reuse, "default": nullcontext, "reuse": reuse.feature_reuse}
+    arms = {"without": partial(reuse.feature_reuse, None), "default": nullcontext, "reuse": reuse.feature_reuse}
     forget = getattr(reuse, "clear", lambda: None)
     ratios: dict[str, list[float]] = {arm: [] for arm in arms}
     for repeat in range(repeats + 1):

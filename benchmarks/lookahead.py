@@ -28,7 +28,6 @@ from skal._lookahead.query import Settings, make_source
 from skal._lookahead.sources import FeatureSource
 from skal.datasets import load
 from skal.nets import SquaredLoss
-from skal.reuse import feature_reuse
 from skal.strategies import BADGE, NTKLookahead
 
 
@@ -90,8 +89,7 @@ def speed_table(data: str, quick: bool) -> str:
         "MLMOC, greedy": NTKLookahead(batch="greedy", random_state=0),
     }
     tasks = {name: lambda s=s: s.select(learner, X_pool, 20) for name, s in strategies.items()}
-    with feature_reuse(None):
-        seconds = interleaved(tasks, repeats=1 if quick else 2)
+    seconds = interleaved(tasks, repeats=1 if quick else 2)
     rows = [[name, t, t / seconds["BADGE"], t / seconds["MLMOC"]] for name, t in seconds.items()]
     return markdown([f"n = {n}, N = {N}, {data}", "seconds", "times BADGE", "times MLMOC"], rows)
 
@@ -101,15 +99,14 @@ def naive_table(data: str, quick: bool) -> str:
     n, N = (20, 100) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N, epochs=15)
     strategy = NTKLookahead(random_state=0)
-    with feature_reuse(None):
-        seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
-        context = strategy.prepare(learner, X_pool)
-        evaluation = Settings.of(strategy).evaluation_rows(N, np.random.default_rng(0))
-        retrainer = Retrainer(context, evaluation)
-        start = time.perf_counter()
-        for candidate in range(3):
-            retrainer.retrained(candidate, 0)
-        naive = (time.perf_counter() - start) / 3 * N
+    seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
+    context = strategy.prepare(learner, X_pool)
+    evaluation = Settings.of(strategy).evaluation_rows(N, np.random.default_rng(0))
+    retrainer = Retrainer(context, evaluation)
+    start = time.perf_counter()
+    for candidate in range(3):
+        retrainer.retrained(candidate, 0)
+    naive = (time.perf_counter() - start) / 3 * N
     header = [f"n = {n}, N = {N}", "MLMOC, seconds", f"naive retraining, 3 of {N} timed", "times MLMOC"]
     return markdown(header, [[data, seconds, naive, naive / seconds]])
 
@@ -179,21 +176,20 @@ def sequential_table(data: str, quick: bool) -> str:
     strategy = NTKLookahead(evaluation=None, random_state=0)
     sequential = LinearizedLearner(learner.estimator, strategy)
     sequential.X_training, sequential.y_training = learner.X_training, learner.y_training
-    with feature_reuse(None):
+    start = time.perf_counter()
+    indices, samples = sequential.query(X_pool)
+    first = time.perf_counter() - start
+    steps = []
+    for step in range(10):
         start = time.perf_counter()
+        sequential.teach(samples, np.array([step % 10]))
+        X_pool = np.delete(X_pool, indices, axis=0)
         indices, samples = sequential.query(X_pool)
-        first = time.perf_counter() - start
-        steps = []
-        for step in range(10):
-            start = time.perf_counter()
-            sequential.teach(samples, np.array([step % 10]))
-            X_pool = np.delete(X_pool, indices, axis=0)
-            indices, samples = sequential.query(X_pool)
-            steps.append(time.perf_counter() - start)
-        every = sequential.query(X_pool, n_instances=len(X_pool), return_metrics=True)
-        ours = np.empty(len(X_pool))
-        ours[every[0]] = every[2]
-        scratch = strategy.scores(sequential, X_pool)
+        steps.append(time.perf_counter() - start)
+    every = sequential.query(X_pool, n_instances=len(X_pool), return_metrics=True)
+    ours = np.empty(len(X_pool))
+    ours[every[0]] = every[2]
+    scratch = strategy.scores(sequential, X_pool)
     tau = float(kendalltau(ours, scratch)[0])
     header = [f"n = {n}, N = {N}", "first query, s", "teach + query, s", "ratio", "τ to scratch after 10"]
     return markdown(header, [["seconds", first, min(steps), first / min(steps), tau]])

@@ -31,7 +31,6 @@ from skal._lookahead.query import Settings, make_source
 from skal._lookahead.sources import FeatureSource
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, ResNet18, SquaredLoss
-from skal.reuse import feature_reuse
 from skal.strategies import (
     ALBL,
     BADGE,
@@ -136,12 +135,11 @@ def speedup_table(args: argparse.Namespace) -> tuple[str, bool]:
     learner, X = _learner(module=module), _images(n)
     for strategy in (Entropy(), DynamicAL()):
         best = {1: float("inf"), 2: float("inf")}
-        with feature_reuse(None):
-            for turn in range(2 if args.quick else 4):
-                for n_jobs in best:
-                    taken = _seconds(lambda s=strategy, j=n_jobs: s.set_params(n_jobs=j).select(learner, X, BATCH))
-                    if turn:  # the first one starts the workers
-                        best[n_jobs] = min(best[n_jobs], taken)
+        for turn in range(2 if args.quick else 4):
+            for n_jobs in best:
+                taken = _seconds(lambda s=strategy, j=n_jobs: s.set_params(n_jobs=j).select(learner, X, BATCH))
+                if turn:  # the first one starts the workers
+                    best[n_jobs] = min(best[n_jobs], taken)
         ratio = best[1] / best[2]
         good &= args.quick or ratio >= 1.5
         rows.append([type(strategy).__name__, f"{n:,}", best[1], best[2], f"{ratio:.2f} ×", "1.5 ×"])
@@ -195,8 +193,7 @@ def cost_table(args: argparse.Namespace) -> tuple[str, bool]:
 def _cost_task(number: int, n: int) -> dict[str, float]:
     X, strategy, learner = _cost_problem(number, n)
     cost = strategy.cost(learner, X, COST_BATCH)
-    with feature_reuse(None):
-        seconds = _seconds(lambda: strategy.select(learner, X, COST_BATCH))
+    seconds = _seconds(lambda: strategy.select(learner, X, COST_BATCH))
     passes = {"forward": cost.passes.forward, "backward": cost.passes.backward}
     return passes | {"seconds": seconds, "forecast": cost.seconds, "memory": cost.memory}
 
@@ -284,7 +281,7 @@ def constants_table(args: argparse.Namespace) -> tuple[str, bool]:
         taken = []
         for size in (n, 2 * n):
             task = partial(strategy.select, learner, X[:size], 20)
-            with feature_reuse(None), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 taken.append(min(_seconds(task) for _ in range(2)))
         slope = (taken[1] - taken[0]) / n
