@@ -18,6 +18,10 @@ from skal.validation import check_choice, check_integer, check_real, make_genera
 __all__ = ["ALBL"]
 
 
+def _of_an_arm(name: str) -> Any:
+    return property(lambda self: any(getattr(arm, name) for arm in self._arms()), doc="Whether one of the arms does.")
+
+
 class ALBL(QueryStrategy):
     """Active learning by learning: let a bandit find out which strategy serves best.
 
@@ -120,25 +124,24 @@ class ALBL(QueryStrategy):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @property
-    def needs_network(self) -> bool:  # type: ignore[override]
-        """Whether one of the arms does."""
-        return any(arm.needs_network for arm in self._arms())
-
-    @property
-    def needs_labels(self) -> bool:  # type: ignore[override]
-        """Whether one of the arms does."""
-        return any(arm.needs_labels for arm in self._arms())
-
-    @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether one of the arms does."""
-        return any(arm.reads_outputs for arm in self._arms())
+    needs_network = _of_an_arm("needs_network")
+    needs_labels = _of_an_arm("needs_labels")
+    reads_outputs = _of_an_arm("reads_outputs")
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
         """Whether one of the arms does."""
         return self.uniform or any(arm.draws_from_pool for arm in self._arms())
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """(K,) weights of the arms, summing to 1."""
+        return np.array(self.state_["weights"])
+
+    @property
+    def n_rounds_(self) -> int:
+        """Queries so far."""
+        return self.state_["n_rounds"]
 
     def _arms(self) -> list[QueryStrategy]:
         if self.arms is None:
@@ -159,7 +162,8 @@ class ALBL(QueryStrategy):
         check_choice(owner, "reward", self.reward, ["normalized", "paper"])
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        queried = len(self.__dict__.get("queried_", ())) + n_instances * bool(self.__dict__.get("pending_"))
+        state = self.get_state() or _new_state(1, 0)
+        queried = len(state["queried"]) + n_instances * bool(state["pending"])
         own = Passes(labelled_forward=queried if context.has_network else 0)
         return sum((arm._passes(context, n, n_instances) for arm in self._arms()), own)
 
@@ -168,47 +172,27 @@ class ALBL(QueryStrategy):
 
     def get_state(self) -> dict[str, Any]:
         """What the strategy has learnt, as a dict that ``json.dumps`` takes; empty before the first query."""
-        if not hasattr(self, "weights_"):
-            return {}
-        return {
-            "weights": self.weights_.tolist(),
-            "n_rounds": self.n_rounds_,
-            "pool_size": self.pool_size_,
-            "queried": [list(pair) for pair in self.queried_],
-            "pending": deepcopy(self.pending_),
-        }
+        return deepcopy(self.__dict__.get("state_", {}))
 
     def set_state(self, state: dict[str, Any]) -> ALBL:
-        """Go on from what :meth:`get_state` gave, here or in another process."""
+        """Go on from what :meth:`get_state` gave, here or in another process; an empty dict starts anew."""
         if not state:
-            for name in ("weights_", "n_rounds_", "pool_size_", "queried_", "pending_"):
-                self.__dict__.pop(name, None)
+            self.__dict__.pop("state_", None)
             return self
-        names = {"weights", "n_rounds", "pool_size", "queried", "pending"}
         n_arms = len(self._arms()) + bool(self.uniform)
-        if set(state) != names or len(state["weights"]) != n_arms:
+        if set(state) != set(_new_state(n_arms, 0)) or len(state["weights"]) != n_arms:
             raise InvalidParameterError(
                 f"The state given to {type(self).__name__} must come from get_state of one with {n_arms} arms. "
                 f"Got the entries {sorted(state)} with {len(state.get('weights', []))} weights. "
                 "Give the object the parameters of the run that it goes on with."
             )
-        self.weights_ = np.array(state["weights"], dtype=float)
-        self.n_rounds_ = int(state["n_rounds"])
-        self.pool_size_ = int(state["pool_size"])
-        self.queried_ = [(int(row), float(weight)) for row, weight in state["queried"]]
-        self.pending_ = deepcopy(state["pending"])
+        self.state_ = deepcopy(state)
         return self
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         arms = self._arms()
         n_arms = len(arms) + self.uniform
-        state = self.get_state() or {
-            "weights": [1 / n_arms] * n_arms,
-            "n_rounds": 0,
-            "pool_size": context.n_pool,
-            "queried": [],
-            "pending": None,
-        }
+        state = self.get_state() or _new_state(n_arms, context.n_pool)
         if len(state["weights"]) != n_arms:
             raise InvalidParameterError(
                 f"The arms of {type(self).__name__} must stay the same during a run. Got {n_arms} arms and a state "
@@ -217,13 +201,11 @@ class ALBL(QueryStrategy):
         weights = self._rewarded(context, state)
         common = context.for_arms()
         lists = [arm.select_as_arm(common, n_instances)[0] for arm in arms]
-        generator = self._generator(state["n_rounds"])
-        floor = smallest_probability(n_arms, self.horizon)
-        indices, records = draw_batch(
-            weights, lists, context.n_pool if self.uniform else 0, n_instances, floor, generator
-        )
-        state["pending"] = {"first_row": context.n_labelled, "records": records}
-        self.set_state(state | {"weights": weights.tolist(), "n_rounds": state["n_rounds"] + 1})
+        generator, floor = self._generator(state["n_rounds"]), smallest_probability(n_arms, self.horizon)
+        n_uniform = context.n_pool if self.uniform else 0
+        indices, records = draw_batch(weights, lists, n_uniform, n_instances, floor, generator)
+        pending = {"first_row": context.n_labelled, "records": records}
+        self.state_ = state | {"weights": weights.tolist(), "n_rounds": state["n_rounds"] + 1, "pending": pending}
         return indices, np.array([record["probability"] for record in records])
 
     def _generator(self, n_rounds: int) -> np.random.Generator:
@@ -237,7 +219,7 @@ class ALBL(QueryStrategy):
         if pending is None or context.n_labelled < pending["first_row"] + len(pending["records"]):
             return weights
         rows = range(pending["first_row"], pending["first_row"] + len(pending["records"]))
-        new = [(row, 1 / record["probability"]) for row, record in zip(rows, pending["records"], strict=True)]
+        new = [[row, 1 / record["probability"]] for row, record in zip(rows, pending["records"], strict=True)]
         state["queried"] = [*state["queried"], *new]
         right = self._predicted_right(context, np.array([row for row, _ in state["queried"]]))
         importance = np.array([weight for _, weight in state["queried"]])
@@ -252,6 +234,12 @@ class ALBL(QueryStrategy):
         if not context.has_network:
             predicted = np.asarray(context.estimator.classes_)[predicted]
         return predicted == context.y_labelled[rows]
+
+
+def _new_state(n_arms: int, pool_size: int) -> dict[str, Any]:
+    """Of a run that has not begun; all of it goes into JSON."""
+    weights = [1 / n_arms] * n_arms
+    return {"weights": weights, "n_rounds": 0, "pool_size": pool_size, "queried": [], "pending": None}
 
 
 def smallest_probability(n_arms: int, horizon: int) -> float:

@@ -12,24 +12,6 @@ from skal.context import QueryContext
 
 __all__ = ["Entropy", "LeastConfidence", "Margin", "entropy", "least_confidence", "margin"]
 
-_PARAMETERS = """
-    Works with any scikit-learn classifier that has ``predict_proba`` and with any skorch net.
-
-    Parameters
-    ----------
-    subset : int or None, default=None
-        Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass.
-    random_state : None, int, Generator or RandomState, default=None
-        For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
-"""
-
 
 def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
     """One minus the largest probability: (N, C) -> (N,)."""
@@ -67,10 +49,16 @@ class _Uncertainty(ScoreStrategy):
 
 
 class LeastConfidence(_Uncertainty):
-    __doc__ = f"""Query where the most likely class has the smallest probability.
+    """Query where the most likely class has the smallest probability.
 
     The score is ``1 − max_c p_c``.
-    {_PARAMETERS}
+    Works with any scikit-learn classifier that has ``predict_proba`` and with any skorch net.
+
+    Parameters
+    ----------
+    subset, batch_size, random_state, n_jobs, verbose
+        See :class:`Margin`.
+
     See Also
     --------
     Margin : The gap between the two largest probabilities.
@@ -100,10 +88,25 @@ class LeastConfidence(_Uncertainty):
 
 
 class Margin(_Uncertainty):
-    __doc__ = f"""Query where the two most likely classes are closest.
+    """Query where the two most likely classes are closest.
 
     The score is minus the gap between the two largest probabilities.
-    {_PARAMETERS}
+    Works with any scikit-learn classifier that has ``predict_proba`` and with any skorch net.
+
+    Parameters
+    ----------
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
     See Also
     --------
     LeastConfidence : The largest probability alone.
@@ -134,10 +137,16 @@ class Margin(_Uncertainty):
 
 
 class Entropy(_Uncertainty):
-    __doc__ = f"""Query where the predicted distribution has the largest entropy.
+    """Query where the predicted distribution has the largest entropy.
 
     The score is ``−Σ_c p_c log p_c``, in nats.
-    {_PARAMETERS}
+    Works with any scikit-learn classifier that has ``predict_proba`` and with any skorch net.
+
+    Parameters
+    ----------
+    subset, batch_size, random_state, n_jobs, verbose
+        See :class:`Margin`.
+
     See Also
     --------
     Margin : The gap between the two largest probabilities.

@@ -73,7 +73,7 @@ def test_weights_follow_the_hand_computed_example():
     expected[winner] = 0.5147132
     np.testing.assert_allclose(strategy.weights_, expected, atol=1e-6)
     # round 2: p = (1 − 2 · 0.0588705) w + 0.0588705 = 0.5129810 and 0.4870190
-    second = strategy.pending_["records"][0]
+    second = strategy.get_state()["pending"]["records"][0]
     winner_again = second["advice"][winner] == 1
     p = np.array([0.5129810, 0.4870190] if winner == 0 else [0.4870190, 0.5129810])
     chosen = winner if winner_again else 1 - winner
@@ -93,7 +93,7 @@ def test_weights_follow_the_hand_computed_example():
 def test_the_papers_reward_divides_by_pool_size_and_horizon():
     strategy = ALBL(arms=arms(), horizon=10, reward="paper", random_state=0)
     strategy.select(told([0], [0]), POOL, 1)
-    winner = int(strategy.pending_["records"][0]["advice"][1])
+    winner = int(strategy.get_state()["pending"]["records"][0]["advice"][1])
     strategy.select(told([0, 1], [0, 1]), POOL, 1)
     # one sample right with importance 2, a pool of 6 and T = 10: reward 2/60, r̂ = 2/30
     ratio = np.exp(np.sqrt(np.log(2) / 20) / 2 * 2 / 30)
@@ -165,7 +165,7 @@ def test_a_batch_that_was_not_taught_is_forgotten():
     for _ in range(3):
         strategy.select(learner, POOL, 2)
     np.testing.assert_allclose(strategy.weights_, [0.5, 0.5])
-    assert strategy.queried_ == []
+    assert strategy.get_state()["queried"] == []
     assert strategy.n_rounds_ == 3
 
 
@@ -203,7 +203,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_happened(flat_learner, flat_da
     resumed, other = run(None, fresh(), X[15:], y[15:], 4, saved={})
     assert resumed == straight
     assert other.get_state() == one.get_state()
-    assert len(one.queried_) == 12
+    assert len(one.get_state()["queried"]) == 12
     assert not np.allclose(one.weights_, 0.5)
 
 
@@ -213,7 +213,7 @@ def test_state_is_a_copy_and_can_be_cleared():
     strategy.select(told([0], [0]), POOL, 1)
     state = strategy.get_state()
     state["pending"]["records"].clear()
-    assert len(strategy.pending_["records"]) == 1
+    assert len(strategy.get_state()["pending"]["records"]) == 1
     assert strategy.set_state({}).get_state() == {}
 
 
@@ -260,7 +260,7 @@ def test_runs_on_a_plain_classifier_with_any_labels():
         indices, samples = learner.query(X[10:], n_instances=3)
         learner.teach(samples, y[10:][indices])
     learner.query(X[10:], n_instances=3)
-    assert len(strategy.queried_) == 9
+    assert len(strategy.get_state()["queried"]) == 9
     assert strategy.weights_.sum() == pytest.approx(1)
 
 
