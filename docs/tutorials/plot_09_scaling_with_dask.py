@@ -125,7 +125,7 @@ print(seconds.round(2).to_string())
 # More samples than fit
 # ---------------------
 # BADGE compares every sample with the samples already chosen, so it keeps one embedding per sample. ``max_memory``
-# limits that storage. If the pool does not fit, BADGE works in two levels: it selects a shortlist from each part of the
+# limits that storage. If the pool does not fit, BADGE works in two stages: it selects a shortlist from each part of the
 # pool that fits, and then the batch from the shortlists. You get a :class:`skal.exceptions.TwoLevelWarning`, because
 # the batch may differ.
 
@@ -165,11 +165,11 @@ with warnings.catch_warnings():
         one = BADGE(random_state=seed).select(learner, X_pool, 20)[0]
         two = BADGE(max_memory="4MB", random_state=seed).select(learner, X_pool, 20)[0]
         drawn = np.random.default_rng(seed).choice(len(X_pool), 20, replace=False)
-        rows.append({"one level": spread(one), "two levels": spread(two), "random": spread(drawn)})
+        rows.append({"one stage": spread(one), "two stages": spread(two), "random": spread(drawn)})
 print(pd.DataFrame(rows).rename_axis("seed").round(1).to_string())
 
 # %%
-# Smaller is better. One level and two levels differ about as much as two seeds do, and both are better than a random
+# Smaller is better. One stage and two stages differ about as much as two seeds do, and both are better than a random
 # batch. But this is one network and one pool, and for BADGE no bound is known. The picture shows the gradients in their
 # first two principal components. Where the network is sure, they are near zero. Crosses that seem close may be far
 # apart in the components that are not shown.
@@ -179,7 +179,7 @@ background = projection.transform(gradients(some).numpy())
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.6), sharex=True, sharey=True, layout="constrained")
 figure.suptitle("What BADGE chose (crosses); colours are predicted classes")
 axes[0].set_ylabel("second component")
-batches = {"one level": batch_alone, "two levels, 4 MB": batch_bounded}
+batches = {"one stage": batch_alone, "two stages, 4 MB": batch_bounded}
 for ax, (name, batch) in zip(axes, batches.items(), strict=True):
     ax.scatter(*background.T, c=proba[some].argmax(dim=1), cmap="tab10", s=2, alpha=0.4)
     ax.scatter(*projection.transform(gradients(batch).numpy()).T, color="black", marker="x", s=40, linewidth=1.5)
