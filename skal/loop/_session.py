@@ -13,6 +13,7 @@ from sklearn.metrics import check_scoring
 
 from skal._core.containers import take_rows
 from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, NoLabelledDataError, shorten
+from skal.loop._checkpoint import RunCheckpoint
 from skal.loop._config import LoopConfig
 from skal.loop._display import ProgressReporter
 from skal.loop._estimators import Predictor
@@ -21,7 +22,6 @@ from skal.loop._seeding import seed_for, seeded
 from skal.loop._selection import Selector
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
-from skal.loop.checkpoint import RunCheckpoint
 from skal.validation import make_generator
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, shorten
+from skal.loop._checkpoint import load_network_state
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import (
     Predictor,
@@ -27,7 +28,6 @@ from skal.loop._estimators import (
 from skal.loop._labels import class_names, encode
 from skal.loop._seeding import seed_for, seeded
 from skal.loop._state import LoopState
-from skal.loop.checkpoint import load_network_state
 
 __all__ = ["Trainer"]
 

@@ -10,11 +10,11 @@ from skorch import NeuralNet
 from skorch.history import History
 
 from skal.exceptions import CheckpointError, shorten
+from skal.loop._checkpoint._fingerprint import describe_params, fingerprint_data, without_own_paths
+from skal.loop._checkpoint._folder import CheckpointFolder
 from skal.loop._estimators import final_network
 from skal.loop._seeding import generator_states, restore_generators
 from skal.loop._state import LoopState
-from skal.loop.checkpoint._fingerprint import describe_params, fingerprint_data, without_own_paths
-from skal.loop.checkpoint._folder import CheckpointFolder
 
 if TYPE_CHECKING:
     from skal.loop._trainer import Trainer
