@@ -1,8 +1,8 @@
 """All strategies on digits, MNIST and a part of CIFAR-10, over paired seeds, with the tests of skal.bench.
 
 ``python -m benchmarks.strategies [digits|mnist|cifar10_sub ...] [--out FOLDER] [--jobs N] [--figures FOLDER]``; digits
-without an argument. Results are saved as they come, below ``skal-bench`` if nothing else is said: the same command
-goes on with a run that was stopped, and prints the tables of one that has ended.
+without an argument. Results are saved as they come, in ``skal-bench`` by default: repeat the command to continue
+after an interruption, or to print the tables of a finished run again.
 """
 
 from __future__ import annotations

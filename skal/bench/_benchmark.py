@@ -1,4 +1,4 @@
-"""Run all strategies over all seeds, in parallel, and go on where an earlier run was stopped."""
+"""Run all strategies over all seeds, in parallel, and continue a benchmark that was interrupted."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Compare strategies on a data set, over seeds that give all of them the same start.
 
-    All strategies of a seed have the same pool, first labels and initial weights. Only the strategy's choices differ,
-    and what BALD and LearningLoss add to the network.
+    All strategies of a seed have the same pool, first labels and initial weights. They differ in what they choose, and
+    BALD and LearningLoss in what they add to the network.
 
     Parameters
     ----------
     strategies : sequence of str, mapping, or None, default=None
         Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
-        and the skorch net that it needs in the place of ``net``. None takes the protocol's.
+        and the skorch net to use for it instead of ``net``. None takes those of the protocol.
     data : str or object, default=None
         Name of a data set, or an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``.
     net : str or skorch net, default=None
-        Name of a network, or an unfitted net of your own, which is then trained as it says itself.
+        Name of a network, or your own unfitted net, which is then trained with its own settings.
     protocol : Protocol or None, default=None
-        All settings; one of a paper's from :func:`skal.bench.preset`.
+        All settings; :func:`skal.bench.preset` has those of the papers.
     out : path or None, default=None
-        Folder for the results, written as they come. Call again with the same settings to go on, with more seeds or
-        strategies to add to them.
+        Folder for the results; each run is saved as it finishes. Call again with the same settings to continue, or
+        with more seeds or strategies to add to the results.
     n_jobs : int or None, default=1
-        Runs at a time, as in joblib: None is what ``joblib.parallel_config`` says, a Dask cluster for example. The
-        result does not depend on it.
+        Number of runs in parallel, as in joblib: None is what ``joblib.parallel_config`` says, a Dask cluster for
+        example. The result does not depend on it.
     progress : bool, default=False
         Whether to show a progress bar, with the remaining time, on stderr.
     data_home : path or None, default=None
         Folder of the data sets' files; see :func:`skal.datasets.load`.
     **settings
-        Fields of :class:`skal.bench.Protocol` that differ from the protocol's.
+        Fields of :class:`skal.bench.Protocol` to change.
 
     Returns
     -------
@@ -130,7 +130,9 @@ def run_benchmark(
                     store.write(run)
             bar.update()
     if failed:
-        kept = "Nothing was kept: pass out." if store is None else f"The others are in {store.folder}; run it again."
+        kept = "Nothing was saved: pass out to keep finished runs."
+        if store is not None:
+            kept = f"The others are saved in {store.folder}; run the benchmark again to repeat those that failed."
         raise BenchmarkError(f"{len(failed)} of {len(tasks)} runs failed. {kept}\n" + "\n".join(failed))
     result = BenchmarkResult(protocol, done, details)
     if store is not None:

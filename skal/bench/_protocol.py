@@ -40,41 +40,42 @@ class Protocol:
     inputs : {"signed", "unit", "standardized"}
         Pixels in [−1, 1], as they come in [0, 1], or with mean 0 and variance 1 per channel of the training images.
     n_pool, n_test : int or None
-        Use only so many training images (drawn anew for each seed, labels at the start included) and test images
-        (the same for all); None is all of them.
+        Use only this many training images (a new draw for each seed, including the first labels) and test images
+        (the same for all seeds). None uses all of them.
     strategies : tuple of str
-        Each a function's name of :mod:`skal.strategies`, ``random`` or ``albl``, with parameters in parentheses where
-        they differ from the defaults: ``dynamic_al(gamma=0)``.
+        Names of functions in :mod:`skal.strategies`, ``random`` or ``albl``; parameters that differ from the defaults
+        stand in parentheses: ``dynamic_al(gamma=0)``.
     reference : str
-        The strategy that the others are compared with; the first one if it is not among them.
+        The strategy that the others are compared with. If it is not among them, the first one is.
     n_initial, batch, rounds, seeds : int
         Labels at the start, labels per query, queries, repetitions.
     start : {"random", "balanced", "zero_shot"}
-        How the first labels are drawn: uniformly; equally many of each class, which reads all labels of the pool; or by
-        the strategy itself, from a network with random weights.
+        How the first labels are drawn: uniformly; the same number from each class, which reads all labels of the pool;
+        or by the strategy itself, with a network of random weights.
     net : str
         ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``.
     net_params : dict
-        Its parameters beside those that follow from the data.
+        Its parameters, except those that follow from the data.
     dropout : float
-        Rate for strategies that need dropout (BALD), where ``net_params`` has none.
+        Rate for strategies that need dropout (BALD), unless ``net_params`` has one.
     criterion : {"cross_entropy", "squared"}
     optimizer : {"adam", "sgd"}
     lr, momentum, weight_decay : float
-        Momentum is Nesterov's, for ``sgd`` alone.
+        Momentum is Nesterov's, and only for ``sgd``.
     schedule : {"constant", "one_cycle"}
         ``one_cycle`` rises to ``lr`` and falls again over the ``max_epochs`` of every round.
     batch_size, max_epochs : int
     stop_accuracy : float or None
-        End a round's training as soon as the accuracy on the labelled set reaches it; None trains ``max_epochs``.
+        Stop training when the accuracy on the labelled set reaches this value. None always trains ``max_epochs``.
     warm_start : bool
-        Go on from the weights of the round before, with a fresh optimiser; False starts every round from new weights.
+        Continue from the weights of the previous round, with a fresh optimiser. False starts every round from new
+        weights.
     semi_supervised : dict or None
-        Parameters of :class:`skal.semi_supervised.FixMatchClassifier`, which then trains on the whole pool, for
-        ``max_epochs``, in the place of a supervised network; ``flip=True`` lets augmentation mirror images. The
-        settings above from ``criterion`` to ``stop_accuracy`` have no meaning then; ``inputs`` must be ``"unit"``.
+        Parameters of :class:`skal.semi_supervised.FixMatchClassifier`, which then replaces the supervised network and
+        trains on the whole pool for ``max_epochs``; ``flip=True`` lets augmentation mirror images. The settings from
+        ``criterion`` to ``stop_accuracy`` are not used then, and ``inputs`` must be ``"unit"``.
     notes : str
-        What a reader should know; for a paper's protocol, what the paper leaves open.
+        Notes for the report; for a paper's protocol, what the paper leaves open.
 
     Examples
     --------

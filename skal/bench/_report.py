@@ -45,7 +45,7 @@ def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Pat
     ----------
     result : BenchmarkResult
     folder : path
-        Made if it is not there.
+        Created if it does not exist.
 
     Returns
     -------

@@ -34,7 +34,7 @@ class BenchmarkResult:
     protocol : Protocol
     runs : list of Run
     details : dict, default=None
-        What else was recorded, such as the sizes of the data.
+        Further records, such as the sizes of the data.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class BenchmarkResult:
             Scores by labels; the difference from the reference with its 95 % interval, of the area and at each budget;
             query time against the final score; the overlap of what was queried.
         ax : matplotlib Axes or None, default=None
-            None makes a figure of its own, without pyplot: ``result.plot().figure.savefig("curves.png")``.
+            None makes a new figure, without pyplot: ``result.plot().figure.savefig("curves.png")``.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class BenchmarkResult:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BenchmarkResult:
-        """Read a folder, of a benchmark that has ended or of one that has not."""
+        """Read the folder of a benchmark, finished or not."""
         store = Store(folder)
         protocol, details = store.settings()
         found = [store.read(name, seed) for name in protocol.strategies for seed in range(protocol.seeds)]

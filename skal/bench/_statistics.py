@@ -115,7 +115,7 @@ def _exact_signed_rank(d: np.ndarray) -> float:
 
 
 def wilcoxon_floor(n_seeds: int) -> float:
-    """The smallest p-value that Wilcoxon's two-sided test can give for so many seeds: ``2^(1 − n)``.
+    """The smallest p-value that Wilcoxon's two-sided test can give for this many seeds: ``2^(1 − n)``.
 
     Examples
     --------
@@ -216,10 +216,10 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
 
 
 def labels_saved(n_labels: np.ndarray, curve: np.ndarray, target: float) -> float:
-    """Labels that a curve needs less than the whole budget to come up to a target and stay there.
+    """How many labels before the end of the budget a curve reaches a target and stays there.
 
-    Linear between budgets. It is the last crossing that counts: the first one of a noisy curve comes early by
-    luck, and Random would save labels against itself.
+    Linear between budgets. The last crossing counts: the first crossing of a noisy curve comes early by luck, and
+    Random would save labels against itself.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ def _against_reference(result: BenchmarkResult) -> Section:
         "Area under the budget curve as a mean accuracy in percent; "
         f"{reference} has {100 * result.areas().loc[reference].mean():.2f}. "
         "The verdict is the paired t-test on the area, after Holm's correction over the strategies. Labels saved: how "
-        f"many labels before the end the mean curve has come up to {reference}'s final mean score for good."
+        f"many labels before the end the mean curve reaches {reference}'s final mean score and stays there."
     )
     if not math.isnan(p):
         note += f" Friedman's test over all strategies: χ² = {statistic:.2f}, {p_phrase(p)}."
@@ -124,7 +124,7 @@ def _warnings(result: BenchmarkResult) -> Section:
     counts = Counter((run.strategy, text) for run in result.runs for text in run.warnings)
     rows = [(strategy, str(count), text) for (strategy, text), count in counts.items()]
     table = pd.DataFrame(rows, columns=["strategy", "runs", "warning"])
-    return Section("Warnings", table, "What was warned about while the runs were made.")
+    return Section("Warnings", table, "Warnings given while the runs were made.")
 
 
 def _settings(result: BenchmarkResult) -> Section:

@@ -49,7 +49,7 @@ class Comparison:
         if self.n_seeds < 2:
             return f"not enough seeds: one run cannot tell a difference from {name} from noise"
         if self.outcome == "not testable":
-            return f"not testable: the difference from {name} is the same for every seed, so that its noise is unknown"
+            return f"not testable: the difference from {name} is the same for every seed, so its noise is unknown"
         if self.outcome == "not distinguishable":
             few = f" with only {self.n_seeds} seeds" if self.n_seeds < 5 else ""
             possible = f"a difference of {points(self.low)} to {points(self.high)} points remains possible{few}"
