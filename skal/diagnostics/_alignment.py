@@ -86,7 +86,7 @@ def alignment_of(net: Any, X: Any, y: Any, *, kind: str = "pntk", **kernel_param
     >>> alignment_of(torch.nn.Linear(1, 2, bias=False), torch.tensor([[1.0], [3.0]]), [0, 1]).__round__(4)
     10.0
     """
-    return alignment(tangent_kernel(net, X, kind=kind, **kernel_params), targets(net, X, y))
+    return alignment(tangent_kernel(net, X, kind=kind, **kernel_params), one_hot_targets(net, X, y))
 
 
 def generalization_bound_of(
@@ -112,10 +112,12 @@ def generalization_bound_of(
     >>> generalization_bound_of(net, torch.tensor([[2.0, 0.0], [0.0, 2.0]]), [0, 1]).__round__(6)
     0.707107
     """
-    return generalization_bound(tangent_kernel(net, X, kind=kind, **kernel_params), targets(net, X, y), ridge=ridge)
+    return generalization_bound(
+        tangent_kernel(net, X, kind=kind, **kernel_params), one_hot_targets(net, X, y), ridge=ridge
+    )
 
 
-def targets(net: Any, X: Any, y: Any) -> np.ndarray:
+def one_hot_targets(net: Any, X: Any, y: Any) -> np.ndarray:
     """(n, C) one-hot labels, with C from the network's output."""
     network, samples = Network(net), Samples(X)
     return one_hot(y, len(samples), network.n_classes(samples), network).double().cpu().numpy()

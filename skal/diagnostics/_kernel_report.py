@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve
 
-from skal.diagnostics._alignment import targets
+from skal.diagnostics._alignment import one_hot_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.validation import as_finite_array, check_real
@@ -62,15 +62,12 @@ def kernel_report(
     check_real("kernel_report", "ridge", ridge, 0)
     n = len(K)
     if not Theta.any():
-        raise InvalidParameterError(
-            "The entk given to kernel_report must have an entry that is not zero. Got zeros only. "
-            "Check that the network's outputs depend on trainable parameters."
-        )
+        remedy = "Check that the network's outputs depend on trainable parameters."
+        raise InvalidParameterError.for_parameter("kernel_report", "entk", "not zero throughout", 0, remedy)
     if len(Theta) % n:
-        raise InvalidParameterError(
-            f"The entk given to kernel_report must have n·C rows for the pntk's n = {n}. Got {len(Theta)} instead. "
-            "Take both from tangent_kernel on the same samples."
-        )
+        expected, got = f"a matrix of n·C rows for the pntk's n = {n}", len(Theta)
+        remedy = "Take both from tangent_kernel on the same samples."
+        raise InvalidParameterError.for_parameter("kernel_report", "entk", expected, got, remedy)
     C = len(Theta) // n
     blocks = Theta.reshape(n, C, n, C)
     on_diagonal = np.einsum("icjc->ijc", blocks)
@@ -151,7 +148,7 @@ def kernel_report_of(
     return kernel_report(
         kernels["pntk"],
         kernels["entk"],
-        targets=targets(net, X, y),
+        targets=one_hot_targets(net, X, y),
         pntk_test=test["pntk"],
         entk_test=test["entk"],
         y_test=y_test,

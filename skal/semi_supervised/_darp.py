@@ -119,26 +119,15 @@ def darp(
         proba, target, alpha=alpha, clip=clip, min_entropy=min_entropy, tol=tol, max_iter=max_iter
     )
     if report.target_normalised:
-        warnings.warn(
-            f"target={shorten(target)} sums neither to the {len(labels)} samples nor to 1, so darp scaled it. "
-            "Pass counts or shares to be sure of what is meant.",
-            AdjustedInputWarning,
-            stacklevel=2,
-        )
+        text = f"target={shorten(target)} sums neither to the {len(labels)} samples nor to 1, so darp scaled it."
+        warnings.warn(f"{text} Pass counts or shares to be sure of what is meant.", AdjustedInputWarning, stacklevel=2)
     if report.n_clipped:
-        warnings.warn(
-            f"darp raised {report.n_clipped} probabilities below clip={clip:g} to that value. "
-            "Lower clip to stay closer to such labels.",
-            AdjustedInputWarning,
-            stacklevel=2,
-        )
+        text = f"darp raised {report.n_clipped} probabilities below clip={clip:g} to that value."
+        warnings.warn(f"{text} Lower clip to stay closer to such labels.", AdjustedInputWarning, stacklevel=2)
     if not report.converged:
-        warnings.warn(
-            f"darp did not reach tol={tol:g} in {report.n_iterations} steps: the sum of a class differs from its "
-            f"target by {report.column_residual:.1e} of it. Raise max_iter, clip or min_entropy.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        text = f"darp did not reach tol={tol:g} in {report.n_iterations} steps: the sum of a class differs from its "
+        text += f"target by {report.column_residual:.1e} of it. Raise max_iter, clip or min_entropy."
+        warnings.warn(text, ConvergenceWarning, stacklevel=2)
     return labels
 
 
