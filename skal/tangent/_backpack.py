@@ -94,13 +94,16 @@ class BackpackBackend:
                 found[name] = Dense(p.grad_batch)
                 del p.grad_batch
             elif p.grad is not None:
-                layer = self._original.get_submodule(name.rpartition(".")[0])
-                raise UnsupportedLayerError(
-                    f"BackPACK must know every layer. Got no per-sample gradient for the parameter {name!r} of a "
-                    f"{type(layer).__name__} layer. Use backend='structured', 'func' or 'auto'."
-                )
+                layer = type(self._original.get_submodule(name.rpartition(".")[0])).__name__
+                raise _unknown(f"no per-sample gradient for the parameter {name!r} of a {layer} layer")
             p.grad = None
         return found
+
+
+def _unknown(what: str) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"BackPACK must know every layer. Got {what}. Use backend='structured', 'func' or 'auto'."
+    )
 
 
 def _batch_grad_extension() -> Any:
@@ -115,9 +118,6 @@ def _batch_grad_extension() -> Any:
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
-                raise UnsupportedLayerError(
-                    f"BackPACK must know every layer. Got a {type(module).__name__} layer ({error}). "
-                    "Use backend='structured', 'func' or 'auto'."
-                ) from error
+                raise _unknown(f"a {type(module).__name__} layer ({error})") from error
 
     return NamingBatchGrad()

@@ -6,15 +6,25 @@ The gradient of a scalar with derivative v with respect to the logits f is ``J(x
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Cotangent", "cross_entropy", "cross_entropy_of", "given", "kernel_cotangents", "probes", "squared_error"]
+__all__ = ["Cotangent", "cross_entropy", "cross_entropy_of", "kernel_cotangents", "pull_back", "squared_error"]
 
 Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
+
+
+def pull_back(
+    v: Tensor, logits: Tensor, inputs: Sequence[Any], *, retain_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """``Jᵀ v`` for each of the inputs (tensors, or edges of the graph); None for those without influence."""
+    if not inputs or not logits.requires_grad:
+        return (None,) * len(inputs)
+    return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
 
 
 def cross_entropy(logits: Tensor, target: Tensor | None) -> Tensor:
@@ -58,7 +68,7 @@ def cross_entropy_of(label: int) -> Cotangent:
     return cotangent
 
 
-def given(logits: Tensor, target: Tensor | None = None) -> Tensor:
+def target_itself(logits: Tensor, target: Tensor | None = None) -> Tensor:
     """The target itself, for comparing backends."""
     assert target is not None
     return target

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.network import Network
-from skal.tangent._cotangents import Cotangent
+from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients
 
 __all__ = ["FuncBackend", "LoopBackend"]
@@ -64,9 +64,7 @@ class LoopBackend:
                 logits = self.network.logits(tree_map(lambda x, i=i: x[i : i + 1], batch))
                 all_logits.append(logits.detach())
                 v = cotangent(all_logits[-1], None if target is None else target[i : i + 1])
-                gradients: tuple[Tensor | None, ...] = (None,) * len(self.parameters)
-                if logits.requires_grad:
-                    gradients = torch.autograd.grad(logits, list(self.parameters.values()), v, allow_unused=True)
+                gradients = pull_back(v, logits, list(self.parameters.values()))
                 for name, gradient in zip(self.parameters, gradients, strict=True):
                     rows[name].append(gradient.to_dense() if gradient is not None else None)
             self.logits = torch.cat(all_logits)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
-from skal.tangent._cotangents import Cotangent, cross_entropy, squared_error
+from skal.tangent._cotangents import Cotangent, cross_entropy, pull_back, squared_error
 from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
@@ -141,10 +141,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
                 target = one_hot(y, len(samples), logits.shape[1], network)
             v = _LOSSES[loss](logits.detach(), None if target is None else target[first : first + n])
             first += n
-            if not logits.requires_grad:  # none of the parameters has an influence
-                continue
-            gradients = torch.autograd.grad(logits, list(parameters.values()), v, allow_unused=True)
-            for name, gradient in zip(parameters, gradients, strict=True):
+            for name, gradient in zip(parameters, pull_back(v, logits, list(parameters.values())), strict=True):
                 if gradient is not None:
                     totals[name] += gradient
     return {name: total.to(parameters[name].dtype) for name, total in totals.items()}

@@ -22,7 +22,6 @@ __all__ = ["find_rule", "has_own_rule", "register_rule", "users_rules"]
 Contributions = dict[str, "Tensor | PerSampleGradient"]
 Rule = Callable[[Any, Tensor, Tensor], Contributions]
 _RULES: dict[type[nn.Module], Rule] = {}
-_OURS: dict[type[nn.Module], Rule] = {}
 
 
 def register_rule(*layer_types: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -65,12 +64,16 @@ def find_rule(layer: nn.Module) -> Rule | None:
 def users_rules(module: nn.Module) -> dict[type[nn.Module], Rule]:
     """The rules for the module's layers that did not come with skal: another process does not know them."""
     classes = {cls for layer in module.modules() for cls in type(layer).__mro__}
-    return {cls: rule for cls, rule in _RULES.items() if cls in classes and _OURS.get(cls) is not rule}
+    return {cls: rule for cls, rule in _RULES.items() if cls in classes and not _is_ours(rule)}
 
 
 def has_own_rule(layer: nn.Module) -> bool:
     """Whether the layer is of exactly the class that one of this module's rules is for."""
-    return type(layer) in _OURS and find_rule(layer) is _OURS[type(layer)]
+    return type(layer) in _RULES and _is_ours(_RULES[type(layer)])
+
+
+def _is_ours(rule: Rule) -> bool:
+    return getattr(rule, "__module__", None) == __name__
 
 
 def _over_positions(x: Tensor) -> Tensor:
@@ -225,6 +228,3 @@ def _embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> Contributions:
     if layer.padding_idx is not None:
         g = g * (index != layer.padding_idx)[..., None]
     return {"weight": Rows(index, g, layer.num_embeddings)}
-
-
-_OURS.update(_RULES)

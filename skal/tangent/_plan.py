@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backpack import BackpackBackend
-from skal.tangent._cotangents import given, probes
+from skal.tangent._cotangents import probes, target_itself
 from skal.tangent._factors import Gradients
 from skal.tangent._func import FuncBackend, LoopBackend
 from skal.tangent._layers import find_rule, has_own_rule
@@ -106,7 +106,7 @@ def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates
     with torch.no_grad():
         target = network.logits(batch)
     target = probes(*target.shape).to(target)
-    truth = next(LoopBackend(network, names).gradients(batch, target, [given]))
+    truth = next(LoopBackend(network, names).gradients(batch, target, [target_itself]))
     missing = set(truth)
     parts: list[tuple[str, frozenset[str]]] = []
     for candidate in candidates:
@@ -130,7 +130,7 @@ def _verified(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a backend that is tried out may complain; the comparison decides
-                result = next(BACKENDS[backend](network, names).gradients(batch, target, [given]))
+                result = next(BACKENDS[backend](network, names).gradients(batch, target, [target_itself]))
             break
         except UnsuitedLayerError as error:  # the other layers may still be suited
             names -= error.parameters

@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import Cotangent
+from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import find_rule
 
@@ -80,9 +80,7 @@ class StructuredBackend:
             keep = number < len(cotangents) - 1
             # the idle parameters cost nothing here while they are idle
             edges = [call.output for call in calls] + list(self._idle.values())
-            at_outputs: tuple[Tensor | None, ...] = (None,) * len(edges)
-            if edges and logits.requires_grad:
-                at_outputs = torch.autograd.grad(logits, edges, v, retain_graph=keep, allow_unused=True)
+            at_outputs = pull_back(v, logits, edges, retain_graph=keep)
             self._check_idle(at_outputs[len(calls) :])
             yield self._apply_rules(calls, list(at_outputs[: len(calls)]), logits.shape[0])
 
