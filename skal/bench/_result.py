@@ -93,8 +93,7 @@ class BenchmarkResult:
                 "No seed has been finished by every strategy, so there is nothing to compare. Run the benchmark on."
             )
         found = {(run.strategy, run.seed): run.scores for run in self.runs}
-        shape = (len(self.strategies), len(self.seeds), len(self.n_labels))
-        return np.array([[found[name, seed] for seed in self.seeds] for name in self.strategies]).reshape(shape)
+        return np.array([[found[name, seed] for seed in self.seeds] for name in self.strategies])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per strategy, seed and budget, unpaired seeds included.
