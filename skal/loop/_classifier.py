@@ -23,15 +23,6 @@ from skal.strategies import margin
 
 __all__ = ["ActiveLearningClassifier"]
 
-_FITTED = ("estimator_", "queried_", "history_", "classes_", "query_strategy_", "stop_reason_", "session_")
-
-
-def _has(method: str) -> Callable[[Any], bool]:
-    def check(self: Any) -> bool:
-        return hasattr(getattr(self, "estimator_", self.estimator), method)
-
-    return check
-
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Active learning as a classifier: ``fit`` asks for the labels of some samples and learns from those.
@@ -218,7 +209,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         check_is_fitted(self, "estimator_")
         return self._predictor.predict(self._check_samples(X, reset=False))
 
-    @available_if(_has("predict_proba"))
+    @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, C) probabilities of the classes in ``classes_``."""
         check_is_fitted(self, "estimator_")
@@ -229,7 +220,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(config.owner, "eval_set", "a pair of X and y", eval_set, remedy)
-        for name in _FITTED:
+        for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
         return LabellingSession(self, X, config, self._take_results, eval_set, reader)
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from skorch import NeuralNet
 
+from skal.context import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
-from skal.loop._estimators import final_network, has_network, is_warm_started, uses_unlabelled
+from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
 from skal.loop._state import LoopState
 from skal.validation import check_choice, check_integer, check_real, check_seed
 
@@ -77,8 +79,8 @@ class LoopConfig:
         check_choice(owner, "reinitialize", self.reinitialize, [True, False])
         if not isinstance(self.verbose, bool):
             check_integer(owner, "verbose", self.verbose, 0)
-        callbacks = () if self.callbacks is None else self.callbacks
-        if not isinstance(callbacks, (list, tuple)) or not all(callable(callback) for callback in callbacks):
+        callbacks = [] if self.callbacks is None else self.callbacks
+        if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
             expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
             raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
         self._check_checkpoint()
@@ -92,7 +94,7 @@ class LoopConfig:
     @property
     def network(self) -> bool:
         """Whether a network does the work."""
-        return has_network(self.estimator)
+        return isinstance(unwrap_estimator(self.estimator)[0], NeuralNet)
 
     @property
     def no_label(self) -> int | None:

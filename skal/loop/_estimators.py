@@ -1,31 +1,31 @@
-"""What a loop must know of an estimator: its network, how to train it in a round, and what its outputs mean."""
+"""What a loop must know of an estimator: what is inside it, what data it is given, and what to keep of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet, NeuralNetBinaryClassifier
+from skorch.history import History
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
-from skal._core.outputs import needs_softmax
 from skal.context import unwrap_estimator
-from skal.loop._labels import expand_proba
 
 __all__ = [
-    "Predictor",
     "final_network",
     "fit_transformers",
-    "has_network",
+    "generator_states",
     "is_warm_started",
+    "load_network_state",
+    "network_state",
     "prediction_input",
+    "restore_generators",
+    "seed_strategy",
     "training_data",
     "uses_unlabelled",
 ]
@@ -51,11 +51,6 @@ def uses_unlabelled(estimator: Any) -> bool:
     """
     known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
     return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _nested(estimator))
-
-
-def has_network(estimator: Any) -> bool:
-    """Whether a skorch net does the work, however deep inside."""
-    return isinstance(unwrap_estimator(estimator)[0], NeuralNet)
 
 
 def final_network(estimator: Any) -> NeuralNet | None:
@@ -125,39 +120,70 @@ def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> Any:
     return X
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
+def _random_states(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _random_states(part)
+    elif hasattr(value, "get_params") and not isinstance(value, type):
+        for name, part in sorted(value.get_params(deep=False).items()):
+            if name == "random_state":
+                yield value, part
+            else:
+                yield from _random_states(part)
 
-    Attributes
-    ----------
-    estimator : fitted classifier
-    names : (m,) array
-        ``names[k]`` is the label that the estimator knows as k.
-    columns : (k,) int64 array
-        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output.
+
+def seed_strategy(strategy: Any, original: Any, seed: int, round: int) -> None:
+    """Give each part of a strategy a seed for this round: from the integer that ``original`` has, or from ``seed``.
+
+    With the integer itself a strategy would make the same draws in every round. Generators are left alone.
     """
+    pairs = zip(_random_states(strategy), _random_states(original), strict=True)
+    parts = [(owner, own) for (owner, _), (_, own) in pairs if own is None or isinstance(own, (int, np.integer))]
+    for place, (owner, own) in enumerate(parts):
+        entropy = [seed, place] if own is None else [int(own), round]
+        owner.set_params(random_state=int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
-    estimator: Any
-    names: np.ndarray
-    columns: np.ndarray
 
-    @property
-    def classes(self) -> np.ndarray:
-        """(m,) sorted labels."""
-        return np.sort(self.names)
+def _generators(objects: tuple[Any, ...]) -> list[Any]:
+    values = (value for part in objects for _, value in _random_states(part))
+    return [value for value in values if isinstance(value, (np.random.Generator, np.random.RandomState))]
 
-    def predict(self, X: Any) -> np.ndarray:
-        """(n,) labels."""
-        if (self.columns < len(self.names)).all():
-            codes = np.asarray(self.estimator.predict(prediction_input(X)))
-            return self.names[codes.reshape(-1).astype(np.int64)]
-        return self.classes[self.predict_proba(X).argmax(axis=1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, m) probabilities, in the order of ``classes``."""
-        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
-        net = final_network(self.estimator)
-        if net is not None and needs_softmax(net):
-            proba = softmax(proba, axis=1)
-        return expand_proba(proba, self.columns, self.names, self.classes)
+def generator_states(*objects: Any) -> list[Any]:
+    """States of the generators that were given as ``random_state``, as JSON takes them."""
+    return [
+        g.bit_generator.state if isinstance(g, np.random.Generator) else g.get_state(legacy=False)
+        for g in _generators(objects)
+    ]
+
+
+def restore_generators(states: list[Any], *objects: Any) -> None:
+    """The reverse of :func:`generator_states`."""
+    for generator, state in zip(_generators(objects), states, strict=True):
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        else:
+            generator.set_state(state)
+
+
+def network_state(net: NeuralNet) -> dict[str, Any]:
+    """Modules and criteria with their buffers, optimizers, the net's history, and what ``net.get_state()`` adds."""
+    return {
+        "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
+        "optimizers": {name: getattr(net, f"{name}_").state_dict() for name in net._optimizers},
+        "history": net.history.to_list() if hasattr(net.history, "to_list") else list(net.history),
+        "classes": getattr(net, "classes_inferred_", None),
+        "extra": net.get_state() if hasattr(net, "get_state") else None,
+    }
+
+
+def load_network_state(net: NeuralNet, state: dict[str, Any]) -> None:
+    """Put the state into a net that has been initialised."""
+    for name, values in (state["modules"] | state["optimizers"]).items():
+        getattr(net, f"{name}_").load_state_dict(values)
+    net.history = History(state["history"])
+    if state["classes"] is not None:
+        net.classes_inferred_ = state["classes"]
+    if state["extra"] is not None:
+        net.set_state(state["extra"])

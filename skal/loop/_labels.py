@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import softmax
 from sklearn.utils import assert_all_finite, column_or_1d
 
+from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
+from skal.loop._estimators import final_network, prediction_input
 
-__all__ = ["class_names", "common_dtype", "encode", "expand_proba", "read_labels"]
+__all__ = ["Predictor", "class_names", "common_dtype", "encode", "read_labels"]
 
 
 def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
@@ -28,20 +32,14 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
     """
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
-    if isinstance(labels, np.ma.MaskedArray):
-        dtype, array = labels.dtype, labels.data.astype(object)
-        array[np.ma.getmaskarray(labels)] = None
-    else:
-        array = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
-        if not isinstance(array, np.ndarray):
-            # a list may mix labels and None: numpy must not turn 1 into 1.0 or "1"
-            values, array = list(array), np.empty(len(array), dtype=object)
-            array[:] = values
-        dtype = array.dtype
-    array = column_or_1d(array, warn=True)
-    values = [None if _is_missing(value) else value for value in array.tolist()]
-    values = [value.item() if isinstance(value, (np.generic, torch.Tensor)) else value for value in values]
-    values = [None if isinstance(value, (int, float)) and value == no_label else value for value in values]
+    array = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
+    if not isinstance(array, np.ndarray):
+        # a list may mix labels and None: numpy must not turn 1 into 1.0 or "1"
+        array = np.empty(len(labels), dtype=object)
+        array[:] = list(labels)
+    dtype = array.dtype
+    unmasked = np.where(np.ma.getmaskarray(array), None, array)
+    values = [_plain(value, no_label) for value in column_or_1d(unmasked, warn=True).tolist()]
     present = [value for value in values if value is not None]
     if not present:
         return values, None
@@ -58,8 +56,11 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
     return values, "<U0" if dtype.kind == "U" else dtype.str
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (not isinstance(value, (list, tuple, dict, np.ndarray)) and bool(pd.isna(value)))
+def _plain(value: Any, no_label: int | None) -> Any:
+    """One label as a Python value, None if it stands for "no label"."""
+    value = value.item() if isinstance(value, (np.generic, torch.Tensor)) else value
+    missing = pd.api.types.is_scalar(value) and (bool(pd.isna(value)) or value == no_label)
+    return None if missing else value
 
 
 def _check_whole_numbers(labels: np.ndarray) -> None:
@@ -129,31 +130,50 @@ def class_names(labels: np.ndarray, classes: Any, *, network: bool, n_first: int
 
 def encode(labels: np.ndarray, names: np.ndarray) -> np.ndarray:
     """The numbers of the labels: (n,) int64."""
-    order = np.argsort(names)
-    return order[np.searchsorted(names, labels, sorter=order)].astype(np.int64)
+    return pd.Index(names).get_indexer(labels).astype(np.int64)
 
 
-def expand_proba(proba: np.ndarray, codes: np.ndarray, names: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Probabilities with one column per class, from an estimator whose columns are ``codes``.
+@dataclass(frozen=True)
+class Predictor:
+    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
 
-    Parameters
+    Attributes
     ----------
-    proba : (n, k) array
-    codes : (k,) integer array
-        Columns that are no class's (a network's spare outputs) are left out, and the rows scaled to sum to 1 again.
+    estimator : fitted classifier
     names : (m,) array
-        The label of every code.
-    classes : (C,) sorted array
-
-    Returns
-    -------
-    (n, C) array
+        ``names[k]`` is the label that the estimator knows as k.
+    columns : (k,) int64 array
+        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output, which is
+        never predicted.
     """
-    named = codes < len(names)
-    columns = np.searchsorted(classes, names[codes[named]])
-    result = np.zeros((len(proba), len(classes)), dtype=proba.dtype)
-    result[:, columns] = proba[:, named]
-    if not named.all():
-        total = result.sum(axis=1, keepdims=True)
-        result = np.where(total > 0, result / np.where(total > 0, total, 1), 1 / len(classes))
-    return result
+
+    estimator: Any
+    names: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def classes(self) -> np.ndarray:
+        """(m,) sorted labels."""
+        return np.sort(self.names)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) labels."""
+        if (self.columns < len(self.names)).all():
+            codes = np.asarray(self.estimator.predict(prediction_input(X)))
+            return self.names[codes.reshape(-1).astype(np.int64)]
+        return self.classes[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, m) probabilities, in the order of ``classes``."""
+        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
+        net = final_network(self.estimator)
+        if net is not None and needs_softmax(net):
+            proba = softmax(proba, axis=1)
+        n_names = len(self.names)
+        by_number = np.zeros((len(proba), max(n_names, self.columns.max() + 1)), dtype=proba.dtype)
+        by_number[:, self.columns] = proba
+        result = by_number[:, np.argsort(self.names)]
+        if by_number.shape[1] > n_names:  # without the spare outputs the rows must sum to 1 again
+            total = result.sum(axis=1, keepdims=True)
+            result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
+        return result

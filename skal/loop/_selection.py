@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,8 @@ from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
+from skal.loop._estimators import seed_strategy
 from skal.loop._labels import encode, read_labels
-from skal.loop._seeding import seed_for, seed_strategy, seeded
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 
@@ -51,7 +50,7 @@ class Selector:
         size = self.config.next_batch_size(state, len(pool))
         if trainer.estimator is not None:
             return self._query(state, trainer, pool, size)
-        seed, initial = seed_for(state.seed, state.round, "start"), self.config.initial
+        seed, initial = state.seed_for("start"), self.config.initial
         if state.round == 0 and not isinstance(initial, str):
             return np.asarray(initial, dtype=np.int64), None
         if state.round == 0 and initial == "stratified":
@@ -63,11 +62,12 @@ class Selector:
     ) -> tuple[np.ndarray, list[Any] | None]:
         learner = ActiveLearner(trainer.estimator, self.strategy)
         if trainer.predictor is not None:
-            rows = state.rows(heldout=False)  # a strategy is part of the training: held-out labels are none of its
-            learner.X_training = take_rows(self.X, np.array(state.labelled)[rows])
-            learner.y_training = encode(state.label_array()[rows], trainer.predictor.names)  # type: ignore
-        with seeded(seed_for(state.seed, state.round, "query")):
-            seed_strategy(self.strategy, self.config.query_strategy, state.seed, state.round)
+            # a strategy is part of the training: held-out labels are none of its
+            rows, labels = state.labelled_set(heldout=False)
+            learner.X_training = take_rows(self.X, rows)
+            learner.y_training = encode(labels, trainer.predictor.names)  # type: ignore
+        with state.seeded("query"):
+            seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
             positions, _, metrics = learner.query(take_rows(self.X, pool), n_instances=size, return_metrics=True)
         return pool[positions], _as_numbers(metrics)
 
@@ -115,11 +115,5 @@ def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
 
 def _as_numbers(metrics: Any) -> list[Any] | None:
     """A strategy's metrics as a list, None if they are not numbers."""
-    if metrics is None:
-        return None
-    values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1).tolist()
-    try:
-        json.dumps(values)
-    except TypeError:
-        return None
-    return values
+    values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1)
+    return values.tolist() if values.dtype.kind in "biuf" else None

@@ -16,9 +16,7 @@ from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeE
 from skal.loop._checkpoint import RunCheckpoint
 from skal.loop._config import LoopConfig
 from skal.loop._display import ProgressReporter
-from skal.loop._estimators import Predictor
-from skal.loop._labels import common_dtype, read_labels
-from skal.loop._seeding import seed_for, seeded
+from skal.loop._labels import Predictor, common_dtype, read_labels
 from skal.loop._selection import Selector
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
@@ -106,11 +104,13 @@ class LabellingSession:
         if config.checkpoint is not None:
             self._checkpoint = RunCheckpoint(config.checkpoint, classifier.get_params(), X, eval_set)
         seed = int(make_generator(config.owner, config.random_state).integers(2**63))
+        restored = self._checkpoint and self._checkpoint.restore(self._trainer, self._selector.strategy)
         # without initial labels there is no round 0
-        self.state = LoopState(seed=seed, round=int(config.initial_size == 0))
-        if self._checkpoint is not None:
-            self.state = self._checkpoint.restore(self._trainer, self._selector.strategy) or self.state
+        self.state = restored or LoopState(seed=seed, round=int(config.initial_size == 0))
+        if restored:
             self._check_same_labels()
+        else:
+            self._trainer.start(self.state)
         self._reporter = ProgressReporter(verbose=config.verbose, progress=config.progress, total=n_planned)
         publish(self.results)
 
@@ -144,7 +144,6 @@ class LabellingSession:
             self._train()
         if self.state.phase == "ask" and not self.done:
             start = perf_counter()
-            self._trainer.initialize_untrained(self.state)
             positions, metrics = self._selector.select(self.state, self._trainer)
             self.state.open_round(positions, metrics, seconds=perf_counter() - start)
             self._save()
@@ -180,13 +179,12 @@ class LabellingSession:
         _check_answer(positions, values, unanswered.tolist())
         told = self.state.told + [[int(index), value] for index, value in zip(positions, values, strict=True)]
         answered = replace(self.state, told=told, label_dtype=common_dtype(self.state.label_dtype, dtype))
-        collected = answered.with_answers_collected()
-        if collected.labels:  # refuses what is not a class before anything is changed
-            self._trainer.check_labels(collected)
+        held_out = 0.0 if self._config.target_score is None else self._config.validation_fraction
+        closed = answered.with_answers_as_labels(held_out)
+        if closed.labels:  # refuses what is not a class before anything is changed
+            self._trainer.check_labels(closed)
         round_ends = answered.phase == "answer" and (end_round or len(answered.unanswered()) == 0)
-        if round_ends:
-            self._hold_out(collected, n_before=len(answered.labelled))
-        self.state = collected if round_ends else answered
+        self.state = closed if round_ends else answered
         self._save()
         if round_ends:
             self._train()
@@ -223,16 +221,6 @@ class LabellingSession:
             self._raise_unfitted()
         return self.classifier
 
-    def _hold_out(self, state: LoopState, n_before: int) -> None:
-        """Keep a share of all labels for validation: a sample that is held out once is never trained on."""
-        if self._config.target_score is None:
-            return
-        n_labels = len(state.labels)
-        wanted = int(self._config.validation_fraction * n_labels) - sum(state.heldout)
-        generator = np.random.default_rng(seed_for(state.seed, state.round, "holdout"))
-        for place in generator.permutation(n_labels - n_before)[: max(0, wanted)]:
-            state.heldout[n_before + place] = True
-
     def _train(self) -> None:
         state, config = self.state, self._config
         row, start = state.describe_round(), perf_counter()
@@ -253,22 +241,23 @@ class LabellingSession:
 
     def _scores(self) -> dict[str, float | None]:
         """Scores on the labels trained on, on those held out, and on the evaluation set; None where there is none."""
-        sets = {"train_score": self._labelled_set(heldout=False)}
+
+        def labelled(*, heldout: bool) -> tuple[Any, Any]:
+            rows, labels = self.state.labelled_set(heldout=heldout)
+            return take_rows(self.X, rows), labels
+
+        sets = {"train_score": labelled(heldout=False)}
         if self._config.target_score is not None:
-            sets["valid_score"] = self._labelled_set(heldout=True)
+            sets["valid_score"] = labelled(heldout=True)
         if self._eval_set is not None:
             X, y = self._eval_set
             sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
         scores: dict[str, float | None] = dict.fromkeys(sets)
         if self._trainer.predictor is not None:
             scorer = check_scoring(self.classifier, scoring=self._config.scoring)
-            with seeded(seed_for(self.state.seed, self.state.round, "score")):
+            with self.state.seeded("score"):
                 scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
         return scores
-
-    def _labelled_set(self, *, heldout: bool) -> tuple[Any, np.ndarray]:
-        rows = self.state.rows(heldout=heldout)
-        return take_rows(self.X, np.array(self.state.labelled, dtype=np.int64)[rows]), self.state.label_array()[rows]
 
     def _save(self, *, trained: bool = False) -> None:
         if self._checkpoint is not None and (trained or self._reader is None):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
+
+from skal._core.network import preserved_rng
 
 __all__ = ["LoopState"]
+
+_PURPOSES = ("start", "query", "fit", "holdout", "score")
 
 
 @dataclass
@@ -17,10 +25,12 @@ class LoopState:
     A round goes through three phases: ``"ask"`` (choose samples), ``"answer"`` (wait for their labels), ``"train"``
     (fit on what has been labelled).
 
+    All randomness of a round comes from the seed and the number of the round, so that a resumed run draws what the
+    first one would have.
+
     Attributes
     ----------
     seed : int
-        All randomness of round r comes from (seed, r): see :mod:`skal.loop._seeding`.
     phase : {"ask", "answer", "train"}
     round : int
         The current round; 0 is the initial set.
@@ -68,34 +78,52 @@ class LoopState:
         asked = self.asked if self.phase == "answer" else []
         return np.array([index for index in asked if index not in answered], dtype=np.int64)
 
-    def rows(self, *, heldout: bool) -> np.ndarray:
-        """Places in ``labelled`` that are (not) held out."""
-        return np.flatnonzero(np.array(self.heldout, dtype=bool) == heldout)
-
     def label_array(self) -> np.ndarray:
         """The labels in their own type."""
         return np.array(self.labels, dtype=self.label_dtype)
 
-    def size_of_first_training(self) -> int | None:
-        """How many labels there were in the first round that brought any; None before its training is over."""
-        return next((row["n_labelled"] for row in self.history if row["n_labelled"]), None)
+    def labelled_set(self, *, heldout: bool, n_first: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and labels of the samples that are (not) held out, among the first ``n_first`` or all."""
+        rows = np.flatnonzero(np.array(self.heldout[:n_first], dtype=bool) == heldout)
+        return np.array(self.labelled, dtype=np.int64)[rows], self.label_array()[rows]
+
+    def seed_for(self, purpose: str, round: int | None = None) -> int:
+        """A 32-bit seed of its own for one step of this round, or of another."""
+        round = self.round if round is None else round
+        return int(np.random.SeedSequence([self.seed, round, _PURPOSES.index(purpose)]).generate_state(1)[0])
+
+    @contextmanager
+    def seeded(self, purpose: str, round: int | None = None) -> Iterator[None]:
+        """Seed torch, numpy and ``random``, which networks and modAL draw from; outside they are as before."""
+        seed = self.seed_for(purpose, round)
+        with preserved_rng():
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
+            yield
 
     def open_round(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float) -> None:
         """Wait for the labels of these samples."""
         self.asked, self.told, self.metrics, self.seconds_query = positions.tolist(), [], metrics, seconds
         self.phase = "answer"
 
-    def with_answers_collected(self) -> LoopState:
-        """A copy in which this round's answers are labels, in the order in which they were asked, none held out."""
+    def with_answers_as_labels(self, validation_fraction: float) -> LoopState:
+        """A copy in which this round's answers are labels, in the order in which they were asked.
+
+        ``validation_fraction`` of all labels are held out; a sample that is held out once is never trained on.
+        """
         place = {index: i for i, index in enumerate(self.asked)}
         told = sorted(self.told, key=lambda answer: place[answer[0]])
         new = [(index, value) for index, value in told if value is not None]
+        labels = self.labels + [value for _, value in new]
+        n_missing = max(0, int(validation_fraction * len(labels)) - sum(self.heldout))
+        drawn = set(np.random.default_rng(self.seed_for("holdout")).permutation(len(new))[:n_missing].tolist())
         return replace(
             self,
             told=told,
             labelled=self.labelled + [index for index, _ in new],
-            labels=self.labels + [value for _, value in new],
-            heldout=self.heldout + [False] * len(new),
+            labels=labels,
+            heldout=self.heldout + [i in drawn for i in range(len(new))],
             declined=self.declined + [index for index, value in told if value is None],
             phase="train",
         )
@@ -116,7 +144,3 @@ class LoopState:
         self.history.append(row)
         self.asked, self.told, self.metrics, self.seconds_query = [], [], None, 0.0
         self.phase, self.round = "ask", self.round + 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)

@@ -15,18 +15,16 @@ from sklearn.base import clone
 
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, shorten
-from skal.loop._checkpoint import load_network_state
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import (
-    Predictor,
     final_network,
     fit_transformers,
     is_warm_started,
+    load_network_state,
     prediction_input,
     training_data,
 )
-from skal.loop._labels import class_names, encode
-from skal.loop._seeding import seed_for, seeded
+from skal.loop._labels import Predictor, class_names, encode
 from skal.loop._state import LoopState
 
 __all__ = ["Trainer"]
@@ -43,7 +41,7 @@ class Trainer:
     Attributes
     ----------
     estimator : classifier or None
-        None before the first training, or before an untrained network is needed.
+        None before the first training, unless an untrained network is needed.
     predictor : Predictor or None
         The estimator after its last training; None before the first.
     last_training : dict or None
@@ -58,48 +56,18 @@ class Trainer:
         self.last_training: dict[str, int] | None = None
         self._n_outputs: int | None = None
 
-    def check_labels(self, state: LoopState) -> None:
-        """Refuse labels that the estimator could not be trained with."""
-        names = self._class_names(state, len(state.labelled))
-        if self.config.network:
-            n_outputs = self._count_outputs(state)
-            if n_outputs is not None and len(names) > n_outputs:
-                raise _too_few_outputs(n_outputs, names, state.labels)
+    def start(self, state: LoopState, last_training: dict[str, int] | None = None, network: Any = None) -> None:
+        """Bring the estimator to where a run stands.
 
-    def can_fit(self, state: LoopState) -> bool:
-        """A network needs one label, other classifiers two classes."""
-        labels = state.label_array()[state.rows(heldout=False)]
-        return len(labels) > 0 and (self.config.network or len(np.unique(labels)) > 1)
-
-    def fit(self, state: LoopState) -> None:
-        """Train on the labels of a state, with the randomness of its round."""
-        config = self.config
-        with seeded(seed_for(state.seed, state.round, "fit")):
-            self.initialize_untrained(state)
-            can_continue = final_network(config.estimator) is not None or is_warm_started(config.estimator)
-            from_scratch = self.estimator is None or config.reinitialize or not can_continue
-            estimator = self._unfitted_copy() if from_scratch else self.estimator
-            names, X, y = self._training_data(state, len(state.labelled))
-            try:
-                with _raise_interrupts():
-                    estimator.fit(X, y)
-            except IndexError as error:
-                if "out of bounds" not in str(error):
-                    raise
-                raise _too_few_outputs("fewer", names, state.labels) from error
-            self._set_trained(estimator, names, {"round": state.round, "n_labelled": len(state.labelled)})
-
-    def initialize_untrained(self, state: LoopState) -> None:
-        """Without initial labels the first samples are chosen with an untrained network, which is then trained."""
-        if self.estimator is None and self.config.initial_size == 0:
-            with seeded(seed_for(state.seed, 0, "fit")):
-                self.estimator = self._unfitted_copy().initialize()
-
-    def restore(self, state: LoopState, last_training: dict[str, int] | None, network: Any) -> None:
-        """Bring the estimator back: a network from its stored state, everything else by the same fit once more."""
+        After a training: a network from its stored state, everything else by the same fit once more. Before the first,
+        in a run without initial labels: an untrained network, which chooses the first samples and is then trained.
+        """
         if last_training is None:
+            if self.config.initial_size == 0:
+                with state.seeded("fit", round=0):
+                    self.estimator = self._unfitted_copy().initialize()
             return
-        with seeded(seed_for(state.seed, last_training["round"], "fit")):
+        with state.seeded("fit", round=last_training["round"]):
             estimator = self._unfitted_copy()
             names, X, y = self._training_data(state, last_training["n_labelled"])
             net = final_network(estimator)
@@ -111,6 +79,35 @@ class Trainer:
                 initialized = net.initialize_for(X, y) if hasattr(net, "initialize_for") else net.initialize()
                 load_network_state(initialized, network)
             self._set_trained(estimator, names, last_training)
+
+    def check_labels(self, state: LoopState) -> None:
+        """Refuse labels that the estimator could not be trained with."""
+        names = self._class_names(state, len(state.labelled))
+        n_outputs = self._count_outputs(state) if self.config.network else None
+        if n_outputs is not None and len(names) > n_outputs:
+            raise _too_few_outputs(n_outputs, names, state.labels)
+
+    def can_fit(self, state: LoopState) -> bool:
+        """A network needs one label, other classifiers two classes."""
+        n_classes = len(np.unique(state.labelled_set(heldout=False)[1]))
+        return n_classes >= (1 if self.config.network else 2)
+
+    def fit(self, state: LoopState) -> None:
+        """Train on the labels of a state, with the randomness of its round."""
+        config = self.config
+        can_continue = final_network(config.estimator) is not None or is_warm_started(config.estimator)
+        with state.seeded("fit"):
+            from_scratch = self.estimator is None or config.reinitialize or not can_continue
+            estimator = self._unfitted_copy() if from_scratch else self.estimator
+            names, X, y = self._training_data(state, len(state.labelled))
+            try:
+                with _raise_interrupts():
+                    estimator.fit(X, y)
+            except IndexError as error:
+                if "out of bounds" not in str(error):
+                    raise
+                raise _too_few_outputs("fewer", names, state.labels) from error
+            self._set_trained(estimator, names, {"round": state.round, "n_labelled": len(state.labelled)})
 
     def _set_trained(self, estimator: Any, names: np.ndarray, last_training: dict[str, int]) -> None:
         if self.config.network:
@@ -134,7 +131,7 @@ class Trainer:
         if net is None:
             return self._n_outputs
         # sizes that are only known in training, too few samples for a transformer, …: the training will tell
-        with suppress(Exception), seeded(seed_for(state.seed, 0, "fit")), warnings.catch_warnings():
+        with suppress(Exception), state.seeded("fit", round=0), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the training will give them
             fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
             net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
@@ -153,16 +150,15 @@ class Trainer:
         return copy
 
     def _class_names(self, state: LoopState, n_labelled: int) -> np.ndarray:
-        labels, n_first = state.label_array()[:n_labelled], state.size_of_first_training()
+        n_first = next((row["n_labelled"] for row in state.history if row["n_labelled"]), None)
+        labels = state.label_array()[:n_labelled]
         return class_names(labels, self.config.classes, network=self.config.network, n_first=n_first)
 
     def _training_data(self, state: LoopState, n_labelled: int) -> tuple[np.ndarray, Any, np.ndarray]:
         """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels."""
         names = self._class_names(state, n_labelled)
-        rows = state.rows(heldout=False)
-        rows = rows[rows < n_labelled]
-        positions, codes = np.array(state.labelled)[rows], encode(state.label_array()[rows], names)
-        return names, *training_data(self.config.estimator, self.X, positions, codes)
+        positions, labels = state.labelled_set(heldout=False, n_first=n_labelled)
+        return names, *training_data(self.config.estimator, self.X, positions, encode(labels, names))
 
 
 def _too_few_outputs(n_outputs: int | str, names: np.ndarray, labels: list[Any]) -> InvalidParameterError:

@@ -25,8 +25,8 @@ from torch.utils.data import TensorDataset
 from skal import ActiveLearningClassifier
 from skal.callbacks import FreshOptimizer
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._checkpoint import CheckpointFolder
-from skal.loop._checkpoint._fingerprint import describe, fingerprint_data
+from skal.loop._checkpoint import describe, fingerprint_data
+from skal.loop._folder import CheckpointFolder
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
 from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling, margin

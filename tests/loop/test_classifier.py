@@ -25,6 +25,7 @@ from skal.exceptions import (
     NoLabelledDataError,
     NonFiniteError,
 )
+from skal.loop._state import LoopState
 from skal.nets import MLP
 from skal.strategies import ALBL, NPC, CoreSet, Entropy, Margin, RandomSampling, margin
 
@@ -207,10 +208,8 @@ def test_reinitialized_network_is_one_trained_from_scratch(make_net, flat_data):
     loop = ActiveLearningClassifier(
         make_net(), Margin(), n_initial=9, query_size=4, n_rounds=2, reinitialize=True, random_state=0
     ).fit(X, y)
-    from skal.loop._seeding import seed_for, seeded
-
     seed = int(np.random.default_rng(0).integers(2**63))
-    with seeded(seed_for(seed, 2, "fit")):
+    with LoopState(seed=seed, round=2).seeded("fit"):
         net = make_net().fit(X[loop.queried_], y[loop.queried_])
     for name, weight in net.module_.state_dict().items():
         assert torch.equal(weight, loop.estimator_.module_.state_dict()[name])

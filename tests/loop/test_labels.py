@@ -1,5 +1,7 @@
 """Labels of any type go in, come out the same, and are numbers in between."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.loop._labels import class_names, common_dtype, encode, expand_proba, read_labels
+from skal.loop._labels import class_names, common_dtype, encode, read_labels
 from skal.loop._selection import draw_stratified
 from skal.nets import SquaredLoss
 
@@ -83,10 +85,10 @@ def test_a_negative_label_later_is_refused(flat_data, make_loop, tmp_path):
     session = loop.start(X)
     session.tell(y[session.ask()])
     asked = session.ask()
-    before = session.state.to_dict()
+    before = asdict(session.state)
     with pytest.raises(InvalidParameterError, match="'classes'"):
         session.tell([-1, 0, 1, 2])
-    assert session.state.to_dict() == before
+    assert asdict(session.state) == before
     session.tell(y[asked])
     assert loop.classes_.tolist() == [0, 1, 2]
 
@@ -175,11 +177,15 @@ def test_encode_is_the_reverse_of_names():
         assert names[encode(labels, names)].tolist() == labels.tolist()
 
 
-def test_expand_proba():
-    proba = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
-    names, classes = np.array(["b", "a"]), np.array(["a", "b"])
-    result = expand_proba(proba, np.arange(3), names, classes)
-    np.testing.assert_allclose(result, [[1 / 3, 2 / 3], [0.5, 0.5]])
+def test_a_spare_output_that_takes_everything(make_loop, flat_data):
+    """What is left of a row is scaled to sum to 1; of nothing, all classes get the same."""
+    X, _ = flat_data
+    loop = make_loop(net={"n_classes": 3}, initial=[0, 1], n_rounds=0).fit(X, ["b", "a"] * 30)
+    for bias, expected in [([1.0, 0.0, 0.0], [1, np.e]), ([0.0, 0.0, 500.0], [1, 1])]:
+        last = [layer for layer in loop.estimator_.module_.modules() if isinstance(layer, torch.nn.Linear)][-1]
+        last.weight.data.zero_()
+        last.bias.data = torch.tensor(bias)
+        np.testing.assert_allclose(loop.predict_proba(X), [np.array(expected) / sum(expected)] * 60, rtol=1e-6)
 
 
 def test_stratified_start():

@@ -1,5 +1,7 @@
 """Somebody labels between the rounds: some of them, later, or not at all."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -112,7 +114,7 @@ def test_wrong_answers_change_nothing(make_loop, flat_data):
     X, y = flat_data
     session = make_loop(classes=[0, 1, 2]).start(X)
     asked = session.ask()
-    before = session.state.to_dict()
+    before = asdict(session.state)
     for labels, indices, error, message in [
         (y[asked][:3], None, InvalidParameterError, "one for each of the 9 samples"),
         ([0, 1], [int(asked[0]), int(asked[0])], InvalidParameterError, "distinct"),
@@ -122,7 +124,7 @@ def test_wrong_answers_change_nothing(make_loop, flat_data):
     ]:
         with pytest.raises(error, match=message):
             session.tell(labels, indices)
-        assert session.state.to_dict() == before
+        assert asdict(session.state) == before
     session.tell(y[asked])
     with pytest.raises(InvalidParameterError, match="nothing is asked for"):
         session.tell(y[asked])
@@ -162,12 +164,12 @@ def test_a_label_without_an_output_changes_nothing(kind, first, make_net, flat_d
         session.tell(np.resize(names[:-1], len(asked)))
         asked = session.ask()
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    before = session.state.to_dict()
+    before = asdict(session.state)
     draws = torch.get_rng_state()
     with pytest.raises(InvalidParameterError, match=f"an output for each of the {len(names)} classes"):
         session.tell(np.resize(names, len(asked)))
     assert torch.equal(torch.get_rng_state(), draws)
-    assert session.state.to_dict() == before
+    assert asdict(session.state) == before
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
     good = np.resize(names[:-1], len(asked))
     assert session.tell(good).state.labels[-len(asked) :] == good.tolist()

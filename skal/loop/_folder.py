@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from safetensors.torch import load, save
 from skal._version import __version__
 from skal.exceptions import CheckpointError, shorten
 
-__all__ = ["CheckpointFolder", "extract_tensors", "insert_tensors"]
+__all__ = ["CheckpointFolder", "from_json", "to_json"]
 
 _MANIFEST = "manifest.json"
 _OUR_FILES = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
@@ -62,17 +63,17 @@ class CheckpointFolder:
         content = {part: self._read(file) for part, file in self._files.items()}
         network = None
         if "network.json" in content:
-            network = insert_tensors(json.loads(content["network.json"]), load(content["network.safetensors"]))
-        return insert_tensors(json.loads(content["state.json"]), {}), network
+            network = from_json(content["network.json"], load(content["network.safetensors"]))
+        return from_json(content["state.json"], {}), network
 
     def save(self, state: Any, network: Any = None) -> None:
         """Write a state; the network only if it has changed (None keeps the last one)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = self._number + 1
-        content = {"state.json": json.dumps(extract_tensors(state, {})).encode()}
+        content = {"state.json": to_json(state, {})}
         if network is not None:
             tensors: dict[str, torch.Tensor] = {}
-            content["network.json"] = json.dumps(extract_tensors(network, tensors)).encode()
+            content["network.json"] = to_json(network, tensors)
             content["network.safetensors"] = save(tensors)
         files = self._files | {part: self._write(number, part, data) for part, data in content.items()}
         manifest = {"format": _FORMAT, "skal": __version__, "number": number, "files": files}
@@ -156,16 +157,35 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def extract_tensors(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The tree with its tensors moved to ``tensors`` and everything else in types that JSON has.
+def to_json(tree: Any, tensors: dict[str, torch.Tensor]) -> bytes:
+    """The tree as JSON, its tensors moved to ``tensors``.
 
     Examples
     --------
     >>> tensors = {}
-    >>> skeleton = extract_tensors({"betas": (0.9, 0.99), 0: torch.ones(2)}, tensors)
-    >>> insert_tensors(skeleton, tensors)
+    >>> data = to_json({"betas": (0.9, 0.99), 0: torch.ones(2)}, tensors)
+    >>> from_json(data, tensors)
     {'betas': (0.9, 0.99), 0: tensor([1., 1.])}
     """
+    return json.dumps(_in_types_of_json(tree, tensors)).encode()
+
+
+def from_json(data: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The reverse of :func:`to_json`."""
+
+    def restored(part: dict[str, Any]) -> Any:  # called for the innermost parts first
+        if "__tensor__" in part:
+            return tensors[part["__tensor__"]]
+        if "__array__" in part:
+            return np.array(part["__array__"], dtype=part["dtype"])
+        if "__dict__" in part:
+            return dict(part["__dict__"])
+        return tuple(part["__tuple__"]) if "__tuple__" in part else part
+
+    return json.loads(data, object_hook=restored)
+
+
+def _in_types_of_json(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, torch.Tensor):
         key = str(len(tensors))
         # a copy of its own: safetensors refuses tensors that share memory, as tied weights do
@@ -175,34 +195,18 @@ def extract_tensors(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return {"__array__": tree.tolist(), "dtype": tree.dtype.str}
     if isinstance(tree, np.generic):
         return tree.item()
+    inner = partial(_in_types_of_json, tensors=tensors)
     if isinstance(tree, Mapping):
         if all(isinstance(key, str) and not key.startswith("__") for key in tree):
-            return {key: extract_tensors(value, tensors) for key, value in tree.items()}
-        return {"__dict__": [[extract_tensors(part, tensors) for part in item] for item in tree.items()]}
+            return {key: inner(value) for key, value in tree.items()}
+        return {"__dict__": [[inner(key), inner(value)] for key, value in tree.items()]}
     if isinstance(tree, tuple):
-        return {"__tuple__": [extract_tensors(value, tensors) for value in tree]}
+        return {"__tuple__": [inner(value) for value in tree]}
     if isinstance(tree, list):
-        return [extract_tensors(value, tensors) for value in tree]
+        return [inner(value) for value in tree]
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
     raise CheckpointError(
         f"A checkpoint must hold numbers, strings and tensors alone. Got a {type(tree).__name__} ({shorten(tree)}) in "
         "the state of the network, its optimizer or the strategy. Leave it out of the state, or run without checkpoint."
     )
-
-
-def insert_tensors(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The reverse of :func:`extract_tensors`."""
-    if isinstance(skeleton, list):
-        return [insert_tensors(value, tensors) for value in skeleton]
-    if not isinstance(skeleton, dict):
-        return skeleton
-    if "__tensor__" in skeleton:
-        return tensors[skeleton["__tensor__"]]
-    if "__array__" in skeleton:
-        return np.array(skeleton["__array__"], dtype=skeleton["dtype"])
-    if "__dict__" in skeleton:
-        return dict(insert_tensors(item, tensors) for item in skeleton["__dict__"])
-    if "__tuple__" in skeleton:
-        return tuple(insert_tensors(value, tensors) for value in skeleton["__tuple__"])
-    return {key: insert_tensors(value, tensors) for key, value in skeleton.items()}

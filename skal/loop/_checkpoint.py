@@ -1,10 +1,12 @@
-"""Data and configuration by which a checkpoint knows its own."""
+"""What is kept of a run in its folder, and by what data and parameters the folder is known to be of the same run."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -16,14 +18,83 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows, take_rows
+from skal.exceptions import CheckpointError, shorten
+from skal.loop._estimators import final_network, generator_states, network_state, restore_generators
+from skal.loop._folder import CheckpointFolder
+from skal.loop._state import LoopState
+from skal.loop._trainer import Trainer
 
-__all__ = ["describe_params", "fingerprint_data", "without_own_paths"]
+__all__ = ["RunCheckpoint", "describe", "fingerprint_data"]
 
 # skal's own classes and functions are known by their names: where they lie, and their code, may change
 _SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")
 # what changes how a run is shown, or how fast it is, but not its result
 _NOT_COMPARED = {"callbacks", "checkpoint", "progress"}
 _NOWHERE_COMPARED = {"verbose", "n_jobs"}
+
+
+class RunCheckpoint:
+    """The checkpoint of one run.
+
+    Make it before anything is drawn from a ``random_state`` that is a generator: its state is a part of the
+    configuration.
+
+    Parameters
+    ----------
+    folder : path
+    params : dict
+        Every parameter of the run, at every depth: ``classifier.get_params()``.
+    X : all samples
+    eval_set : tuple of X and y, or None
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], params: dict[str, Any], X: Any, eval_set: Sequence[Any] | None
+    ) -> None:
+        self.folder = CheckpointFolder(folder)
+        self.fingerprint = {
+            "data": fingerprint_data(X),
+            "eval_set": {} if eval_set is None else fingerprint_data(dict(zip("Xy", eval_set, strict=True))),
+            "parameters": describe_params(params),
+        }
+
+    def save(self, state: LoopState, trainer: Trainer, strategy: Any, *, trained: bool) -> None:
+        """Write everything; the network only if it has been trained since."""
+        content = {
+            "fingerprint": self.fingerprint,
+            "state": asdict(state),
+            "fitted": trainer.last_training,
+            "strategy": strategy.get_state() if hasattr(strategy, "get_state") else None,
+            "generators": generator_states(strategy, trainer.estimator),
+        }
+        # an estimator other than a network is fitted again on its labels
+        net = final_network(trainer.estimator) if trained and trainer.last_training is not None else None
+        self.folder.save(content, None if net is None else network_state(net))
+
+    def restore(self, trainer: Trainer, strategy: Any) -> LoopState | None:
+        """Put trainer and strategy back to where they were, and give the state; None if nothing was saved yet."""
+        loaded = self.folder.load()
+        if loaded is None:
+            return None
+        content, network = loaded
+        self._check_same_run(content["fingerprint"])
+        state = LoopState(**content["state"])
+        trainer.start(state, content["fitted"], network)
+        if content["strategy"] is not None:
+            strategy.set_state(content["strategy"])
+        restore_generators(content["generators"], strategy, trainer.estimator)
+        return state
+
+    def _check_same_run(self, found: dict[str, Any]) -> None:
+        for what, ours in self.fingerprint.items():
+            theirs = without_own_paths(found[what]) if what == "parameters" else found[what]
+            if theirs != ours:
+                differing = {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+                names = sorted("contents" if name == "sha256" else name for name in differing)
+                raise CheckpointError(
+                    f"The checkpoint in {self.folder.folder} must be of the same {what}. Got one that differs in "
+                    f"{shorten(names)}. Pass what the run was started with, or another folder."
+                )
 
 
 def fingerprint_data(X: Any, *, max_bytes: int = 2**28, n_sampled: int = 1000) -> dict[str, Any]:
@@ -56,7 +127,7 @@ def _hash(X: Any) -> str:
     return digest.hexdigest()
 
 
-def _parts(X: Any) -> Any:
+def _parts(X: Any) -> Iterator[bytes]:
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().contiguous()
         yield str(X.dtype).encode()
