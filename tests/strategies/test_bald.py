@@ -236,6 +236,15 @@ def test_drawn_joint_labels_estimate_the_gain_without_bias(n_pool, n_samples):
     np.testing.assert_allclose(np.mean(last), expected, rtol=0.1)
 
 
+def test_blocks_make_no_difference():
+    proba = torch.as_tensor(table(5, 20, 3))
+    expected = joint_information(proba, 6, 30, np.random.default_rng(0))
+    for block_bytes in (1, 1000):
+        picked, gains = joint_information(proba, 6, 30, np.random.default_rng(0), block_bytes)
+        assert picked.tolist() == expected[0].tolist()
+        np.testing.assert_allclose(gains, expected[1], rtol=1e-9)
+
+
 def test_long_batches_do_not_underflow():
     proba = torch.as_tensor(table(10, 300, 4))
     picked, gains = joint_information(proba, 300, 50, np.random.default_rng(0))
