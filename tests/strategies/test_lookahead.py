@@ -446,6 +446,31 @@ def test_parameters():
         NTKLookahead().scores(SimpleNamespace(estimator=learner.estimator), X_pool)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n_features": 8},
+        {"n_features": None},
+        {"n_features": None, "evaluation": 5, "max_memory": "6KB"},
+        {"kernel": "entk", "criterion": "emoc"},
+        {"batch": "greedy"},
+        {"batch": "greedy", "n_features": None, "evaluation": 5, "criterion": "eer"},
+        {"retraining": "direct"},
+        {"retraining": "one_step"},
+        {"retraining": "gp"},
+    ],
+    ids=str,
+)
+def test_tensors_are_made_where_the_network_is(params):
+    """Not on a default device, of which the meta device is one that nothing can be read from."""
+    learner, X_pool = mlp(n_pool=40 if "max_memory" in params else 12)
+    strategy = NTKLookahead(random_state=0, **params)
+    expected, _ = strategy.select(learner, X_pool, 3)
+    with torch.device("meta"):
+        assert strategy.select(learner, X_pool, 3)[0].tolist() == expected.tolist()
+
+
 def test_a_query_never_imports_what_it_is_compared_with():
     """In a process of its own: another test may have imported it."""
     program = """
