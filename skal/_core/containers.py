@@ -18,17 +18,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from skal._core.memory import rows_within
 from skal.exceptions import InvalidTypeError, NonFiniteError
 
-__all__ = [
-    "all_finite",
-    "check_finite",
-    "concat_rows",
-    "dataset_input",
-    "dataset_target",
-    "is_lazy",
-    "n_rows",
-    "take_rows",
-]
-
 _CHECK_BYTES = 2**26  # how much of an array is looked at at once
 
 

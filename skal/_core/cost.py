@@ -13,8 +13,6 @@ from skal._core.containers import n_rows, take_rows
 from skal._core.network import preserved_rng
 from skal.reuse import feature_reuse
 
-__all__ = ["Passes", "QueryCost", "forecast_seconds"]
-
 
 @dataclass(frozen=True)
 class Passes:

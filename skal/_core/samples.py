@@ -13,8 +13,6 @@ from skal._core.containers import check_finite, n_rows, take_rows
 from skal._core.shipping import opened, reference_to, shippable
 from skal.exceptions import InvalidTypeError
 
-__all__ = ["Samples"]
-
 
 class Samples:
     """Rows of X, transformed lazily: only the current chunk is ever in memory.

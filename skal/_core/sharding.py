@@ -32,8 +32,6 @@ from skal._core.samples import Samples
 from skal._core.shipping import opened, reference_to, row_bytes, shippable
 from skal.exceptions import InvalidTypeError, ShardError, WorkerError
 
-__all__ = ["Sharding", "filled", "on_every_worker", "one_thread"]
-
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
 # rows that are sent with a task; Dask warns of tasks beyond 10 MB

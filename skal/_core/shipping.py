@@ -13,8 +13,6 @@ from torch.utils.data import Dataset
 from skal._core.containers import is_lazy, n_rows
 from skal.exceptions import InvalidParameterError
 
-__all__ = ["opened", "reference_to", "row_bytes", "shippable"]
-
 
 class MemmapReference(NamedTuple):
     """A memory map, or a part of one, as its place in a file."""

@@ -20,18 +20,6 @@ from skal._core.network import preserved_rng
 from skal.exceptions import SkalError
 from skal.reuse import feature_reuse
 
-__all__ = [
-    "CheckFailure",
-    "answer",
-    "expect",
-    "expect_batch",
-    "expect_error",
-    "expect_same",
-    "expect_valid",
-    "fresh",
-    "make_learner",
-]
-
 # scores agree "up to rounding": of float32 passes, amplified by what a strategy does with them
 _RTOL, _ATOL = 1e-3, 1e-4
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DIGITS", "Arrays", "check_arrays", "check_split", "every_fifth", "scale_images", "to_labels", "to_nchw"]
-
 DIGITS = tuple("0123456789")
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from skal.datasets._arrays import Arrays, check_arrays, every_fifth, scale_images
 from skal.datasets._layout import Layout
 
-__all__ = ["DEFAULT_SIZE", "caltech101_layouts"]
-
 DEFAULT_SIZE = 64
 _FOLDER = "101_ObjectCategories"
 _BACKGROUND = "BACKGROUND_Google"

@@ -19,8 +19,6 @@ from skal.datasets._arrays import Arrays, check_arrays, check_split, scale_image
 from skal.datasets._layout import Layout
 from skal.datasets._unpickle import load_plain_pickle
 
-__all__ = ["CIFAR10", "CIFAR100", "cifar_layouts"]
-
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100 = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle

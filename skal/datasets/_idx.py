@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels
 from skal.datasets._layout import Layout
 
-__all__ = ["FASHION_MNIST", "FASHION_MNIST_START", "MNIST_START", "idx_layouts", "read_idx"]
-
 FASHION_MNIST = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip

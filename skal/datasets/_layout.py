@@ -7,8 +7,6 @@ from pathlib import Path
 
 from skal.datasets._arrays import Arrays
 
-__all__ = ["DataSet", "Layout", "find_home", "locate", "missing_message"]
-
 _ENVIRONMENT = "SKAL_DATA_HOME"
 
 

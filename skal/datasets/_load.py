@@ -19,8 +19,6 @@ from skal.datasets._svhn import svhn_layouts
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer
 
-__all__ = ["available", "load"]
-
 # The folders with a name of their own come before data_home itself, where the two MNISTs cannot be told apart.
 _KNOWN = {
     "mnist": DataSet(

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels, to_nchw
 from skal.datasets._layout import Layout
 
-__all__ = ["check_npz", "npz_layouts", "read_npz"]
-
 _KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 # What zipfile and numpy raise for damaged files. RuntimeError: flags that falsely say encrypted or unsupported.

@@ -11,8 +11,6 @@ from scipy.io import loadmat
 from skal.datasets._arrays import DIGITS, Arrays, check_arrays, scale_images, to_labels
 from skal.datasets._layout import Layout
 
-__all__ = ["svhn_layouts"]
-
 
 def svhn_layouts() -> tuple[Layout, ...]:
     """The train and the test file, in data_home or in a folder svhn or SVHN."""

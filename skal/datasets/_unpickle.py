@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["load_plain_pickle"]
-
 _NUMBER = re.compile(r"[biuf][1248]")
 
 

@@ -16,8 +16,6 @@ from skal.exceptions import InvalidParameterError
 from skal.loss_prediction._module import LossPredictingModule, find_layers, ranking_loss
 from skal.validation import check_integer, check_real
 
-__all__ = ["LossPredictionClassifier"]
-
 
 class LossPredictionClassifier(NeuralNetClassifier):
     """A skorch classifier that learns, beside its task, to rank samples by their loss.

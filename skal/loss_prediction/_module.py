@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from skal._core.network import Network, evaluating
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 
-__all__ = ["LossPredictingModule", "find_layers", "ranking_loss"]
-
 _CHANNELS_FIRST = (nn.Conv1d, nn.BatchNorm1d, nn.GroupNorm, nn.MaxPool1d, nn.AvgPool1d)
 
 

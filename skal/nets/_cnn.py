@@ -6,8 +6,6 @@ from torch import nn
 from skal.nets._layers import dropout_layer
 from skal.validation import check_integer, check_real
 
-__all__ = ["CNN"]
-
 # Two unpadded 5x5 convolutions, each followed by 2x2 pooling, leave at least one pixel from this size on.
 _SMALLEST_UNPADDED = 16
 

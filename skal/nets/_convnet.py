@@ -5,8 +5,6 @@ from torch import nn
 
 from skal.validation import check_integer
 
-__all__ = ["ConvNet"]
-
 
 class ConvNet(nn.Module):
     """Convolutions with ReLU, global average pooling, and a linear layer.

@@ -8,8 +8,6 @@ from torch import nn
 
 from skal.validation import check_integer
 
-__all__ = ["check_widths", "dropout_layer", "hidden_layers", "initialise_convolutions"]
-
 
 def check_widths(owner: str, name: str, value: Any) -> tuple[int, ...]:
     """Layer widths as a tuple; a single integer stands for one layer."""

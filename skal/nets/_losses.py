@@ -8,8 +8,6 @@ from torch import nn
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_choice
 
-__all__ = ["SquaredLoss"]
-
 
 class SquaredLoss(nn.Module):
     r"""Half the squared error between the outputs and the one-hot labels, a criterion for skorch.

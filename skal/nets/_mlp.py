@@ -10,8 +10,6 @@ from skal.exceptions import InvalidParameterError
 from skal.nets._layers import check_widths, hidden_layers
 from skal.validation import check_integer, check_real
 
-__all__ = ["MLP"]
-
 
 class MLP(nn.Module):
     """Fully connected network with ReLU, which flattens its input.

@@ -8,8 +8,6 @@ from torch import nn
 from skal.nets._layers import initialise_convolutions
 from skal.validation import check_choice, check_integer
 
-__all__ = ["ResNet18"]
-
 
 class ResNet18(nn.Module):
     """ResNet-18 (He et al. 2016), for small or large images.

@@ -8,8 +8,6 @@ from torch import nn
 from skal.nets._layers import check_widths, hidden_layers
 from skal.validation import check_choice, check_integer, check_real
 
-__all__ = ["VGG11"]
-
 # Channels of each 3x3 convolution; "M" is 2x2 max pooling. Configuration A of Simonyan and Zisserman (2015).
 _CONFIGURATION: tuple[int | str, ...] = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
 

@@ -7,8 +7,6 @@ from skal.exceptions import InvalidParameterError
 from skal.nets._layers import dropout_layer, initialise_convolutions
 from skal.validation import check_integer, check_real
 
-__all__ = ["WideResNet"]
-
 
 class WideResNet(nn.Module):
     """Wide residual network WRN-depth-width (Zagoruyko and Komodakis 2016), with pre-activation blocks.

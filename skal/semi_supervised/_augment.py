@@ -16,8 +16,6 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised._randaugment import cutout, randaugment
 from skal.validation import check_integer, check_real
 
-__all__ = ["StrongImage", "StrongJitter", "WeakImage", "WeakJitter", "make_pair"]
-
 
 class WeakImage(BaseEstimator):
     """Shift, and mirror if asked to.

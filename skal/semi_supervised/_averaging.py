@@ -10,8 +10,6 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
-__all__ = ["AveragingClassifier", "ParameterAverage", "without_decay_of_vectors"]
-
 
 class ParameterAverage:
     """``average ← d·average + (1 − d)·parameter`` after step t = 1, 2, …

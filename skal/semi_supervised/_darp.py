@@ -21,8 +21,6 @@ from skal.exceptions import (
 )
 from skal.semi_supervised._refinement import column_residual, fit_refinement
 
-__all__ = ["DARPReport", "checked_masses", "darp", "solve_darp"]
-
 
 @dataclass(frozen=True)
 class DARPReport:

@@ -13,19 +13,6 @@ from torch.utils.data import Dataset, Sampler, Subset
 from skal._core.containers import all_finite, check_finite, dataset_input, dataset_target, n_rows, take_rows
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError
 
-__all__ = [
-    "BatchwiseRows",
-    "PairedInputs",
-    "Permutations",
-    "check_batch",
-    "check_column_names",
-    "checked_labels",
-    "is_sliceable",
-    "keep_batch",
-    "labelled_rows",
-    "rows_in",
-]
-
 
 def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
     """(n,) int64 labels, −1 for unlabelled; those of a Dataset of pairs where y is None."""

@@ -34,8 +34,6 @@ from skal.semi_supervised._pseudo_labels import pseudo_label_loss
 from skal.semi_supervised._training import Training
 from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator
 
-__all__ = ["FixMatchClassifier"]
-
 
 class FixMatchClassifier(AveragingClassifier):
     """A skorch classifier that learns from unlabelled samples too: ``fit(X, y)`` with ``y == -1`` for them.

@@ -13,8 +13,6 @@ from skal.semi_supervised._darp import checked_masses
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
 from skal.validation import check_choice
 
-__all__ = ["EpochStatistics", "RefinedLabels", "class_shares", "pseudo_label_loss"]
-
 
 def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
     """``mean_i 1[max p_i ≥ τ]·CE(logits_i, argmax p_i)``, over all samples, the masked ones too.

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["OPERATIONS", "cutout", "randaugment"]
-
 
 def _blend(base: Tensor | float, x: Tensor, m: Tensor) -> Tensor:
     """From base (factor 0) towards x (factor 1), with factors in [0.05, 0.95]."""

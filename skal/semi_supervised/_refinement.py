@@ -17,8 +17,6 @@ from torch import Tensor
 
 from skal.validation import check_integer, check_real
 
-__all__ = ["Refinement", "column_residual", "fit_refinement"]
-
 _LARGE = 10_000  # rows from which a quarter of the table is solved first
 
 

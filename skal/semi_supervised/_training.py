@@ -18,8 +18,6 @@ from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._data import check_column_names, checked_labels, labelled_rows
 from skal.semi_supervised._pseudo_labels import EpochStatistics, RefinedLabels, class_shares
 
-__all__ = ["Training"]
-
 
 class Training:
     """The checked data, the sizes of batches and epochs, the learning rates and the pseudo-labels.

@@ -16,8 +16,6 @@ from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import UnsupportedLayerError
 
-__all__ = ["dropout_outputs"]
-
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 _ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 _SATURATION = -1.7580993408473766  # what alpha dropout puts in the place of a dropped unit: SELU's limit at −∞

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from skal._core.memory import rows_within
 
-__all__ = ["joint_information", "mutual_information"]
-
 BLOCK_BYTES = 2**26
 
 

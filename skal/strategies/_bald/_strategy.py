@@ -19,8 +19,6 @@ from skal.strategies._bald._dropout import dropout_outputs
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import check_choice, check_integer, make_generator
 
-__all__ = ["BALD", "bald"]
-
 
 class BALD(ScoreStrategy):
     """Query where the predictions of networks with different dropout masks disagree.

@@ -23,8 +23,6 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
 
-__all__ = ["CandidateKernel"]
-
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
 

@@ -20,18 +20,6 @@ from scipy.linalg import eigh, lapack, solve_triangular
 
 from skal._core.memory import rows_within
 
-__all__ = [
-    "KernelBlocks",
-    "draw_batches",
-    "greedy_logdet",
-    "greedy_search",
-    "numerical_rank",
-    "points_above",
-    "pruned_search",
-    "ridge_logdets",
-    "smallest_eigenvalue",
-]
-
 EPS = float(np.finfo(np.float64).eps)
 # of the b × b matrices that are tested at once
 CHUNK_BYTES = 32 * 2**20

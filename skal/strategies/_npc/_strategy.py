@@ -18,8 +18,6 @@ from skal.strategies._npc._spectral import draw_batches, greedy_logdet, greedy_s
 from skal.tangent._engine import TangentEngine
 from skal.validation import check_choice, check_integer, make_generator
 
-__all__ = ["NPC", "npc"]
-
 KERNELS = ["pntk", "last_layer", "logit", "trace"]
 
 
