@@ -33,11 +33,13 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     An instance is a query strategy in modAL's form: ``strategy(learner, X_pool, n_instances)``. It answers in the
     convention of the learner that calls it. :meth:`select` always returns indices and metrics.
 
-    Four class attributes say what a strategy works with. The first two are enforced here, before ``_select`` runs; all
-    of them tell :mod:`skal.checks` what to expect.
+    Class attributes say what a strategy works with. The first three are enforced here, before ``_select`` runs; all of
+    them tell :mod:`skal.checks` what to expect.
 
     Attributes
     ----------
+    needs_fitted : bool, default=True
+        Whether the estimator must be fitted.
     needs_network : bool, default=True
         Whether the estimator must be a skorch net, or end in one. False: any classifier with ``predict_proba``.
     needs_labels : bool, default=False
@@ -65,6 +67,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     array([0, 2, 4])
     """
 
+    needs_fitted: bool = True
     needs_network: bool = True
     needs_labels: bool = False
     reads_outputs: bool = True
@@ -116,6 +119,8 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         return settings | {"owner": owner, "sharding": sharding}
 
     def _required(self, context: QueryContext) -> QueryContext:
+        if self.needs_fitted:
+            context.require_fitted()
         if self.needs_network:
             context.require_network()
         if self.needs_labels:

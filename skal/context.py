@@ -31,7 +31,7 @@ from skal.exceptions import (
     NotFittedError,
     shorten,
 )
-from skal.reuse import kept, reused
+from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.validation import parse_memory
 
@@ -106,7 +106,6 @@ class QueryContext:
                 "Stop the loop when everything is labelled, or pass more data."
             )
         self.inner_estimator, self.transformers = unwrap_estimator(self.estimator)
-        self._check_fitted()
         self.pool = self._samples(X_pool, "X_pool")
 
     def _set(self, batch_size: int, owner: str, sharding: Sharding | None, max_memory: int | str | None = None) -> None:
@@ -116,7 +115,9 @@ class QueryContext:
         self.max_memory = max_memory
         self.memory_bound = parse_memory(owner, "max_memory", max_memory)
 
-    def _check_fitted(self) -> None:
+    @cached_property
+    def is_fitted(self) -> bool:
+        """Whether the estimator can predict."""
         try:
             if self.has_network:
                 _ = self.network
@@ -125,11 +126,17 @@ class QueryContext:
             elif hasattr(self.estimator, "fit"):
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
+            return False
+        return True
+
+    def require_fitted(self) -> None:
+        """Raise :class:`~skal.exceptions.NotFittedError` unless the estimator can predict."""
+        if not self.is_fitted:
             raise NotFittedError(
                 f"The estimator that {self.owner} works on must be fitted. Got an unfitted "
                 f"{type(self.estimator).__name__} instead. Give the learner X_training and y_training, or call fit or "
                 "teach before query."
-            ) from None
+            )
 
     def _samples(self, X: Any, name: str) -> Samples:
         """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
@@ -189,15 +196,11 @@ class QueryContext:
         also, limit
             See :func:`skal.reuse.reused`.
         """
-        if self._results is not None and what in self._results:
-            return self._results[what]
-        if kept.get() is None:
-            result = compute()
-        else:
-            result = reused(self.network, self.pool, what, compute, also=also, limit=limit)
-        if self._results is not None:
-            self._results[what] = result
-        return result
+        if self._results is None:
+            return reused(self.network, self.pool, what, compute, also=also, limit=limit)
+        if what not in self._results:
+            self._results[what] = reused(self.network, self.pool, what, compute, also=also, limit=limit)
+        return self._results[what]
 
     @property
     def memory(self) -> int:

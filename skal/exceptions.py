@@ -21,6 +21,7 @@ __all__ = [
     "ConvergenceWarning",
     "CrossEntropyWarning",
     "EmptyPoolError",
+    "FeatureError",
     "InvalidParameterError",
     "InvalidQueryError",
     "InvalidTypeError",
@@ -102,6 +103,20 @@ class EmptyPoolError(SkalError, ValueError):
     Traceback (most recent call last):
         ...
     skal.exceptions.EmptyPoolError: The X_pool given to Margin must hold at least one sample. ...
+    """
+
+
+class FeatureError(SkalError, ValueError):
+    """Features that a strategy cannot work on.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import max_herding
+    >>> max_herding(*make_learner(), features=lambda X: X[:3])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.FeatureError: The features that MaxHerding works on must be an array of ...
     """
 
 

@@ -51,8 +51,7 @@ class _Store:
             self._kept.popitem(last=False)
 
 
-# what is kept at present: None outside feature_reuse
-kept: ContextVar[_Store | None] = ContextVar("skal_reuse", default=None)
+_store: ContextVar[_Store | None] = ContextVar("skal_reuse", default=None)
 
 
 @contextmanager
@@ -78,11 +77,11 @@ def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
     ...     first, second = margin(learner, X_pool), entropy(learner, X_pool)  # one pass over the pool
     """
     memory = 0 if max_memory in (0, None) else parse_memory("feature_reuse", "max_memory", max_memory)
-    token = kept.set(_Store(memory) if memory else None)
+    token = _store.set(_Store(memory) if memory else None)
     try:
         yield
     finally:
-        kept.reset(token)
+        _store.reset(token)
 
 
 def reused(
@@ -126,7 +125,7 @@ def reused(
     >>> torch.equal(first, again)
     True
     """
-    store = kept.get()
+    store = _store.get()
     key = _key(network, samples, what, also) if store is not None and len(samples) > 1 else None
     if store is None or key is None:
         return compute()

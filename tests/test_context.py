@@ -97,7 +97,7 @@ def test_the_fitted_clone_of_a_wrapper_is_preferred(make_net, flat_data):
 
 def test_an_unfitted_wrapper_is_not_fitted(make_net, flat_data):
     with pytest.raises(NotFittedError, match="unfitted Wrapper"):
-        QueryContext(learner_of(Wrapper(make_net())), flat_data[0])
+        QueryContext(learner_of(Wrapper(make_net())), flat_data[0]).require_fitted()
 
 
 def test_meta_estimators_without_a_net_keep_their_own_predictions(flat_data):
@@ -181,13 +181,15 @@ def test_a_learner_needs_an_estimator():
 @pytest.mark.parametrize("name", ["pipeline", "search", "search of pipeline", "pipeline of search", "net"])
 def test_unfitted_estimators_are_refused(fitted, name, flat_data):
     with pytest.raises(NotFittedError, match=r"must be fitted\. Got an unfitted \w+ instead\. Give the learner"):
-        QueryContext(learner_of(clone(fitted[name])), flat_data[0], owner="Mine")
+        QueryContext(learner_of(clone(fitted[name])), flat_data[0], owner="Mine").require_fitted()
 
 
 @pytest.mark.parametrize("estimator", [GaussianNB(), make_pipeline(StandardScaler(), GaussianNB())])
 def test_unfitted_classifiers_are_refused(estimator, flat_data):
+    context = QueryContext(learner_of(estimator), flat_data[0])
+    assert not context.is_fitted
     with pytest.raises(NotFittedError, match="must be fitted"):
-        QueryContext(learner_of(estimator), flat_data[0])
+        context.require_fitted()
 
 
 def test_a_fitted_net_behind_an_unfitted_scaler_is_refused(fitted, flat_data):

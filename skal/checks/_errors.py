@@ -104,7 +104,12 @@ def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
 def check_not_fitted(strategy: Any, learner: Any, X_pool: Any) -> None:
     """An estimator that has not been fitted, alone and in a Pipeline."""
     unfitted = clone(learner.estimator)
-    for estimator in (unfitted, Pipeline([("net", unfitted)]), GaussianNB()):
+    refused = [unfitted, Pipeline([("net", unfitted)])]
+    if strategy.needs_fitted:
+        refused.append(GaussianNB())
+    else:  # works on the inputs, where they are all there is
+        expect_batch(strategy, variant(learner, estimator=GaussianNB()), X_pool, 5, "an unfitted GaussianNB")
+    for estimator in refused:
         name, other = type(estimator).__name__, variant(learner, estimator=estimator)
         parts = ("estimator", "fit", name)
         expect_error(NotFittedError, f"An unfitted {name}", parts, fresh(strategy), other, X_pool, 1)

@@ -6,10 +6,13 @@ from skal.strategies._bald import BALD, bald
 from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._dynamic import DynamicAL, dynamic_al
 from skal.strategies._egl import EGL, egl
+from skal.strategies._herding import MaxHerding, UHerding, max_herding, uherding
 from skal.strategies._learning_loss import LearningLoss, learning_loss
 from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
 from skal.strategies._npc import NPC, npc
+from skal.strategies._prob_cover import ProbCover, prob_cover
 from skal.strategies._random import RandomSampling, random_sampling
+from skal.strategies._typiclust import TypiClust, typiclust
 from skal.strategies._uncertainty import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
 
 __all__ = [
@@ -24,8 +27,12 @@ __all__ = [
     "LearningLoss",
     "LeastConfidence",
     "Margin",
+    "MaxHerding",
     "NTKLookahead",
+    "ProbCover",
     "RandomSampling",
+    "TypiClust",
+    "UHerding",
     "badge",
     "bald",
     "coreset",
@@ -35,9 +42,13 @@ __all__ = [
     "learning_loss",
     "least_confidence",
     "margin",
+    "max_herding",
     "npc",
     "ntk_lookahead",
+    "prob_cover",
     "random_sampling",
+    "typiclust",
+    "uherding",
 ]
 
 # strategies do not import one another, and ALBL needs arms

@@ -5,28 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import entr
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
+from skal.strategies._measures import entropy_scores, least_confidence_scores, margin_scores
 
 __all__ = ["Entropy", "LeastConfidence", "Margin", "entropy", "least_confidence", "margin"]
-
-
-def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
-    """One minus the largest probability: (N, C) -> (N,)."""
-    return 1 - proba.max(axis=1)
-
-
-def margin_scores(proba: np.ndarray) -> np.ndarray:
-    """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
-    second, first = np.partition(proba, proba.shape[1] - 2, axis=1)[:, -2:].T if proba.shape[1] > 1 else (0, proba.T[0])
-    return second - first
-
-
-def entropy_scores(proba: np.ndarray) -> np.ndarray:
-    """Entropy in nats, ``0 log 0 = 0``: (N, C) -> (N,)."""
-    return entr(np.clip(proba, 0, None)).sum(axis=1)
 
 
 class _Uncertainty(ScoreStrategy):

@@ -1,0 +1,323 @@
+"""Coverage of a set of samples by some of them, maximised greedily.
+
+``Cov(S) = Σ_x w(x) max_{s ∈ S} k(x, s)`` is monotone and submodular in S for weights w ≥ 0. A gain can only shrink when
+S grows, so that an old gain is an upper bound: lazy evaluation makes the same picks as greedy evaluation of everything.
+
+Index letters: N candidates, e evaluation samples, m centres, d features.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal._core.memory import rows_within
+from skal._core.samples import Samples
+from skal.base import Passes, QueryStrategy
+from skal.context import QueryContext
+from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
+from skal.validation import check_choice, check_integer, check_real, make_generator
+
+__all__ = ["KERNELS", "CoverageStrategy", "greedy_coverage", "nearest_distances", "row_keys", "similarity_to"]
+
+KERNELS = ["rbf", "laplace", "tophat", "cosine"]
+_AUTO_EVALUATION = 5000
+_EXACT_UP_TO = 20_000
+_BLOCK_BYTES = 2**26  # of features that are read at once
+_CACHE_BYTES = 2**22  # of similarities that are made at once: they are worked on several times, near the processor
+_FIRST_LOOK = 16  # candidates whose gains are brought up to date at first
+
+Similarity = Callable[[Tensor], Tensor]
+
+
+def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
+    """Function that gives the similarity of other rows to the points: (e, d) -> (n, d) -> (n, e).
+
+    Values are in [0, 1] for features of length 1.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> similarity_to(points, "tophat", 1.0)(points[:1])
+    tensor([[1., 0.]])
+    """
+    if kernel == "cosine":
+        return lambda rows: (rows @ points.T).clamp_min_(0)
+    dtype = points.dtype
+    if kernel == "laplace":  # the root of a small square has half of its digits
+        points = points.double()
+    lengths = points.square().sum(1)
+
+    def squares(rows: Tensor) -> Tensor:
+        rows = rows.to(points)
+        return torch.addmm(lengths, rows, points.T, alpha=-2).add_(rows.square().sum(1, keepdim=True)).clamp_min_(0)
+
+    if kernel == "rbf":
+        return lambda rows: squares(rows).mul_(-1 / radius**2).exp_()
+    if kernel == "laplace":
+        return lambda rows: squares(rows).sqrt_().mul_(-1 / radius).exp_().to(dtype)
+    # a distance that equals the radius counts, whatever rounding says
+    limit = radius**2 * (1 + 8 * torch.finfo(dtype).eps)
+    return lambda rows: (squares(rows) <= limit).to(dtype)
+
+
+def nearest_distances(points: Tensor, block_bytes: int = _BLOCK_BYTES) -> Tensor:
+    """Distance from every point to the nearest one that is no copy of it; inf if there is none: (n, d) -> (n,)."""
+    points = points.double()
+    keys = row_keys(points)
+    nearest = points.new_full((len(points),), torch.inf)
+    for rows in torch.arange(len(points), device=points.device).split(rows_within(block_bytes, 24 * len(points))):
+        distances = torch.cdist(points[rows], points, compute_mode="donot_use_mm_for_euclid_dist")
+        distances.masked_fill_(keys[rows, None] == keys, torch.inf)
+        nearest[rows] = distances.amin(1)
+    return nearest
+
+
+def row_keys(points: Tensor) -> Tensor:
+    """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
+    keys = [
+        (block.double() * weights).sum(1) for block in points.split(rows_within(_BLOCK_BYTES, 16 * points.shape[1]))
+    ]
+    return torch.cat(keys)
+
+
+class _Gains:
+    """By how much candidates would raise the coverage, with their similarities kept as far as there is room.
+
+    Candidates that are asked for once are likely to be asked for again, so that a store that is too small for all of
+    them holds those that came after the first look at everything.
+    """
+
+    def __init__(self, read: Any, n: int, similarity: Similarity, weights: Tensor, covered: Tensor, room: int) -> None:
+        self._read, self._similarity, self._weights, self.covered = read, similarity, weights, covered
+        e, size = len(weights), weights.element_size()
+        self._step = rows_within(_CACHE_BYTES, size * e, at_least=8)
+        self._reads = max(self._step, rows_within(_BLOCK_BYTES // 4, 4096))
+        capacity = min(n, room // (size * e))
+        self._keeping = capacity == n
+        self._store = weights.new_empty((capacity, e))
+        self._place = torch.full((n,), -1, device=weights.device)
+        self._n_stored = 0
+
+    def of_all(self) -> tuple[Tensor, Tensor]:
+        """Gains and keys of all candidates: (N,), (N,)."""
+        gains, keys = [], []
+        for rows in torch.arange(len(self._place), device=self._place.device).split(self._reads):
+            features = self._read(rows)
+            keys.append(row_keys(features))
+            gains += [self._gains(self._computed(*part)) for part in self._parts(rows, features)]
+        self._keeping = True
+        return torch.cat(gains), torch.cat(keys)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Gains of some candidates: (r,) -> (r,)."""
+        gains = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+        kept = self._place[rows] >= 0
+        places = self._place[rows[kept]]
+        if len(places):
+            gains[kept] = torch.cat([self._gains(self._store[some]) for some in places.split(self._step)])
+        if len(places) < len(rows):
+            others = rows[~kept].split(self._reads)
+            parts = [part for some in others for part in self._parts(some, self._read(some))]
+            gains[~kept] = torch.cat([self._gains(self._computed(*part)) for part in parts])
+        return gains
+
+    def cover(self, row: Tensor) -> None:
+        """Count a candidate among those that cover."""
+        place = int(self._place[row])
+        values = self._store[place] if place >= 0 else self._similarity(self._read(row))[0]
+        self.covered = torch.maximum(self.covered, values)
+
+    def _parts(self, rows: Tensor, features: Tensor) -> Any:
+        return zip(rows.split(self._step), features.split(self._step), strict=True)
+
+    def _computed(self, rows: Tensor, features: Tensor) -> Tensor:
+        values = self._similarity(features)
+        n_kept = min(len(rows), len(self._store) - self._n_stored) if self._keeping else 0
+        if n_kept:
+            places = slice(self._n_stored, self._n_stored + n_kept)
+            self._store[places] = values[:n_kept]
+            self._place[rows[:n_kept]] = torch.arange(places.start, places.stop, device=rows.device)
+            self._n_stored += n_kept
+        return values
+
+    def _gains(self, values: Tensor) -> Tensor:
+        """From similarities that may be overwritten."""
+        return (values.sub_(self.covered).clamp_min_(0) @ self._weights).double()
+
+
+def greedy_coverage(
+    read: Callable[[Tensor], Tensor],
+    n_candidates: int,
+    similarity: Similarity,
+    weights: Tensor,
+    covered: Tensor,
+    taken: Tensor,
+    n_instances: int,
+    *,
+    room: int = 2**29,
+    first_look: int = _FIRST_LOOK,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates that raise the coverage most, one after the other.
+
+    A copy of a taken or picked sample is not picked while others are left. Of candidates whose gains are equal but for
+    rounding, the one with the largest key is picked, so that the order of the candidates does not matter.
+
+    Parameters
+    ----------
+    read : callable
+        Features of some candidates: (r,) rows -> (r, d) tensor.
+    n_candidates : int
+        N
+    similarity : callable
+        Of features to the evaluation samples: (n, d) -> (n, e).
+    weights : (e,) tensor
+        w ≥ 0, in the precision of the similarities.
+    covered : (e,) tensor
+        ``max_s k(x, s)`` over the samples that are labelled already.
+    taken : (m,) tensor
+        The :func:`row_keys` of those samples.
+    n_instances : int
+        At most N.
+    room : int
+        Bytes for similarities that are kept.
+    first_look : int
+        How many gains are brought up to date at first.
+
+    Returns
+    -------
+    picked : (n_instances,) array, distinct, in the order of choice
+    gains : (n_instances,) array
+        By how much each raised the coverage.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[0.0], [0.1], [5.0], [0.2]])
+    >>> near = similarity_to(X, "tophat", 0.15)
+    >>> greedy_coverage(X.__getitem__, 4, near, torch.ones(4), torch.zeros(4), torch.zeros(0), 2)
+    (array([1, 2]), array([3., 1.]))
+    """
+    gains_of = _Gains(read, n_candidates, similarity, weights, covered, room)
+    bounds, keys = gains_of.of_all()
+    equal = 1 - torch.finfo(weights.dtype).eps ** 0.75
+    up_to_date = torch.zeros_like(bounds, dtype=torch.int64)  # how many picks a gain knows of
+    spent = torch.isin(keys, taken.to(keys))  # copies of what is labelled or picked
+    free = torch.ones_like(spent)
+    picked: list[int] = []
+    gains: list[float] = []
+    for number in range(n_instances):
+        open_ = free & ~spent
+        if not bool(open_.any()):
+            open_ = free
+        ranked = bounds.masked_fill(~open_, -torch.inf)
+        n_looked_at = first_look
+        while True:
+            best = ranked.amax()
+            rows = (ranked >= best * equal).nonzero()[:, 0]
+            if bool((up_to_date[rows] == number).all()):
+                break
+            if len(rows) < n_looked_at:
+                rows = ranked.topk(min(n_looked_at, n_candidates)).indices
+            rows = rows[(up_to_date[rows] < number) & open_[rows]]
+            bounds[rows] = ranked[rows] = gains_of.of(rows)
+            up_to_date[rows] = number
+            n_looked_at *= 4
+        chosen = rows[keys[rows].argmax()]
+        picked.append(int(chosen))
+        gains.append(float(bounds[chosen]))
+        free[chosen] = False
+        spent |= keys == keys[chosen]
+        gains_of.cover(chosen[None])
+    return np.array(picked), np.array(gains)
+
+
+class CoverageStrategy(QueryStrategy):
+    """A strategy that maximises weighed coverage of the pool: a subclass has the kernel, the radius, the weights."""
+
+    needs_network = False
+
+    radii: ClassVar[list[str]] = ["auto", "minimum"]  # names of rules for the radius
+    kernel: str
+    radius: Any
+    features: Any
+    evaluation: Any
+    random_state: Any
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        owner = type(self).__name__
+        check_choice(owner, "kernel", self.kernel, [*KERNELS, "tangent"])
+        if isinstance(self.radius, str):
+            check_choice(owner, "radius", self.radius, self.radii)
+        else:
+            check_real(owner, "radius", self.radius, 1e-12, remedy="Pass a number > 0, or 'auto'.")
+        check_features(owner, self.features)
+        if self.evaluation != "auto":
+            check_integer(owner, "evaluation", self.evaluation, 1, optional=True)
+
+    @property
+    def _spec(self) -> Any:
+        return "tangent" if self.kernel == "tangent" else self.features
+
+    def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        room = None if context.memory_bound is None else context.memory // 2
+        read = PoolFeatures(context, self._spec, room=room)
+        rows = self._evaluation_rows(context.n_pool)
+        evaluation = read(torch.as_tensor(rows, device=read.device))
+        labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
+        radius = self._radius(context, read, labelled)
+        similarity = similarity_to(evaluation, "cosine" if self.kernel == "tangent" else self.kernel, radius)
+        covered = evaluation.new_zeros(len(evaluation))
+        for block in labelled.split(rows_within(_CACHE_BYTES, 8 * len(evaluation))) if len(labelled) else ():
+            covered = torch.maximum(covered, similarity(block).amax(0))
+        # the sum over the evaluation set stands for the sum over the pool
+        weights = self._weights(context, context.pool.take(rows)) * (context.n_pool / len(rows))
+        return greedy_coverage(
+            read,
+            context.n_pool,
+            similarity,
+            torch.as_tensor(weights).to(evaluation),
+            covered,
+            row_keys(labelled),
+            n_instances,
+            room=context.memory // 4,
+        )
+
+    def _evaluation_rows(self, n_pool: int) -> np.ndarray:
+        n = self._n_evaluation(n_pool)
+        if n == n_pool:
+            return np.arange(n_pool)
+        return np.sort(make_generator(type(self).__name__, self.random_state).choice(n_pool, size=n, replace=False))
+
+    def _n_evaluation(self, n_pool: int) -> int:
+        if self.evaluation == "auto":
+            return n_pool if n_pool <= _EXACT_UP_TO else _AUTO_EVALUATION
+        return n_pool if self.evaluation is None else min(n_pool, self.evaluation)
+
+    @abstractmethod
+    def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
+        """σ."""
+
+    def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
+        """(e,) weights of some samples of the pool."""
+        return np.ones(len(samples))
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        forward = context.has_network and come_from_estimator(self._spec)
+        return Passes(forward=n, labelled_forward=context.n_labelled) if forward else Passes()
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        width = PoolFeatures(context.restrict(range(1)), self._spec).width
+        e = self._n_evaluation(n)
+        room = 2 * n * width * 4 if context.memory_bound is None else min(2 * n * width * 4, context.memory // 2)
+        return room + 4 * e * width + 40 * n + min(context.memory // 4, 4 * n * e) + _BLOCK_BYTES // 4
+
+    def _work(self, n: int, n_instances: int) -> float:
+        return float(n) * self._n_evaluation(n)

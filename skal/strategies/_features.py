@@ -1,0 +1,200 @@
+"""Features of samples, for strategies that work on embeddings: of the network, the input, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from skal._core.containers import dataset_input
+from skal._core.estimators import chained
+from skal._core.network import Network, evaluating
+from skal._core.samples import Samples
+from skal._core.sharding import filled
+from skal.context import QueryContext
+from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError, shorten
+from skal.tangent._sketch import feature_matrix
+
+__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "features_of"]
+
+_NAMES = ["auto", "input", "last_layer", "tangent"]
+_TANGENT_FEATURES = 4096
+_ROWS = 4096  # that are handed to a function of the user's at once
+
+
+def check_features(owner: str, features: Any) -> None:
+    """Refuse what cannot give features."""
+    known = features in _NAMES if isinstance(features, str) else not isinstance(features, type)
+    if not known or not (isinstance(features, str) or callable(features) or hasattr(features, "transform")):
+        expected = f"one of {', '.join(map(repr, _NAMES))}, a fitted transformer, a function of X or an nn.Module"
+        remedy = "Pass for example a fitted sklearn.decomposition.PCA, or a frozen backbone."
+        raise InvalidTypeError.for_parameter(owner, "features", expected, features, remedy)
+
+
+def come_from_estimator(features: Any) -> bool:
+    """Whether the features may be those of the learner's own network."""
+    return isinstance(features, str) and features != "input"
+
+
+def features_of(context: QueryContext, features: Any, samples: Samples | None = None) -> Tensor:
+    """(n, d) features of the pool, or of other samples, checked, on the device they were computed on.
+
+    Parameters
+    ----------
+    context : QueryContext
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module
+        ``auto`` is the input of a network's last layer, and the input itself for any other classifier.
+    samples : Samples, optional
+        None is the pool.
+    """
+    if isinstance(features, str) and features == "auto":
+        features = "last_layer" if context.has_network else "input"
+    if isinstance(features, str) and features != "input":
+        context.require_network()
+        context.require_fitted()
+        if features == "last_layer":
+            return _finite(context, context.embeddings(samples)[0])
+        pool = context.pool if samples is None else samples
+        return _finite(context, feature_matrix(context.engine(), pool, "pntk", _TANGENT_FEATURES, 0))
+    samples = context.pool if samples is None else samples
+    return filled(_blocks(context, features, samples), len(samples))
+
+
+def _blocks(context: QueryContext, features: Any, samples: Samples) -> Iterator[Tensor]:
+    width = None
+    for start in range(0, len(samples), _ROWS):
+        part = samples.take(range(start, min(start + _ROWS, len(samples))))
+        block = _matrix(context, _computed(context, features, part), len(part))
+        width = block.shape[1] if width is None else width
+        if block.shape[1] != width:
+            got = f"{width} columns at first, and {block.shape[1]} from sample {start} on"
+            raise _wrong(context, "of one length for all samples", got)
+        yield _finite(context, block, start)
+
+
+class PoolFeatures:
+    """Features of the pool: kept if there is room for them, otherwise computed whenever they are asked for.
+
+    Parameters
+    ----------
+    context : QueryContext
+    features
+        See :func:`features_of`.
+    normalize : bool
+        Whether rows are scaled to length 1; rows of zeros stay as they are.
+    room : int or None
+        Bytes for the features; None is no bound.
+
+    Attributes
+    ----------
+    width : int
+        d
+    """
+
+    def __init__(
+        self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
+    ) -> None:
+        self._context, self._features, self._normalize = context, features, normalize
+        self.width = 0
+        first = self.of(context.pool.take(range(1)))
+        self.width, self.device = first.shape[1], first.device
+        # twice: as they come, and normalised
+        fits = room is None or 2 * context.n_pool * self.width * first.element_size() <= room
+        self._kept = self.of(None) if fits else None
+        self._refuse_constant(first)
+
+    def _refuse_constant(self, first: Tensor) -> None:
+        """Raise unless something differs from the first sample; a look at some is enough for most pools."""
+        n, labelled = self._context.n_pool, self._context.n_labelled
+        if n + labelled == 1:
+            return
+        few = torch.linspace(0, n - 1, min(n, 64), device=self.device).round().long()
+        for rows in (few, *torch.arange(n, device=self.device).split(_ROWS)):
+            if not bool((self(rows) == first).all()):
+                return
+        if not labelled or bool((self.of(self._context.labelled) == first).all()):
+            raise _wrong(self._context, "different for different samples", f"the same for all {n + labelled} of them")
+
+    def of(self, samples: Samples | None) -> Tensor:
+        """(n, d) features of other samples."""
+        values = features_of(self._context, self._features, samples)
+        if self.width and values.shape[1] != self.width:
+            got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
+            raise _wrong(self._context, "of one length for all samples", got)
+        if not self._normalize:
+            return values
+        lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+        return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(r, d) features of some rows of the pool."""
+        if self._kept is not None:
+            return self._kept[rows]
+        return self.of(self._context.pool.take(rows.cpu().numpy()))
+
+
+def _computed(context: QueryContext, features: Any, part: Samples) -> Any:
+    """Features of a few samples, as the user's function or the samples themselves have them."""
+    if isinstance(features, nn.Module):
+        part = copy(part)
+        part.transform = None  # a backbone sees samples as they are, whatever classifier comes after it
+        return torch.cat(list(_outputs(Network(features), part, context.batch_size)))
+    if isinstance(features, str):
+        rows = part.read(0, len(part))
+        transform = chained(context.transformers) if context.is_fitted else None
+        return rows if transform is None else transform(rows)
+    try:
+        rows = part.read(0, len(part))
+        return features.transform(rows) if hasattr(features, "transform") else features(rows)
+    except SklearnNotFittedError as error:
+        raise NotFittedError(
+            f"The transformer given to {context.owner} as features must be fitted. Got an unfitted "
+            f"{type(features).__name__} instead. Fit it on the pool before the first query."
+        ) from error
+
+
+def _outputs(network: Network, part: Samples, batch_size: int) -> Iterator[Tensor]:
+    with evaluating(network.module), torch.no_grad():
+        for batch in network.batches(part, batch_size):
+            yield network.output(batch).flatten(1)
+
+
+def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
+    """Whatever holds numbers, row by row, as a floating-point tensor (n, d)."""
+    if isinstance(values, Mapping):
+        return torch.cat([_matrix(context, value, n) for value in values.values()], dim=1)
+    if isinstance(values, Dataset):
+        values = torch.stack([torch.as_tensor(dataset_input(values[i])) for i in range(n)])
+    if sp.issparse(values):
+        values = values.toarray()
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub":
+            raise _wrong(context, "numbers", f"{shorten(values)} of dtype {array.dtype}")
+        values = torch.from_numpy(np.array(array) if not array.flags.writeable else np.ascontiguousarray(array))
+    values = values.detach()
+    if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
+        raise _wrong(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")
+    values = values.flatten(1) if values.ndim > 1 else values[:, None]
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def _finite(context: QueryContext, values: Tensor, start: int = 0) -> Tensor:
+    bad = ~torch.isfinite(values).all(1)
+    if bool(bad.any()):
+        raise _wrong(context, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}")
+    return values
+
+
+def _wrong(context: QueryContext, expected: str, got: str) -> FeatureError:
+    return FeatureError(
+        f"The features that {context.owner} works on must be {expected}. Got {got} instead. Pass other features="
+        ": a fitted transformer, a function X -> (n, d), or a frozen nn.Module."
+    )

@@ -1,0 +1,279 @@
+"""Herding: cover the pool with labelled samples (Bae, Noh and Sutherland 2024; Bae, Oliveira and Sutherland 2025)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from torch import Tensor
+
+from skal._core.samples import Samples
+from skal.base import Passes, query_function
+from skal.context import QueryContext
+from skal.strategies._coverage import CoverageStrategy, nearest_distances
+from skal.strategies._features import PoolFeatures
+from skal.strategies._measures import UNCERTAINTIES
+from skal.validation import check_choice, check_real
+
+__all__ = ["MaxHerding", "UHerding", "max_herding", "uherding"]
+
+_MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
+
+
+def labelled_radius(labelled: Tensor, radius: str) -> float:
+    """Median (``"auto"``) or smallest distance of labelled samples to the nearest one that is no copy; 1 without."""
+    nearest = nearest_distances(labelled) if len(labelled) > 1 else labelled.new_empty(0)
+    nearest = nearest[torch.isfinite(nearest)]
+    if len(nearest) == 0:
+        return 1.0
+    return float(nearest.min() if radius == "minimum" else nearest.median())
+
+
+class MaxHerding(CoverageStrategy):
+    """Query the samples that cover the pool best, whatever the model thinks of it.
+
+    The coverage of a sample is its largest similarity to a labelled one. Samples are chosen one after the other, each
+    raising the pool's coverage most. It needs no labels, no trained model and no network: use it for the first batch,
+    and for few labels on features that mean something, such as embeddings of a pre-trained network.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
+        Similarity of two samples: ``exp(−‖φ − φ'‖²/σ²)``, ``exp(−‖φ − φ'‖/σ)``, whether the distance is at most σ, the
+        cosine (0 if negative), or the network's tangent kernel, normalised.
+    radius : "auto", "minimum" or float, default="auto"
+        σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two labelled samples.
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        φ, scaled to length 1. ``auto`` is the input of a network's last layer, and the input itself for any other
+        classifier. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a
+        frozen backbone.
+    evaluation : "auto", int or None, default="auto"
+        Over how many random samples of the pool coverage is summed. ``auto`` is all of up to 20,000, and 5,000 of
+        larger pools; None is all.
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``. Features that do not fit are computed anew when they are needed.
+    random_state : None, int, Generator or RandomState, default=None
+        For the subset and the evaluation samples.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    UHerding : Weighs the coverage by the model's uncertainty.
+    CoreSet : Covers the sample that is furthest away first, outliers included.
+
+    Notes
+    -----
+    The metrics are the gains in coverage. Gains are evaluated lazily, which gives the same choice as evaluating all of
+    them. Copies of labelled or queried samples are queried only when nothing else is left.
+
+    References
+    ----------
+    W. Bae, J. Noh and D. J. Sutherland (2024). Generalized coverage for more robust low-budget active learning. ECCV.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.strategies import MaxHerding, max_herding
+    >>> digits = load("digits")
+    >>> X_pool = digits.X_train.reshape(-1, 64)
+    >>> learner = ActiveLearner(LogisticRegression(max_iter=1000), MaxHerding())  # no labels yet
+    >>> indices, samples = learner.query(X_pool, n_instances=10)
+    >>> samples.shape
+    (10, 64)
+    >>> bool((max_herding(learner, X_pool, 10) == indices).all())  # the same, as a function
+    True
+    """
+
+    needs_fitted = False  # where features come from the estimator, they ask for it
+
+    def __init__(
+        self,
+        *,
+        kernel: str = "rbf",
+        radius: float | str = "auto",
+        features: Any = "auto",
+        evaluation: int | str | None = "auto",
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.radius = radius
+        self.features = features
+        self.evaluation = evaluation
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
+        if isinstance(self.radius, str):
+            return labelled_radius(labelled, "minimum") if self.radius == "minimum" else 1.0
+        return float(self.radius)
+
+
+class UHerding(CoverageStrategy):
+    """Query the samples that cover best what the model is uncertain about.
+
+    The coverage of a sample, its largest similarity to a labelled one, is weighed by the model's uncertainty. With few
+    labels this is close to covering the whole pool; as labels grow, the radius shrinks and it becomes uncertainty
+    sampling without copies.
+
+    Parameters
+    ----------
+    uncertainty : {"margin", "entropy", "least_confidence"}, default="margin"
+        What the samples of the pool are weighed by; ``margin`` is one minus the gap between the two largest
+        probabilities.
+    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
+        See :class:`MaxHerding`.
+    radius : "auto", "minimum" or float, default="auto"
+        σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours, ``minimum`` the
+        smallest (the paper's); copies are left out. Without two different labelled samples it is 1.
+    temperature : "auto" or float, default="auto"
+        By which the logits are divided before the uncertainty is read. ``auto`` makes cross-validated predictions on
+        the labelled samples as well calibrated as possible (smallest expected calibration error), for classifiers that
+        are no networks and with at least five labels of each class; otherwise it is 1.
+    features, evaluation, subset, batch_size, max_memory, random_state, n_jobs, verbose
+        See :class:`MaxHerding`.
+
+    See Also
+    --------
+    MaxHerding : Coverage alone, without a model.
+    Margin : Uncertainty alone.
+
+    Notes
+    -----
+    The metrics are the gains in weighed coverage. Copies of labelled or queried samples are queried only when nothing
+    else is left.
+
+    References
+    ----------
+    W. Bae, G. L. Oliveira and D. J. Sutherland (2025). Uncertainty herding: one active learning method for all label
+    budgets. ICLR.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.strategies import UHerding, uherding
+    >>> digits = load("digits")
+    >>> X, y = digits.X_train.reshape(-1, 64), digits.y_train
+    >>> learner = ActiveLearner(LogisticRegression(max_iter=1000), UHerding(), X_training=X[:20], y_training=y[:20])
+    >>> indices, samples = learner.query(X[20:], n_instances=10)
+    >>> samples.shape
+    (10, 64)
+    >>> bool((uherding(learner, X[20:], 10) == indices).all())  # the same, as a function
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        uncertainty: str = "margin",
+        kernel: str = "rbf",
+        radius: float | str = "auto",
+        temperature: float | str = "auto",
+        features: Any = "auto",
+        evaluation: int | str | None = "auto",
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.uncertainty = uncertainty
+        self.kernel = kernel
+        self.radius = radius
+        self.temperature = temperature
+        self.features = features
+        self.evaluation = evaluation
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        owner = type(self).__name__
+        check_choice(owner, "uncertainty", self.uncertainty, list(UNCERTAINTIES))
+        if self.temperature != "auto":
+            check_real(owner, "temperature", self.temperature, 1e-6, 1e6, remedy="Pass a number > 0, or 'auto'.")
+
+    def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
+        return labelled_radius(labelled, self.radius) if isinstance(self.radius, str) else float(self.radius)
+
+    def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
+        temperature = fitted_temperature(context) if self.temperature == "auto" else float(self.temperature)
+        proba = tempered(context.predict_proba(samples), temperature)
+        return np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        weighing = Passes(forward=self._n_evaluation(n)) if context.has_network else Passes()
+        return super()._passes(context, n, n_instances) + weighing
+
+
+def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities of the logits divided by the temperature: (n, C) -> (n, C)."""
+    logits = np.log(np.clip(proba, np.finfo(float).tiny, None)) / temperature
+    logits -= logits.max(axis=1, keepdims=True)
+    powers = np.exp(logits)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def calibration_error(proba: np.ndarray, right: np.ndarray, n_bins: int = 15) -> float:
+    """Expected calibration error: mean gap between confidence and accuracy over bins of confidence.
+
+    Parameters
+    ----------
+    proba : (n, C) array
+    right : (n,) bool array
+        Whether the most likely class is the true one.
+    n_bins : int
+    """
+    confidence = proba.max(axis=1)
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    gaps = np.bincount(bins, weights=confidence - right, minlength=n_bins)
+    return float(np.abs(gaps).sum() / len(right))
+
+
+def fitted_temperature(context: QueryContext, n_splits: int = 3) -> float:
+    """The temperature with the smallest calibration error on held-out labels; 1 if there is nothing to fit it on."""
+    if context.has_network or context.n_labelled == 0:
+        return 1.0
+    y = context.y_labelled
+    classes, counts = np.unique(y, return_counts=True)
+    if len(classes) < 2 or counts.min() < _MIN_PER_CLASS:
+        return 1.0
+    splits = StratifiedKFold(n_splits, shuffle=True, random_state=0)
+    X = context.labelled.read(0, context.n_labelled)
+    proba = cross_val_predict(clone(context.estimator), X, y, cv=splits, method="predict_proba")
+    right = classes[proba.argmax(axis=1)] == y
+    grid = np.geomspace(0.1, 10, 41)
+    errors = [calibration_error(tempered(proba, temperature), right) for temperature in grid]
+    return float(grid[int(np.argmin(errors))])
+
+
+max_herding = query_function(MaxHerding, "max_herding", __name__)
+uherding = query_function(UHerding, "uherding", __name__)

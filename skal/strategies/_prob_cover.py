@@ -1,0 +1,149 @@
+"""ProbCover: cover the pool with balls of one radius (Yehuda et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from skal.base import query_function
+from skal.context import QueryContext
+from skal.strategies._coverage import CoverageStrategy
+from skal.strategies._features import PoolFeatures
+from skal.validation import check_integer, check_real, make_generator
+
+__all__ = ["ProbCover", "prob_cover"]
+
+_MOST_POINTS = 5000  # for the radius
+_UNKNOWN_CLASSES = 10
+
+
+class ProbCover(CoverageStrategy):
+    """Query the samples whose neighbourhoods hold most samples that no labelled neighbourhood holds.
+
+    A neighbourhood is a ball of one radius for all. Samples are chosen one after the other. No labels and no trained
+    model are needed.
+
+    Parameters
+    ----------
+    radius : "auto" or float, default="auto"
+        ``auto`` is the largest radius at which a share ``purity`` of the balls hold samples of one cluster only, of
+        as many k-means clusters as there are classes.
+    purity : float, default=0.95
+        See ``radius``.
+    n_clusters : int or None, default=None
+        See ``radius``. None is the estimator's number of classes, and 10 before it is fitted.
+    features, evaluation, subset, batch_size, max_memory, random_state, n_jobs, verbose
+        See :class:`MaxHerding`; ``random_state`` is for k-means too.
+
+    See Also
+    --------
+    MaxHerding : Coverage by a smooth kernel, whose radius matters less.
+    TypiClust : The most typical sample of every cluster.
+
+    Notes
+    -----
+    The metrics are the numbers of samples that become covered. Once all samples are covered, they are 0, and the rest
+    of the batch is taken in the pool's order, copies last.
+
+    References
+    ----------
+    O. Yehuda, A. Dekel, G. Hacohen and D. Weinshall (2022). Active learning through a covering lens. NeurIPS.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.strategies import ProbCover, prob_cover
+    >>> digits = load("digits")
+    >>> X_pool = digits.X_train.reshape(-1, 64)
+    >>> learner = ActiveLearner(LogisticRegression(max_iter=1000), ProbCover(random_state=0))  # no labels yet
+    >>> indices, samples = learner.query(X_pool, n_instances=10)
+    >>> samples.shape
+    (10, 64)
+    >>> bool((prob_cover(learner, X_pool, 10, random_state=0) == indices).all())  # the same, as a function
+    True
+    """
+
+    needs_fitted = False
+    draws_from_pool = True
+    kernel = "tophat"
+    radii: ClassVar[list[str]] = ["auto"]
+
+    def __init__(
+        self,
+        *,
+        radius: float | str = "auto",
+        purity: float = 0.95,
+        n_clusters: int | None = None,
+        features: Any = "auto",
+        evaluation: int | str | None = "auto",
+        subset: int | None = None,
+        batch_size: int = 256,
+        max_memory: int | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.radius = radius
+        self.purity = purity
+        self.n_clusters = n_clusters
+        self.features = features
+        self.evaluation = evaluation
+        self.subset = subset
+        self.batch_size = batch_size
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_real(type(self).__name__, "purity", self.purity, 0, 1)
+        check_integer(type(self).__name__, "n_clusters", self.n_clusters, 2, optional=True)
+
+    def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
+        if not isinstance(self.radius, str):
+            return float(self.radius)
+        generator = make_generator(type(self).__name__, self.random_state)
+        n = min(context.n_pool, _MOST_POINTS)
+        rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
+        points = read(torch.as_tensor(rows, device=read.device)).double().cpu()
+        n_clusters = self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES)
+        return pure_radius(points, n_clusters, self.purity, int(generator.integers(2**31)))
+
+
+def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int) -> float:
+    """The largest radius at which a share of the balls hold points of one k-means cluster only.
+
+    A ball is pure as long as its radius is below the distance to the nearest point of another cluster, so that the
+    radius is a quantile of those distances. Points that all lie in one cluster give 1.
+
+    Parameters
+    ----------
+    points : (n, d) tensor
+    n_clusters : int
+    purity : float
+    seed : int
+    """
+    distinct = len(torch.unique(points, dim=0))
+    if distinct < 2:
+        return 1.0
+    labels = KMeans(min(n_clusters, distinct), n_init=1, random_state=seed).fit_predict(points.numpy())
+    labels = torch.as_tensor(labels)
+    nearest = torch.cat(
+        [
+            torch.cdist(points[rows], points).masked_fill_(labels[rows, None] == labels, torch.inf).amin(1)
+            for rows in torch.arange(len(points)).split(1024)
+        ]
+    )
+    # just below the distance at which one ball too many would become impure
+    radius = float(nearest.sort().values[min(len(points) - 1, int(np.ceil((1 - purity) * len(points) - 1e-9)))])
+    return float(np.nextafter(radius, 0)) if np.isfinite(radius) and radius > 0 else 1.0
+
+
+prob_cover = query_function(ProbCover, "prob_cover", __name__)

@@ -1,0 +1,226 @@
+"""Greedy coverage against a plain implementation in float64, and what the coverage strategies promise."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+
+from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError
+from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
+from skal.strategies._coverage import greedy_coverage, row_keys, similarity_to
+
+ALL = [MaxHerding(), UHerding(), TypiClust(random_state=0), ProbCover(random_state=0)]
+
+
+def similarity_oracle(A, B, kernel, radius):
+    """(n, m), from the formulas."""
+    distances = np.sqrt(((A[:, None] - B[None]) ** 2).sum(-1))
+    return {
+        "rbf": np.exp(-((distances / radius) ** 2)),
+        "laplace": np.exp(-distances / radius),
+        "tophat": (distances <= radius).astype(float),
+        "cosine": np.maximum(A @ B.T, 0),
+    }[kernel]
+
+
+def coverage_oracle(X, labelled, weights, picked, kernel, radius):
+    """(n, N) gains of all candidates before each of the picks, every gain anew for every pick."""
+    K = similarity_oracle(X, X, kernel, radius)
+    covered = similarity_oracle(X, labelled, kernel, radius).max(1) if len(labelled) else np.zeros(len(X))
+    gains = []
+    for number, pick in enumerate(picked):
+        gain = (weights * np.maximum(K - covered, 0)).sum(1)
+        gain[picked[:number]] = -1
+        gains.append(gain)
+        covered = np.maximum(covered, K[pick])
+    return np.array(gains)
+
+
+def assert_greedy(picked, metrics, gains, rtol=1e-9):
+    """Each pick has the largest gain, which is its metric; two samples may cover as much as each other."""
+    assert len(set(picked.tolist())) == len(picked)
+    np.testing.assert_allclose(gains[range(len(picked)), picked], gains.max(1), rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(metrics, gains.max(1), rtol=rtol, atol=rtol)
+
+
+def unit(rng, n, d=4):
+    X = rng.normal(size=(n, d))
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplace", "tophat", "cosine"])
+@given(
+    seed=st.integers(0, 10**6),
+    n_labelled=st.integers(0, 6),
+    first_look=st.sampled_from([1, 2, 16]),
+    room=st.sampled_from([0, 40 * 8 * 5, 10**6]),
+)
+def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_look, room):
+    rng = np.random.default_rng(seed)
+    X, labelled, weights = unit(rng, 40), unit(rng, n_labelled), rng.uniform(size=40)
+    points, centres = torch.as_tensor(X), torch.as_tensor(labelled).reshape(-1, 4)
+
+    similarity = similarity_to(points, kernel, 0.7)
+    covered = similarity(centres).amax(0) if n_labelled else torch.zeros(40).double()
+    picked, gains = greedy_coverage(
+        points.__getitem__,
+        40,
+        similarity,
+        torch.as_tensor(weights),
+        covered,
+        row_keys(centres),
+        12,
+        room=room,
+        first_look=first_look,
+    )
+    assert_greedy(picked, gains, coverage_oracle(X, labelled, weights, picked, kernel, 0.7), rtol=1e-6)
+
+
+def learner_on(X, y=None):
+    model = LogisticRegression()
+    if y is not None:
+        model.fit(X, y)
+    return SimpleNamespace(estimator=model, X_training=None if y is None else X, y_training=y)
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 5
+    X = 4 * rng.normal(size=(5, 6))[y] + rng.normal(size=(300, 6))
+    return X, y
+
+
+def test_max_herding_is_the_formula(data):
+    X, y = data
+    learner = learner_on(X[:10], y[:10])
+    pool, labelled = ((part / np.linalg.norm(part, axis=1, keepdims=True)) for part in (X[10:], X[:10]))
+    picked, metrics = MaxHerding().select(learner, X[10:], 15)
+    assert_greedy(picked, metrics, coverage_oracle(pool, labelled, np.ones(290), picked, "rbf", 1.0))
+
+
+@pytest.mark.parametrize(("radius", "rule"), [("auto", np.median), ("minimum", np.min)])
+@pytest.mark.parametrize("uncertainty", ["margin", "entropy", "least_confidence"])
+def test_uherding_is_the_formula(data, radius, rule, uncertainty):
+    X, y = data
+    learner = learner_on(X[:11], y[:11])
+    pool, labelled = ((part / np.linalg.norm(part, axis=1, keepdims=True)) for part in (X[11:], X[:11]))
+    distances = np.sqrt(((labelled[:, None] - labelled) ** 2).sum(-1))
+    sigma = rule(np.where(np.eye(11, dtype=bool), np.inf, distances).min(1))
+    p = np.sort(learner.estimator.predict_proba(X[11:]) ** (1 / 2), axis=1)  # temperature 2
+    p /= p.sum(1, keepdims=True)
+    weights = {
+        "margin": 1 - (p[:, -1] - p[:, -2]),
+        "entropy": -(p * np.log(p)).sum(1),
+        "least_confidence": 1 - p[:, -1],
+    }[uncertainty]
+    strategy = UHerding(radius=radius, temperature=2.0, uncertainty=uncertainty)
+    picked, metrics = strategy.select(learner, X[11:], 15)
+    assert_greedy(picked, metrics, coverage_oracle(pool, labelled, weights, picked, "rbf", sigma))
+
+
+@pytest.mark.parametrize("strategy", [s for s in ALL if not isinstance(s, UHerding)], ids=lambda s: type(s).__name__)
+def test_nothing_is_needed_at_the_start(strategy, data):
+    picked = strategy(learner_on(data[0]), data[0], 10)
+    assert len(set(picked.tolist())) == 10
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
+def test_copies_come_last(strategy, data):
+    X, y = data
+    distinct = X[10:40]
+    pool = np.concatenate([X[:10], distinct, distinct, X[:10]])  # copies of the labelled, and of one another
+    picked = strategy(learner_on(X[:10], y[:10]), pool, 35)
+    content = [tuple(row) for row in pool[picked[:30]]]
+    assert len(set(content)) == 30
+    assert not set(content) & {tuple(row) for row in X[:10]}
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
+def test_a_bound_on_memory_changes_nothing(strategy, data):
+    X, y = data
+    learner = learner_on(X[:10], y[:10])
+    expected, metrics = strategy.select(learner, X[10:], 12)
+    tight = type(strategy)(**(strategy.get_params() | {"max_memory": 20_000}))
+    picked, again = tight.select(learner, X[10:], 12)
+    assert picked.tolist() == expected.tolist()
+    np.testing.assert_allclose(again, metrics, rtol=1e-6)
+
+
+WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover]
+
+
+@pytest.mark.parametrize("strategy", WITH_FEATURES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        (lambda X: np.where(X > 1e9, X, np.nan), "NaN or infinity, first for sample 0"),
+        (lambda X: X[:-1], r"must be an array of 1 rows .* Got shape \(0, 6\)"),
+        (lambda X: np.concatenate([X, X]), "must be an array of"),
+        (lambda X: X[:, :0], r"at least one column\. Got shape"),
+        (lambda X: np.ones((len(X), 3)), "must be different for different samples. Got the same for all"),
+        (lambda X: X[:, : 1 + len(X) % 2], "of one length for all samples"),
+        (lambda X: np.full((len(X), 2), "a"), "must be numbers"),
+        (lambda X: 1.0, r"Got shape \(1,\)"),
+    ],
+)
+@pytest.mark.parametrize("max_memory", [None, 20_000])
+def test_features_that_cannot_be_worked_on_are_named(strategy, features, words, max_memory, data):
+    X, y = data
+    with pytest.raises(FeatureError, match=words) as caught:
+        strategy(features=features, max_memory=max_memory).select(learner_on(X[:10], y[:10]), X[10:], 5)
+    assert f"The features that {strategy.__name__} works on" in str(caught.value)
+    assert "Pass other features=" in str(caught.value)
+
+
+@pytest.mark.parametrize("strategy", WITH_FEATURES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("features", ["inputs", None, 3, PCA, [1, 2]])
+def test_what_gives_no_features_is_refused(strategy, features, data):
+    X, y = data
+    with pytest.raises(InvalidTypeError, match=f"'features' parameter of {strategy.__name__} must be one of 'auto'"):
+        strategy(features=features).select(learner_on(X[:10], y[:10]), X[10:], 5)
+
+
+@pytest.mark.parametrize("strategy", WITH_FEATURES, ids=lambda s: s.__name__)
+def test_an_unfitted_transformer_is_refused(strategy, data):
+    X, y = data
+    with pytest.raises(NotFittedError, match=r"given to .* as features must be fitted"):
+        strategy(features=PCA(2)).select(learner_on(X[:10], y[:10]), X[10:], 5)
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
+def test_the_same_features_give_the_same_choice_however_they_come(strategy, data):
+    X, y = data
+    learner, pool = learner_on(X[:10], y[:10]), X[10:]
+    pca = PCA(3).fit(X)
+    linear = torch.nn.Linear(6, 3).double()
+    with torch.no_grad():
+        linear.weight.copy_(torch.as_tensor(pca.components_))
+        linear.bias.copy_(torch.as_tensor(-pca.components_ @ pca.mean_))
+    answers = [
+        clone(strategy).set_params(features=features)(learner, pool, 8).tolist()
+        for features in (pca, pca.transform, lambda X: torch.as_tensor(pca.transform(X)), linear)
+    ]
+    assert answers[1:] == answers[:1] * 3
+
+
+@pytest.mark.parametrize("radius", ["auto", "minimum"])
+@pytest.mark.parametrize("strategy", [MaxHerding, UHerding])
+def test_copies_among_the_labelled_leave_a_radius(strategy, radius, data):
+    X, y = data
+    copies = learner_on(X[[0, 0, 1, 1, 2]], y[[0, 0, 1, 1, 2]])
+    once = learner_on(X[[0, 1, 2]], y[[0, 1, 2]])
+    once.estimator = copies.estimator
+    expected = strategy(radius=radius, temperature=1.0) if strategy is UHerding else strategy(radius=radius)
+    if radius == "minimum":  # copies do not count at all
+        assert expected(copies, X[5:], 10).tolist() == expected(once, X[5:], 10).tolist()
+    same = learner_on(X[[0, 0, 1]], [0, 0, 1])
+    same.X_training = X[[0, 0, 0]]  # nothing but copies: the radius is 1
+    at_one = clone(expected).set_params(radius=1.0)
+    assert expected(same, X[5:], 10).tolist() == at_one(same, X[5:], 10).tolist()
