@@ -26,7 +26,6 @@ CASES: dict[str, list[dict]] = {
     "BALD": [{}, {"n_passes": 3}],
     "EGL": [{}, {"layers": "last"}],
     "Entropy": [{}, {"batch_size": 3}],
-    "MaxHerding": [{}, {"kernel": "tangent"}],
     "NTKLookahead": [{}, {"criterion": "eer", "kernel": "logit", "n_features": None, "reference": "linearized"}],
     "NPC": [{}, {"search": "greedy"}, {"kernel": "logit", "n_features": 512, "n_candidates": 20}],
 }

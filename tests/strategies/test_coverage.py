@@ -11,9 +11,10 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 
-from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError
+from skal.exceptions import FeatureError, InvalidTypeError, NoNetworkError, NotFittedError
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._coverage import greedy_coverage, row_keys, similarity_to
+from skal.tangent import tangent_kernel
 
 ALL = [MaxHerding(), UHerding(), TypiClust(random_state=0), ProbCover(random_state=0)]
 
@@ -224,3 +225,18 @@ def test_copies_among_the_labelled_leave_a_radius(strategy, radius, data):
     same.X_training = X[[0, 0, 0]]  # nothing but copies: the radius is 1
     at_one = clone(expected).set_params(radius=1.0)
     assert expected(same, X[5:], 10).tolist() == at_one(same, X[5:], 10).tolist()
+
+
+def test_the_tangent_kernel_is_that_of_the_network(learner_and_pool):
+    learner, X_pool = learner_and_pool
+    X = np.concatenate([X_pool, learner.X_training])
+    kernel = tangent_kernel(learner.estimator, X)  # from the gradients, where the strategy has a sketch of them
+    scale = np.sqrt(np.diag(kernel))
+    similarity = np.maximum(kernel / scale / scale[:, None], 0)[: len(X_pool)]
+    covered = similarity[:, len(X_pool) :].max(1)
+    gains = np.maximum(similarity[:, : len(X_pool)] - covered[:, None], 0).sum(0)
+    picked, metrics = MaxHerding(kernel="tangent").select(learner, X_pool, 1)
+    np.testing.assert_allclose(metrics, gains.max(), rtol=0.1)
+    assert gains[picked[0]] > 0.9 * gains.max()
+    with pytest.raises(NoNetworkError, match="MaxHerding"):
+        MaxHerding(kernel="tangent").select(learner_on(X.reshape(len(X), -1)), X.reshape(len(X), -1), 1)
