@@ -31,7 +31,7 @@ from skal.exceptions import (
     NotFittedError,
     shorten,
 )
-from skal.reuse import reused
+from skal.reuse import kept, reused
 from skal.tangent._engine import TangentEngine
 from skal.validation import parse_memory
 
@@ -196,11 +196,15 @@ class QueryContext:
         also, limit
             See :func:`skal.reuse.reused`.
         """
-        if self._results is None:
-            return reused(self.network, self.pool, what, compute, also=also, limit=limit)
-        if what not in self._results:
-            self._results[what] = reused(self.network, self.pool, what, compute, also=also, limit=limit)
-        return self._results[what]
+        if self._results is not None and what in self._results:
+            return self._results[what]
+        if kept.get() is None:
+            result = compute()
+        else:
+            result = reused(self.network, self.pool, what, compute, also=also, limit=limit)
+        if self._results is not None:
+            self._results[what] = result
+        return result
 
     @property
     def memory(self) -> int:

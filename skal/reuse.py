@@ -51,7 +51,8 @@ class _Store:
             self._kept.popitem(last=False)
 
 
-_store: ContextVar[_Store | None] = ContextVar("skal_reuse", default=None)
+# what is kept at present: None outside feature_reuse
+kept: ContextVar[_Store | None] = ContextVar("skal_reuse", default=None)
 
 
 @contextmanager
@@ -77,11 +78,11 @@ def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
     ...     first, second = margin(learner, X_pool), entropy(learner, X_pool)  # one pass over the pool
     """
     memory = 0 if max_memory in (0, None) else parse_memory("feature_reuse", "max_memory", max_memory)
-    token = _store.set(_Store(memory) if memory else None)
+    token = kept.set(_Store(memory) if memory else None)
     try:
         yield
     finally:
-        _store.reset(token)
+        kept.reset(token)
 
 
 def reused(
@@ -125,7 +126,7 @@ def reused(
     >>> torch.equal(first, again)
     True
     """
-    store = _store.get()
+    store = kept.get()
     key = _key(network, samples, what, also) if store is not None and len(samples) > 1 else None
     if store is None or key is None:
         return compute()

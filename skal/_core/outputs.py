@@ -5,6 +5,7 @@ The criterion says which of them they are. This is the one place where that is d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from skal.nets import SquaredLoss
 __all__ = [
     "check_distributions",
     "check_output",
+    "compares_outputs",
     "criterion_of",
     "is_binary",
     "is_squared_loss",
     "needs_softmax",
+    "probabilities_of_logits",
     "to_logits",
     "to_proba",
 ]
@@ -40,6 +43,11 @@ def is_binary(criterion: nn.Module | None) -> bool:
 def is_squared_loss(criterion: nn.Module | None) -> bool:
     """Whether the outputs are compared with one-hot labels as they are."""
     return isinstance(criterion, SquaredLoss)
+
+
+def compares_outputs(criterion: nn.Module | None) -> bool:
+    """Whether labels are compared with the outputs themselves, by skal's squared loss or torch's."""
+    return is_squared_loss(criterion) or isinstance(criterion, nn.MSELoss)
 
 
 def needs_softmax(net: Any) -> bool:
@@ -77,6 +85,22 @@ def to_proba(output: Tensor, net: Any) -> Tensor:
     if is_binary(criterion_of(net)):
         output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
     return net._get_predict_nonlinearity()(output)
+
+
+def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
+    """What makes class probabilities of logits (..., C), by the net's own nonlinearity; None for a softmax.
+
+    Probabilities that are no distributions are refused.
+    """
+    if isinstance(criterion_of(net), (nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss)) or needs_softmax(net):
+        return None
+
+    def read(logits: Tensor) -> Tensor:
+        proba = to_proba(logits.reshape(-1, logits.shape[-1]), net)
+        check_distributions(proba.cpu().numpy())
+        return proba.reshape(logits.shape)
+
+    return read
 
 
 def check_output(output: Any, net: Any) -> None:

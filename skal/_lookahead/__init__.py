@@ -2,7 +2,7 @@
 
 ``criteria``     what is summed over the evaluation set, as pure functions
 ``posterior``    the linear algebra: what labels leave of a kernel, and of what a network says
-``gradients``    what one pass over samples keeps of their gradients
+``features``     what one pass over samples keeps of their gradients
 ``sources``      posteriors of a network's own kernel: from exact blocks, or from such features
 ``query``        scores of a pool, greedy batches, labels that come one after the other
 ``comparators``  what the papers compare with; nothing else imports it unless it is asked for

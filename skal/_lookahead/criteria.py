@@ -26,21 +26,14 @@ def criterion_terms(
 ) -> Tensor:
     """(r, e) terms of a criterion.
 
-    Parameters
-    ----------
-    criterion : {"mlmoc", "emoc", "eer"}
-        How far the outputs move under the most likely label; the expectation of that over the labels; minus the
-        entropy that the outputs are expected to be left with.
-    A : (r, e) tensor, or (r, c, e, c) for a matrix kernel, the first c those of the candidate
-    F : point
-        Outputs of the linearised network.
-    moved : point or None
-        b, how far F is from the reference already; None is nowhere.
-    G : (r, c) tensor
-    p : (r, c) tensor
-        Probabilities of the labels; for ``mlmoc`` 1 for the most likely one.
-    to_proba : callable or None
-        Class probabilities of outputs; None is the softmax.
+    ``mlmoc`` is how far the outputs move under the most likely label, ``emoc`` the expectation of that over the labels,
+    and ``eer`` minus the entropy that the outputs are expected to be left with.
+
+    A is (r, e), or (r, c, e, c) for a matrix kernel, the first c those of the candidate.
+    F is a point: the outputs of the linearised network.
+    moved is a point: b, how far F is from the reference already; None is nowhere.
+    G and p are (r, c): p are probabilities of the labels, for ``mlmoc`` 1 for the most likely one.
+    to_proba makes class probabilities of outputs; None is the softmax.
     """
     if A.ndim == 4:
         eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)

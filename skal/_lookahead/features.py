@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.posterior import RidgeSolver, copies_of_labelled
@@ -25,7 +24,7 @@ from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer, PerSampleGradient
-from skal.tangent._sketch import Sketch
+from skal.tangent._sketch import Sketch, folded, written_out
 
 __all__ = ["FeatureReader", "Features", "PlanChangedError"]
 
@@ -62,31 +61,19 @@ class Features(NamedTuple):
 class FeatureReader:
     """Reads the labelled samples once, and then features of any candidates, one pass each.
 
-    Parameters
-    ----------
-    engine : TangentEngine
-    labelled : Samples
-    kind : {"pntk", "logit"}
-    n_features : int
-        k; gradients that are shorter than this are kept as they are.
-    ridge : float
-    seed : int
-        For the sketch.
-    room : int
-        Bytes for the features of one candidate; layers whose factors do not fit are sketched, too.
+    Gradients that are shorter than ``n_features``, k, are kept as they are. ``room`` are the bytes for the features of
+    one candidate: layers whose factors do not fit are sketched, too.
     """
 
     def __init__(
         self, engine: TangentEngine, labelled: Samples, kind: str, n_features: int, ridge: float, seed: int, room: int
     ) -> None:
         self.engine, self.kind, self.k, self.ridge, self.seed = engine, kind, n_features, ridge, seed
-        self._cotangents, self.epsilon = (
-            kernel_cotangents(kind, engine.n_classes),
-            torch.finfo(engine.network.dtype).eps,
-        )
+        self._cotangents = kernel_cotangents(kind, engine.n_classes)
+        self.epsilon = torch.finfo(engine.network.dtype).eps
         always = 8 * (2 * len(labelled) + 4 * engine.n_classes + 2)  # bytes of what is in float64
         self._lay_out(labelled, (room - always) // engine.element_size)
-        self._labelled = filled(self._read(labelled, lambda read: read), len(labelled))
+        self._labelled = self._read(labelled, lambda read: read)
         self.logits = self._labelled.logits.double()
         self._K_factors, self.K_LL = self._kernel(self._labelled)
         self.solver = RidgeSolver(self.K_LL, ridge)
@@ -115,9 +102,8 @@ class FeatureReader:
         self._signs: Tensor | None = None
         if d > self.k:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
-            self._signs = torch.as_tensor(signs).to(engine.device, engine.network.dtype)
-        written_out = engine.element_size * (d if self._long is None else 4 * d)
-        self._chunk = min(engine.batch_size, rows_within(engine.memory, 8 * written_out + engine.sample_bytes))
+            self._signs = torch.as_tensor(signs, dtype=engine.network.dtype, device=engine.device)
+        self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
 
     @property
     def form(self) -> tuple:
@@ -128,8 +114,8 @@ class FeatureReader:
         sketch = (self.k, self.seed, None if self._long is None else self._long.k)
         return (self.kind, self.ridge, tuple(self._factored), self._chunk, sketch, plan, reading)
 
-    def _read(self, samples: Samples, then: Callable[[_Read], Any]) -> Iterator[Any]:
-        """One forward and one backward pass; ``then`` of each chunk's gradients."""
+    def _read(self, samples: Samples, then: Callable[[_Read], Any]) -> Any:
+        """``then`` of the gradients, from one forward and one backward pass that the network's workers share."""
         engine = self.engine
 
         def reduce(gradients: Iterator[Gradients], n: int) -> Any:
@@ -141,29 +127,20 @@ class FeatureReader:
                     raise PlanChangedError("The gradients' form changed.")
                 factors.append((gradient.columns(slice(None)).flatten(1).clone(), gradient.g.flatten(1).clone()))
             others = {name: found[name] for name in self._rest if name in found}
-            rest = self._written_out(others, n) if self._long is None else self._long.project(others, n)
+            rest = written_out(engine, others, n, self._rest) if self._long is None else self._long.project(others, n)
             return then(_Read(factors, rest, engine.logits()))
 
-        return engine.run(samples, self._cotangents, reduce, batch_size=self._chunk)
-
-    def _written_out(self, gradients: Gradients, n: int) -> Tensor:
-        """(n, d), zeros for parameters that have no gradient."""
-        rest = torch.zeros(n, sum(self._rest.values()), dtype=self.engine.network.dtype, device=self.engine.device)
-        for name, part in zip(self._rest, rest.split(list(self._rest.values()), dim=1), strict=True):
-            if name in gradients:
-                part.copy_(gradients[name].dense())
-        return rest
+        try:
+            return engine.collect(samples, self._cotangents, reduce, batch_size=self._chunk)
+        except PlanChangedError:
+            if engine.network.sharding.jobs() == 1:
+                raise
+            # here, so that the engine of this process notices, too
+            return filled(engine.run(samples, self._cotangents, reduce, batch_size=self._chunk), len(samples))
 
     def _fold(self, rest: Tensor) -> Tensor:
         """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket. Without effect if d ≤ k."""
-        if self._signs is None:
-            return rest.double()
-        n, d = rest.shape
-        whole = d // self.k * self.k
-        flipped = rest * self._signs
-        folded = flipped[:, :whole].reshape(n, -1, self.k).sum(1)
-        folded[:, : d - whole] += flipped[:, whole:]
-        return folded
+        return rest.double() if self._signs is None else folded(rest * self._signs, self.k)
 
     def _kernel(self, read: _Read) -> tuple[Tensor, Tensor]:
         """(n, m) kernels with the labelled samples in float64: the outer products' part, and all of it."""
@@ -181,30 +158,17 @@ class FeatureReader:
     def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
         coefficients = self.solver(residuals)
-
-        def outputs(read: _Read) -> Tensor:
-            return self._kernel(read)[1].T @ coefficients + read.logits.double()
-
-        return torch.cat(list(self._read(samples, outputs)))
+        return self._read(samples, lambda read: self._kernel(read)[1].T @ coefficients + read.logits.double())
 
     def features(self, samples: Samples) -> Features:
-        """One forward and one backward pass over some candidates, shared among the network's workers."""
-
-        def shard(part: Samples) -> Features:
-            return filled(self._read(part, self._features), len(part))
-
-        try:
-            return self.engine.map(shard, samples, self._chunk)
-        except PlanChangedError:
-            if self.engine.network.sharding.jobs() == 1:
-                raise
-            return shard(samples)  # here, so that the engine of this process notices, too
+        """Of some candidates: one pass."""
+        return self._read(samples, self._features)
 
     def _features(self, read: _Read) -> Features:
         k_factors, k = self._kernel(read)
         alpha = self.solver(k)
-        folded = self._fold(read.rest)
-        psi = torch.addmm(folded, alpha.T.to(folded.dtype), self._folded, alpha=-1)
+        sketch = self._fold(read.rest)
+        psi = torch.addmm(sketch, alpha.T.to(sketch.dtype), self._folded, alpha=-1)
         prior = _squared_norms(read.rest)
         for a, g in read.factors:
             prior += _squared_norms(a) * _squared_norms(g)

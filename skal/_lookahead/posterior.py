@@ -32,7 +32,8 @@ WORKED_ON = 2**16
 # differences of so many units of rounding, relative to the kernel's diagonal, are none
 ROUNDING = 64
 
-Block = Callable[[Tensor, Tensor], Tensor]  # (r,) rows, (m,) columns -> (rB, mB) float64
+# (r,) rows, (m,) columns -> (rB, mB) float64
+Block = Callable[[Tensor, Tensor], Tensor]
 
 
 class RidgeSolver:
@@ -93,9 +94,7 @@ class Posterior:
     evaluation: Tensor  # (e,), the candidates over which the change is summed, standing for all
     copies: Tensor  # (N,) bool, which candidates are copies of labelled samples
     epsilon: float  # relative precision of the kernel: a variance below it is rounding
-    distance: Callable[[int], Tensor] | None = (
-        None  # (N,), squared, to a candidate: zero for its copies; from S if None
-    )
+    distances: Callable[[int], Tensor] | None = None  # (N,) squared ones to a candidate, from S if None
     S: Tensor | None = None  # (NB, eB), with the evaluation set; None if it is made whenever it is needed
     n_total: int | None = None  # how many samples the evaluation set stands for; None is all free candidates
     made: int = MADE
@@ -129,8 +128,12 @@ class Posterior:
         self.free[j] = False
         here = self._everyone[j : j + 1]
         column = self.block(self._everyone, here)  # (NB, B)
-        distance = self._distance(j, column) if self.distance is None else self.distance(j)
-        self.copies |= distance <= self._rounding
+        if self.distances is None:
+            covariance = mean_diagonal(column.reshape(self.N, self.B, self.B))
+            distances = self._first_variance + self._first_variance[j] - 2 * covariance
+        else:
+            distances = self.distances(j)
+        self.copies |= distances <= self._rounding
         if bool(self.variance[j] + self.rho <= self._rounding[j]):
             return  # a second label for the same sample, and no ridge to weigh the two with
         for w in self._downdates:
@@ -147,10 +150,6 @@ class Posterior:
         self._downdates.append(w)
         w = w.reshape(self.N, self.B, self.B)
         self.own -= w @ w.transpose(1, 2)
-
-    def _distance(self, j: int, column: Tensor) -> Tensor:
-        covariance = mean_diagonal(column.reshape(self.N, self.B, self.B))
-        return self._first_variance + self._first_variance[j] - 2 * covariance
 
     def _u(self, rows: Tensor) -> Tensor:
         """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
@@ -244,31 +243,23 @@ class KernelBlocks:
         changes it. That takes one product of a (candidates × labels) and a (labels × evaluation) matrix.
         """
         N, B = self.own.shape[:2]
-        K_LC, among, f = self.K_LC, self.among, self.outputs.f
+        K_LC, among, f, evaluation, epsilon = self.K_LC, self.among, self.outputs.f, self.evaluation, self.epsilon
         solver = RidgeSolver(self.K_LL, self.ridge)
-        alpha = solver(K_LC)
+        rho, alpha = solver.rho, solver(K_LC)
 
         def block(rows: Tensor, columns: Tensor) -> Tensor:
             assert among is not None
             return among(rows, columns) - K_LC[:, places(rows, B)].T @ alpha[:, places(columns, B)]
 
+        S = torch.addmm(self.K_CE, K_LC.T, alpha[:, places(evaluation, B)], alpha=-1)
         k, a = (x.reshape(-1, N, B).transpose(0, 1) for x in (K_LC, alpha))  # (N, nB, B)
         own = self.own - k.transpose(1, 2) @ a
+        own = own.clamp_min_(0) if B == 1 else own
+        F = f + (alpha.T @ self.residuals.reshape(len(alpha), -1)).reshape(f.shape)
         prior, own_L = mean_diagonal(self.own), self.K_LL.diagonal().reshape(-1, B).mean(1)
         traces = K_LC.reshape(-1, B, N, B).diagonal(dim1=1, dim2=3).mean(2)  # (n, N)
-        return Posterior(
-            block,
-            own.clamp_min_(0) if B == 1 else own,
-            prior,
-            self.outputs,
-            f + (alpha.T @ self.residuals.reshape(len(alpha), -1)).reshape(f.shape),
-            solver.rho,
-            self.evaluation,
-            copies_of_labelled(traces, own_L, prior, self.epsilon),
-            self.epsilon,
-            S=torch.addmm(self.K_CE, K_LC.T, alpha[:, places(self.evaluation, B)], alpha=-1),
-            n_total=n_total,
-        )
+        copies = copies_of_labelled(traces, own_L, prior, epsilon)
+        return Posterior(block, own, prior, self.outputs, F, rho, evaluation, copies, epsilon, S=S, n_total=n_total)
 
 
 def copies_of_labelled(K_LC: Tensor, own: Tensor, prior: Tensor, epsilon: float) -> Tensor:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.outputs import is_binary
+from skal._core.outputs import compares_outputs, is_binary
 from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
 from skal._lookahead.posterior import KernelBlocks, Posterior
-from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, trained_with_squared_loss
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel
 from skal.base import top
 from skal.context import QueryContext
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError
@@ -68,30 +68,25 @@ class Settings:
 
 def pool_scores(context: QueryContext, settings: Settings) -> np.ndarray:
     """(N,) scores of the context's pool."""
-    generator = make_generator(context.owner, settings.random_state)
-    evaluation = settings.evaluation_rows(context.n_pool, generator)
     reference = settled_reference(context, settings)
     if settings.retraining in ONE_BY_ONE:
         from skal._lookahead.comparators import retrained_scores
 
-        return retrained_scores(context, settings, evaluation, reference)
-    e = len(evaluation)
-    n_kept = min(context.n_pool, e + max(1, e // 4))  # a pool may also come in groups
-    source = make_source(context, settings, generator, n_kept)
-    _check_room(context, source, n_kept, e)
-    return _in_groups(source, context.pool, evaluation, settings.criterion, reference).cpu().numpy()
+        return retrained_scores(context, settings, reference)
+    source, evaluation = _prepared(context, settings, in_groups=True)
+    return _scores(source, context.pool, evaluation, settings.criterion, reference).cpu().numpy()
 
 
 def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
     """Samples chosen one after the other, each as if those before had the label that is predicted; their scores."""
-    source, evaluation = _for_the_whole_pool(context, settings)
+    source, evaluation = _prepared(context, settings)
     posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
     return choose(posterior, settings, settled_reference(context, settings), n_instances)
 
 
 def sequential(context: QueryContext, settings: Settings) -> KernelBlocks:
     """The pool, read once, for true labels that come one after the other."""
-    source, evaluation = _for_the_whole_pool(context, settings)
+    source, evaluation = _prepared(context, settings)
     return source.blocks(context.pool, evaluation)
 
 
@@ -102,23 +97,21 @@ def choose(posterior: Posterior, settings: Settings, reference: str, n_instances
         scores = posterior.scores(settings.criterion, reference).cpu().numpy()
         chosen = top(scores, n_instances)
         return free[chosen], scores[chosen]
-    picked: list[int] = []
-    metrics: list[float] = []
-    labels = posterior.outputs.labels
-    while len(picked) < n_instances:
-        if picked:
-            posterior.condition(picked[-1], int(labels[picked[-1]]))
+    picked = np.empty(n_instances, dtype=np.int64)
+    metrics = np.empty(n_instances)
+    for i in range(n_instances):
+        if i:
+            posterior.condition(picked[i - 1], int(posterior.outputs.labels[picked[i - 1]]))
         gains = posterior.scores(settings.criterion, reference)
         best = int(gains.argmax())
-        picked.append(int(posterior.free.nonzero()[best, 0]))
-        metrics.append(float(gains[best]))
-    return np.array(picked), np.array(metrics)
+        picked[i], metrics[i] = int(posterior.free.nonzero()[best, 0]), float(gains[best])
+    return picked, metrics
 
 
 def settled_reference(context: QueryContext, settings: Settings) -> str:
     """Where change is measured from, with a warning if that is not what was asked for."""
     criterion = context.network.criterion
-    if settings.reference == "linearized" or trained_with_squared_loss(context.network):
+    if settings.reference == "linearized" or compares_outputs(criterion):
         return settings.reference
     if settings.retraining in ("gp", "one_step", "retrain"):  # real outputs, or none of the network's
         return settings.reference
@@ -133,17 +126,7 @@ def settled_reference(context: QueryContext, settings: Settings) -> str:
 
 
 def make_source(context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int) -> Source:
-    """What posteriors are computed from, the labelled samples read.
-
-    Parameters
-    ----------
-    context : QueryContext
-    settings : Settings
-    generator : Generator
-        For the sketch.
-    n_kept : int
-        Of how many candidates features are kept at a time.
-    """
+    """What posteriors are computed from, the labelled samples read; features of so many candidates have room."""
     if settings.retraining != "linearized":
         from skal._lookahead.comparators import wide_source
 
@@ -167,25 +150,25 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
     return FeatureSource(context, make_reader, memory // 4)
 
 
-def _for_the_whole_pool(context: QueryContext, settings: Settings) -> tuple[Source, np.ndarray]:
-    n, generator = context.n_pool, make_generator(context.owner, settings.random_state)
-    evaluation = settings.evaluation_rows(n, generator)
-    source = make_source(context, settings, generator, n)
-    _check_room(context, source, n, n)
-    return source, evaluation
+def _prepared(context: QueryContext, settings: Settings, in_groups: bool = False) -> tuple[Source, np.ndarray]:
+    """A source, and the rows over which the change is summed.
 
-
-def _check_room(context: QueryContext, source: Source, n_candidates: int, n_columns: int) -> None:
-    """Refuse a memory bound that so many candidates do not fit into, with their covariance to so many others."""
-    room = source.room(n_columns)
-    if room < n_candidates:
-        expected = f"enough for {n_candidates} samples at a time (there is room for {room})"
+    A memory bound is refused if the pool does not fit, or the evaluation set with a few more samples at a time.
+    """
+    N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
+    evaluation = settings.evaluation_rows(N, generator)
+    e = len(evaluation) if in_groups else N
+    n_kept = min(N, e + max(1, e // 4))
+    source = make_source(context, settings, generator, n_kept)
+    if source.room(e) < n_kept:
+        expected = f"enough for {n_kept} samples at a time (there is room for {source.room(e)})"
         remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
         got = "1GB" if context.max_memory is None else context.max_memory
         raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+    return source, evaluation
 
 
-def _in_groups(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:
+def _scores(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:
     """(N,) scores, group by group where the pool does not fit into memory at once."""
     N, e = len(pool), len(evaluation)
     if source.room(e) >= N:

@@ -8,61 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from skal._core.memory import rows_within
 from skal._core.network import Network
-from skal._core.outputs import check_distributions, is_squared_loss, needs_softmax
+from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError, squared_distances
-from skal._lookahead.posterior import (
-    MADE,
-    Block,
-    KernelBlocks,
-    Outputs,
-    Posterior,
-    RidgeSolver,
-    diagonal_blocks,
-    places,
-)
+from skal._lookahead.posterior import MADE, KernelBlocks, Outputs, Posterior, RidgeSolver, diagonal_blocks, places
 from skal.context import QueryContext
 from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
-__all__ = ["FeatureSource", "KernelSource", "Source", "exact_kernel", "read_outputs", "trained_with_squared_loss"]
+__all__ = ["FeatureSource", "KernelSource", "Source", "exact_kernel", "read_outputs"]
 
 _DOUBLE = 8  # bytes
-_LOGIT_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss)
 Answer = TypeVar("Answer")
 # between two sets of samples, (nB, mB); of every sample with itself, (n, B, B)
 Kernel = tuple[Callable[[Samples, "Samples | None"], Tensor], Callable[[Samples], Tensor]]
 
 
-def trained_with_squared_loss(network: Network) -> bool:
-    """Whether labels are compared with the network's outputs themselves."""
-    return is_squared_loss(network.criterion) or isinstance(network.criterion, nn.MSELoss)
-
-
 def read_outputs(network: Network, logits: Tensor) -> Outputs:
     """(n, c) logits of a network as everything that the look-ahead needs of them."""
-    f, by_softmax = logits.double(), isinstance(network.criterion, _LOGIT_LOSSES) or needs_softmax(network.net)
-    to_proba = None if by_softmax else partial(_checked_proba, network)
+    f, to_proba = logits.double(), probabilities_of_logits(network.net)
     proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
-    return Outputs(f, f if trained_with_squared_loss(network) else proba, proba, to_proba)
-
-
-def _checked_proba(network: Network, outputs: Tensor) -> Tensor:
-    """(..., c) probabilities by the net's own nonlinearity, refused if they are none."""
-    proba = network.to_proba(outputs.reshape(-1, outputs.shape[-1]))
-    check_distributions(proba.cpu().numpy())
-    return proba.reshape(outputs.shape)
+    return Outputs(f, f if compares_outputs(network.criterion) else proba, proba, to_proba)
 
 
 def exact_kernel(engine: TangentEngine, kind: str) -> Kernel:
@@ -90,19 +67,7 @@ def _residuals(context: QueryContext, outputs: Outputs) -> Tensor:
 
 
 class KernelSource:
-    """Exact blocks of a scalar or matrix kernel.
-
-    Parameters
-    ----------
-    context : QueryContext
-    kernel : pair of callables
-        See :func:`exact_kernel`.
-    ridge : float
-    epsilon : float
-        Relative precision of the kernel.
-    memory : int
-        Bytes for blocks of the kernel.
-    """
+    """Exact blocks of a scalar or matrix kernel of relative precision epsilon, within so many bytes."""
 
     def __init__(self, context: QueryContext, kernel: Kernel, *, ridge: float, epsilon: float, memory: int) -> None:
         self.context, self.ridge, self.epsilon, self.memory = context, ridge, epsilon, memory
@@ -127,7 +92,7 @@ class KernelSource:
         if n_total is None or len(evaluation) == len(rows):
             return self.blocks(samples, evaluation).posterior(n_total)
         K_CE = self.kernel(samples, samples.take(evaluation))
-        return self._blocks(samples, evaluation, K_CE, self.own(samples)).posterior(n_total)
+        return self.blocks_of(samples, evaluation, K_CE, self.own(samples)).posterior(n_total)
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
         """For true labels of the pool's samples, which come one after the other, while the pool is read once."""
@@ -138,11 +103,12 @@ class KernelSource:
         def among(rows: Tensor, columns: Tensor) -> Tensor:
             return K[places(rows, B)[:, None], places(columns, B)]
 
-        return self._blocks(pool, evaluation, K_CE, diagonal_blocks(K, B), among)
+        return self.blocks_of(pool, evaluation, K_CE, diagonal_blocks(K, B), among)
 
-    def _blocks(
-        self, samples: Samples, evaluation: np.ndarray, K_CE: Tensor, own: Tensor, among: Block | None = None
+    def blocks_of(
+        self, samples: Samples, evaluation: Any, K_CE: Tensor, own: Tensor, among: Callable | None = None
     ) -> KernelBlocks:
+        """These blocks of the kernel, with what else belongs to them."""
         K_LC, positions = self.kernel(self.context.labelled, samples), torch.as_tensor(evaluation, device=K_CE.device)
         outputs, ridge, epsilon = self.outputs(samples), self.ridge, self.epsilon
         return KernelBlocks(self.K_LL, K_LC, K_CE, own, self.residuals, outputs, positions, ridge, epsilon, among)
@@ -157,16 +123,7 @@ class KernelSource:
 
 
 class FeatureSource:
-    """Features of one pass; see :mod:`skal._lookahead.features`.
-
-    Parameters
-    ----------
-    context : QueryContext
-    make_reader : callable, () -> FeatureReader
-        Reads the labelled samples.
-    memory : int
-        Bytes for the features that are kept at a time.
-    """
+    """Features of one pass, within so many bytes; the reader that is made has read the labelled samples."""
 
     def __init__(self, context: QueryContext, make_reader: Callable[[], FeatureReader], memory: int) -> None:
         self.context, self.make_reader, self.memory = context, make_reader, memory
@@ -211,24 +168,17 @@ class FeatureSource:
         """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
         e, everything = len(evaluation), len(rows) == len(pool)
         features = self._asked(lambda: self._features(pool) if everything else self._group(pool, rows, e))
-        outputs, covariance = self._outputs(features.logits), partial(self.reader.covariance, features)
-        everyone = torch.arange(len(rows), device=features.psi.device)
-        positions = torch.as_tensor(evaluation, device=features.psi.device)
+        reader, outputs, own = self.reader, self._outputs(features.logits), features.variance[:, None, None]
+        everyone = torch.arange(len(rows), device=own.device)
+        positions = torch.as_tensor(evaluation, device=own.device)
+        block, distances = partial(reader.covariance, features), partial(squared_distances, features)
         keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
+        S = block(everyone, positions) if keep else None
+        F, rho = outputs.f + features.alpha @ self.residuals, reader.solver.rho
+        prior, copies, epsilon = features.prior, features.copies, reader.epsilon
+        made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
         return Posterior(
-            covariance,
-            features.variance[:, None, None],
-            features.prior,
-            outputs,
-            outputs.f + features.alpha @ self.residuals,
-            self.reader.solver.rho,
-            positions,
-            features.copies,
-            self.reader.epsilon,
-            distance=partial(squared_distances, features),
-            S=covariance(everyone, positions) if keep else None,
-            n_total=n_total,
-            made=min(MADE, self.memory // (4 * _DOUBLE)),  # there are up to four of that size
+            block, own, prior, outputs, F, rho, positions, copies, epsilon, distances, S, n_total=n_total, made=made
         )
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:

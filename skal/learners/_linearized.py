@@ -47,11 +47,6 @@ class LinearizedLearner(ActiveLearner):
     **fit_kwargs
         Passed to the estimator's ``fit``.
 
-    Attributes
-    ----------
-    X_training, y_training
-        What has been labelled so far, in order.
-
     Notes
     -----
     After the first query on a pool, a further ``teach`` and ``query`` take three passes over the matrix of candidates ×
@@ -100,16 +95,8 @@ class LinearizedLearner(ActiveLearner):
         # what predictions come from, and when it was made
         self._source: tuple[_State, Source] | None = None
         self._n_untrained = 0
-        super().__init__(
-            estimator,
-            _checked_strategy(query_strategy),
-            X_training,
-            y_training,
-            bootstrap_init,
-            on_transformed,
-            force_all_finite,
-            **fit_kwargs,
-        )
+        settings = (bootstrap_init, on_transformed, force_all_finite)
+        super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
     def query(self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False) -> tuple:  # type: ignore[override]
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
@@ -133,13 +120,12 @@ class LinearizedLearner(ActiveLearner):
         """The pool's rows as candidates that are known already; all of it is read where that is not possible."""
         state = _State.of(context, self.query_strategy)
         keys = row_keys(context.network, context.pool, context.batch_size)
-        if self._known_pool is not None and self._known_pool.follow(state):
-            positions = self._known_pool.positions(keys)
-            if positions is not None and (positions >= 0).sum() >= n_instances:
-                return self._known_pool, positions
-        self._known_pool = None  # before there are two of them
-        self._known_pool = known = _KnownPool(context, state, self.query_strategy, keys)
-        positions = known.positions(keys)
+        known = self._known_pool
+        positions = known.positions(keys) if known is not None and known.follow(state) else None
+        if known is None or positions is None or (positions >= 0).sum() < n_instances:
+            self._known_pool = known = None  # before there are two of them
+            self._known_pool = known = _KnownPool(context, state, self.query_strategy, keys)
+            positions = known.positions(keys)
         assert positions is not None
         return known, positions
 
@@ -153,17 +139,8 @@ class LinearizedLearner(ActiveLearner):
     ) -> None:
         """Add labelled samples to the kernel; the network is trained only where ``retrain_every`` says so.
 
-        The first labels of a learner that has none are trained on.
-
-        Parameters
-        ----------
-        X, y : the new samples and their labels
-        bootstrap, only_new : bool, default=False
-            Must be False: the linearised network is trained on all labels.
-        fit : bool, default=True
-            With False the network is not trained, whatever ``retrain_every`` says.
-        **fit_kwargs
-            Passed to the estimator's ``fit``, if it is called.
+        The first labels of a learner that has none are trained on. With ``fit=False`` nothing is trained at all.
+        ``bootstrap`` and ``only_new`` must be False: the linearised network is trained on all labels.
         """
         for name, value in (("bootstrap", bootstrap), ("only_new", only_new)):
             if value:
@@ -231,16 +208,7 @@ class _State(NamedTuple):
 
 
 class _KnownPool:
-    """A pool that has been read: which rows it had, and the kernels between them and all labels so far.
-
-    Parameters
-    ----------
-    context : QueryContext
-    state : _State
-    strategy : NTKLookahead
-    keys : list
-        What the pool's rows are recognised by.
-    """
+    """A pool that has been read: what its rows are recognised by, and the kernels between them and all labels."""
 
     def __init__(self, context: QueryContext, state: _State, strategy: NTKLookahead, keys: list[Hashable]) -> None:
         self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
@@ -271,21 +239,15 @@ class _KnownPool:
         return True
 
 
-def _checked_strategy(query_strategy: Any) -> NTKLookahead:
+def _checked_strategy(given: Any) -> NTKLookahead:
     """A strategy of its own, refused if it is another one."""
-    if query_strategy is None:
-        return NTKLookahead()
-    if getattr(query_strategy, "strategy", None) is NTKLookahead:  # the function
-        return NTKLookahead()
-    if not isinstance(query_strategy, NTKLookahead):
+    strategy = NTKLookahead() if given is None or getattr(given, "strategy", None) is NTKLookahead else given
+    owner, name = "LinearizedLearner", "query_strategy"
+    if not isinstance(strategy, NTKLookahead):
         remedy = "Other strategies work with skal.ActiveLearner."
-        raise InvalidTypeError.for_parameter(
-            "LinearizedLearner", "query_strategy", "an NTKLookahead", query_strategy, remedy
-        )
-    if query_strategy.retraining != "linearized":
+        raise InvalidTypeError.for_parameter(owner, name, "an NTKLookahead", strategy, remedy)
+    if strategy.retraining != "linearized":
         expected = "an NTKLookahead with retraining='linearized'"
         remedy = "The others have no linearised network to predict with; use skal.ActiveLearner."
-        raise InvalidParameterError.for_parameter(
-            "LinearizedLearner", "query_strategy", expected, query_strategy, remedy
-        )
-    return query_strategy
+        raise InvalidParameterError.for_parameter(owner, name, expected, strategy, remedy)
+    return strategy

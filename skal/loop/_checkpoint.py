@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -19,8 +18,9 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows, take_rows
 from skal.exceptions import CheckpointError, shorten
-from skal.loop._estimators import final_network, generator_states, network_state, restore_generators
+from skal.loop._config import LoopConfig
 from skal.loop._folder import CheckpointFolder
+from skal.loop._selection import random_states
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 
@@ -41,20 +41,16 @@ class RunCheckpoint:
 
     Parameters
     ----------
-    folder : path
+    config : LoopConfig
     params : dict
         Every parameter of the run, at every depth: ``classifier.get_params()``.
-    X : all samples
-    eval_set : tuple of X and y, or None
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], params: dict[str, Any], X: Any, eval_set: Sequence[Any] | None
-    ) -> None:
-        self.folder = CheckpointFolder(folder)
+    def __init__(self, config: LoopConfig, params: dict[str, Any]) -> None:
+        self.folder = CheckpointFolder(config.checkpoint)
         self.fingerprint = {
-            "data": fingerprint_data(X),
-            "eval_set": {} if eval_set is None else fingerprint_data(dict(zip("Xy", eval_set, strict=True))),
+            "data": fingerprint_data(config.X),
+            "eval_set": fingerprint_data(dict(zip("Xy", config.eval_set or (), strict=False))),
             "parameters": describe_params(params),
         }
 
@@ -63,13 +59,11 @@ class RunCheckpoint:
         content = {
             "fingerprint": self.fingerprint,
             "state": asdict(state),
-            "fitted": trainer.last_training,
+            "fitted": state.last_training(),
             "strategy": strategy.get_state() if hasattr(strategy, "get_state") else None,
-            "generators": generator_states(strategy, trainer.estimator),
+            "generators": [_generator_state(generator) for generator in _generators(strategy, trainer.estimator)],
         }
-        # an estimator other than a network is fitted again on its labels
-        net = final_network(trainer.estimator) if trained and trainer.last_training is not None else None
-        self.folder.save(content, None if net is None else network_state(net))
+        self.folder.save(content, trainer.network_state() if trained else None)
 
     def restore(self, trainer: Trainer, strategy: Any) -> LoopState | None:
         """Put trainer and strategy back to where they were, and give the state; None if nothing was saved yet."""
@@ -79,10 +73,11 @@ class RunCheckpoint:
         content, network = loaded
         self._check_same_run(content["fingerprint"])
         state = LoopState(**content["state"])
-        trainer.start(state, content["fitted"], network)
+        trainer.start(state, network)
         if content["strategy"] is not None:
             strategy.set_state(content["strategy"])
-        restore_generators(content["generators"], strategy, trainer.estimator)
+        for generator, kept in zip(_generators(strategy, trainer.estimator), content["generators"], strict=True):
+            _set_generator_state(generator, kept)
         return state
 
     def _check_same_run(self, found: dict[str, Any]) -> None:
@@ -95,6 +90,24 @@ class RunCheckpoint:
                     f"The checkpoint in {self.folder.folder} must be of the same {what}. Got one that differs in "
                     f"{shorten(names)}. Pass what the run was started with, or another folder."
                 )
+
+
+def _generators(*objects: Any) -> list[Any]:
+    """The generators that were given as ``random_state``."""
+    values = (value for part in objects for _, value in random_states(part))
+    return [value for value in values if isinstance(value, (np.random.Generator, np.random.RandomState))]
+
+
+def _generator_state(generator: Any) -> Any:
+    is_new = isinstance(generator, np.random.Generator)
+    return generator.bit_generator.state if is_new else generator.get_state(legacy=False)
+
+
+def _set_generator_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
 def fingerprint_data(X: Any, *, max_bytes: int = 2**28, n_sampled: int = 1000) -> dict[str, Any]:
@@ -186,10 +199,8 @@ def describe(value: Any, depth: int = 6) -> str:
         return f"{type(value).__name__} {_hash(value)}"
     if isinstance(value, nn.Module):
         return f"{value} {inner(dict(value.state_dict()))}"
-    if isinstance(value, np.random.Generator):
-        return f"Generator {inner(value.bit_generator.state)}"
-    if isinstance(value, np.random.RandomState):
-        return f"RandomState {inner(value.get_state(legacy=False))}"
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        return f"{type(value).__name__} {inner(_generator_state(value))}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {inner(part)}" for key, part in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
 from skal.context import unwrap_estimator
-from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.exceptions import InvalidParameterError
 from skal.loop._config import LoopConfig
 from skal.loop._session import LabellingSession, LoopResults
 from skal.strategies import margin
@@ -216,13 +216,10 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         return self._predictor.predict_proba(self._check_samples(X, reset=False))
 
     def _start(self, X: Any, eval_set: Any, reader: Callable[[np.ndarray, Any], Any] | None = None) -> LabellingSession:
-        config = LoopConfig.from_classifier(self, n_rows(X))
-        if eval_set is not None and not (isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
-            remedy = "Pass eval_set=(X_test, y_test)."
-            raise InvalidTypeError.for_parameter(config.owner, "eval_set", "a pair of X and y", eval_set, remedy)
+        config = LoopConfig.from_classifier(self, X, eval_set, reader)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
-        return LabellingSession(self, X, config, self._take_results, eval_set, reader)
+        return LabellingSession(self, config, self._take_results)
 
     def _take_results(self, results: LoopResults) -> None:
         self.queried_ = results.queried

@@ -1,9 +1,10 @@
-"""The parameters of one run: checked at its start, fixed until its end."""
+"""What one run is started with: checked at its start, fixed until its end."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from skorch import NeuralNet
 
+from skal._core.containers import n_rows
 from skal.context import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
@@ -23,21 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["LoopConfig"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoopConfig:
     """What a run was started with; making one checks it.
 
-    The fields are those of :class:`~skal.loop.ActiveLearningClassifier`, and
+    The fields are the parameters of :class:`~skal.loop.ActiveLearningClassifier`, and
 
     Attributes
     ----------
     owner : str
         Name of the classifier's class, for messages.
-    n_samples : int
+    X : all samples
+    eval_set : tuple of X and y, or None
+    reader : callable or None
+        ``reader(indices, None)`` reads labels that are there already.
     """
 
     owner: str
-    n_samples: int
+    X: Any
+    eval_set: Any
+    reader: Callable[[np.ndarray, Any], Any] | None
     estimator: Any
     query_strategy: Any
     n_initial: int
@@ -57,14 +64,17 @@ class LoopConfig:
     random_state: Any
 
     @classmethod
-    def from_classifier(cls, classifier: ActiveLearningClassifier, n_samples: int) -> LoopConfig:
-        """The classifier's parameters as they are now."""
+    def from_classifier(cls, classifier: ActiveLearningClassifier, X: Any, eval_set: Any, reader: Any) -> LoopConfig:
+        """With the classifier's parameters as they are now."""
         params, names = classifier.get_params(deep=False), {field.name for field in fields(cls)}
         own = {name: value for name, value in params.items() if name in names}
-        return cls(owner=type(classifier).__name__, n_samples=n_samples, **own)
+        return cls(owner=type(classifier).__name__, X=X, eval_set=eval_set, reader=reader, **own)
 
     def __post_init__(self) -> None:
         owner = self.owner
+        if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
+            remedy = "Pass eval_set=(X_test, y_test)."
+            raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
         if not callable(self.query_strategy):
             remedy = "Pass for example skal.strategies.entropy."
             raise InvalidTypeError.for_parameter(owner, "query_strategy", "callable", self.query_strategy, remedy)
@@ -85,6 +95,11 @@ class LoopConfig:
             raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
         self._check_checkpoint()
         check_seed(owner, self.random_state)
+
+    @property
+    def n_samples(self) -> int:
+        """Samples in all."""
+        return n_rows(self.X)
 
     @property
     def initial_size(self) -> int:
@@ -155,11 +170,12 @@ class LoopConfig:
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             return
-        message = self.owner, "checkpoint", "the path of a folder, or None", self.checkpoint
-        if not isinstance(self.checkpoint, (str, os.PathLike)):
-            raise InvalidTypeError.for_parameter(*message, "Name a folder.")
-        if Path(self.checkpoint).exists() and not Path(self.checkpoint).is_dir():
-            raise InvalidParameterError.for_parameter(*message, "There is a file of that name: choose another.")
+        is_path = isinstance(self.checkpoint, (str, os.PathLike))
+        if not is_path or Path(self.checkpoint).is_file():
+            error = InvalidParameterError if is_path else InvalidTypeError
+            remedy = "There is a file of that name: choose another." if is_path else "Name a folder."
+            expected = "the path of a folder, or None"
+            raise error.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, remedy)
         if is_warm_started(self.estimator):
             raise InvalidParameterError(
                 "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "

@@ -145,8 +145,7 @@ def _curve(histories: list[list[dict[str, Any]]], column: str) -> tuple[np.ndarr
 
 
 def _strategy_name(loop: Any) -> str:
-    strategy = loop.query_strategy
-    return getattr(strategy, "__name__", type(strategy).__name__)
+    return getattr(loop.query_strategy, "__name__", type(loop.query_strategy).__name__)
 
 
 class ProgressReporter:
@@ -163,7 +162,8 @@ class ProgressReporter:
 
     def __init__(self, *, verbose: int, progress: bool, total: int) -> None:
         self.verbose = verbose
-        self.bar = tqdm(total=total, unit="label", disable=not progress)
+        # not even a disabled bar: it starts a thread, and takes a lock that is shared with forked processes
+        self.bar = tqdm(total=total, unit="label") if progress else None
         self.columns: list[str] = []
 
     def report(self, row: dict[str, Any]) -> None:
@@ -173,14 +173,16 @@ class ProgressReporter:
                 self.columns = [name for name in _COLUMNS if name in row]
                 print("  ".join(self.columns), "  ".join("-" * len(name) for name in self.columns), sep="\n")
             print("  ".join(_cell(row.get(name)).rjust(len(name)) for name in self.columns), flush=True)
-        score = next((row[name] for name in ("eval_score", "valid_score") if row.get(name) is not None), None)
-        if score is not None:
-            self.bar.set_postfix(score=f"{score:.3f}", refresh=False)
-        self.bar.update(row["n_labelled"] - self.bar.n)
+        if self.bar is not None:
+            score = next((row[name] for name in ("eval_score", "valid_score") if row.get(name) is not None), None)
+            if score is not None:
+                self.bar.set_postfix(score=f"{score:.3f}", refresh=False)
+            self.bar.update(row["n_labelled"] - self.bar.n)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
-        self.bar.close()
+        if self.bar is not None:
+            self.bar.close()
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a loop must know of an estimator: what is inside it, what data it is given, and what to keep of it."""
+"""What a loop must know of an estimator: what is inside it, and what data it is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet, NeuralNetBinaryClassifier
-from skorch.history import History
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
@@ -18,14 +17,9 @@ from skal.context import unwrap_estimator
 
 __all__ = [
     "final_network",
-    "fit_transformers",
-    "generator_states",
+    "initialize_network",
     "is_warm_started",
-    "load_network_state",
-    "network_state",
     "prediction_input",
-    "restore_generators",
-    "seed_strategy",
     "training_data",
     "uses_unlabelled",
 ]
@@ -110,80 +104,15 @@ def training_data(estimator: Any, X: Any, rows: np.ndarray, codes: np.ndarray) -
     return (_RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
 
 
-def fit_transformers(estimator: Any, X: Any, y: np.ndarray) -> Any:
-    """Fit the steps before the last one of a Pipeline, as its ``fit`` does, and give what the last one gets."""
-    while isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
-        before = estimator[:-1]
-        X = before.fit_transform(X, y)
-        estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
+def initialize_network(estimator: Any, X: Any, y: np.ndarray) -> None:
+    """Initialise the net at the end of the estimator, and fit the steps of a Pipeline before it."""
+    while isinstance(estimator, Pipeline):
+        if len(estimator.steps) > 1:
+            before = estimator[:-1]
+            X = before.fit_transform(X, y)
+            estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
         estimator = estimator.steps[-1][1]
-    return X
-
-
-def _random_states(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators."""
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _random_states(part)
-    elif hasattr(value, "get_params") and not isinstance(value, type):
-        for name, part in sorted(value.get_params(deep=False).items()):
-            if name == "random_state":
-                yield value, part
-            else:
-                yield from _random_states(part)
-
-
-def seed_strategy(strategy: Any, original: Any, seed: int, round: int) -> None:
-    """Give each part of a strategy a seed for this round: from the integer that ``original`` has, or from ``seed``.
-
-    With the integer itself a strategy would make the same draws in every round. Generators are left alone.
-    """
-    pairs = zip(_random_states(strategy), _random_states(original), strict=True)
-    parts = [(owner, own) for (owner, _), (_, own) in pairs if own is None or isinstance(own, (int, np.integer))]
-    for place, (owner, own) in enumerate(parts):
-        entropy = [seed, place] if own is None else [int(own), round]
-        owner.set_params(random_state=int(np.random.SeedSequence(entropy).generate_state(1)[0]))
-
-
-def _generators(objects: tuple[Any, ...]) -> list[Any]:
-    values = (value for part in objects for _, value in _random_states(part))
-    return [value for value in values if isinstance(value, (np.random.Generator, np.random.RandomState))]
-
-
-def generator_states(*objects: Any) -> list[Any]:
-    """States of the generators that were given as ``random_state``, as JSON takes them."""
-    return [
-        g.bit_generator.state if isinstance(g, np.random.Generator) else g.get_state(legacy=False)
-        for g in _generators(objects)
-    ]
-
-
-def restore_generators(states: list[Any], *objects: Any) -> None:
-    """The reverse of :func:`generator_states`."""
-    for generator, state in zip(_generators(objects), states, strict=True):
-        if isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = state
-        else:
-            generator.set_state(state)
-
-
-def network_state(net: NeuralNet) -> dict[str, Any]:
-    """Modules and criteria with their buffers, optimizers, the net's history, and what ``net.get_state()`` adds."""
-    return {
-        "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
-        "optimizers": {name: getattr(net, f"{name}_").state_dict() for name in net._optimizers},
-        "history": net.history.to_list() if hasattr(net.history, "to_list") else list(net.history),
-        "classes": getattr(net, "classes_inferred_", None),
-        "extra": net.get_state() if hasattr(net, "get_state") else None,
-    }
-
-
-def load_network_state(net: NeuralNet, state: dict[str, Any]) -> None:
-    """Put the state into a net that has been initialised."""
-    for name, values in (state["modules"] | state["optimizers"]).items():
-        getattr(net, f"{name}_").load_state_dict(values)
-    net.history = History(state["history"])
-    if state["classes"] is not None:
-        net.classes_inferred_ = state["classes"]
-    if state["extra"] is not None:
-        net.set_state(state["extra"])
+    if hasattr(estimator, "initialize_for"):  # it must see samples to know how large it is
+        estimator.initialize_for(X, y)
+    else:
+        estimator.initialize()

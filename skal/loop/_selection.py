@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
-from skal.loop._estimators import seed_strategy
 from skal.loop._labels import encode, read_labels
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 
-__all__ = ["Selector", "draw_stratified"]
+__all__ = ["Selector", "draw_stratified", "random_states"]
 
 
 class Selector:
@@ -27,9 +26,6 @@ class Selector:
     Parameters
     ----------
     config : LoopConfig
-    X : all samples
-    reader : callable or None
-        ``reader(indices, None)`` reads labels, for a stratified start.
 
     Attributes
     ----------
@@ -37,10 +33,8 @@ class Selector:
         A copy of the user's, with what it learns from round to round.
     """
 
-    def __init__(self, config: LoopConfig, X: Any, reader: Callable[[np.ndarray, Any], Any] | None) -> None:
+    def __init__(self, config: LoopConfig) -> None:
         self.config = config
-        self.X = X
-        self.reader = reader
         strategy = config.query_strategy
         self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
 
@@ -64,20 +58,22 @@ class Selector:
         if trainer.predictor is not None:
             # a strategy is part of the training: held-out labels are none of its
             rows, labels = state.labelled_set(heldout=False)
-            learner.X_training = take_rows(self.X, rows)
+            learner.X_training = take_rows(self.config.X, rows)
             learner.y_training = encode(labels, trainer.predictor.names)  # type: ignore
         with state.seeded("query"):
-            seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
-            positions, _, metrics = learner.query(take_rows(self.X, pool), n_instances=size, return_metrics=True)
+            _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
+            X_pool = take_rows(self.config.X, pool)
+            positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
         return pool[positions], _as_numbers(metrics)
 
     def _read_all_labels(self) -> list[Any]:
-        if self.reader is None:
+        reader = self.config.reader
+        if reader is None:
             raise InvalidParameterError(
                 "A stratified start reads all labels, so y must be given. Got no y instead. Use initial='random', or "
                 "give the positions of the first samples."
             )
-        return read_labels(self.reader(np.arange(self.config.n_samples), None), self.config.no_label)[0]
+        return read_labels(reader(np.arange(self.config.n_samples), None), self.config.no_label)[0]
 
 
 def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
@@ -117,3 +113,28 @@ def _as_numbers(metrics: Any) -> list[Any] | None:
     """A strategy's metrics as a list, None if they are not numbers."""
     values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1)
     return values.tolist() if values.dtype.kind in "biuf" else None
+
+
+def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from random_states(part)
+    elif hasattr(value, "get_params") and not isinstance(value, type):
+        for name, part in sorted(value.get_params(deep=False).items()):
+            if name == "random_state":
+                yield value, part
+            else:
+                yield from random_states(part)
+
+
+def _seed_strategy(strategy: Any, original: Any, seed: int, round: int) -> None:
+    """Give each part of a strategy a seed for this round: from the integer that ``original`` has, or from ``seed``.
+
+    With the integer itself a strategy would make the same draws in every round. Generators are left alone.
+    """
+    pairs = zip(random_states(strategy), random_states(original), strict=True)
+    parts = [(owner, own) for (owner, _), (_, own) in pairs if own is None or isinstance(own, (int, np.integer))]
+    for place, (owner, own) in enumerate(parts):
+        entropy = [seed, place] if own is None else [int(own), round]
+        owner.set_params(random_state=int(np.random.SeedSequence(entropy).generate_state(1)[0]))

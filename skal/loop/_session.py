@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -52,15 +52,10 @@ class LabellingSession:
     Parameters
     ----------
     classifier : ActiveLearningClassifier
-    X : the samples
     config : LoopConfig
-        The classifier's parameters. Changing them later does not change the session.
+        The classifier's parameters and the data. Changing them later does not change the session.
     publish : callable
         Called with the :class:`LoopResults` whenever they change.
-    eval_set : tuple of X and y, optional
-    reader : callable, optional
-        An oracle that reads labels which are there already. A stratified start needs one. With it the checkpoint is
-        saved after trainings alone; without, also when samples are asked for and when labels are told.
 
     Attributes
     ----------
@@ -83,26 +78,16 @@ class LabellingSession:
     """
 
     def __init__(
-        self,
-        classifier: ActiveLearningClassifier,
-        X: Any,
-        config: LoopConfig,
-        publish: Callable[[LoopResults], None],
-        eval_set: Sequence[Any] | None = None,
-        reader: Callable[[np.ndarray, Any], Any] | None = None,
+        self, classifier: ActiveLearningClassifier, config: LoopConfig, publish: Callable[[LoopResults], None]
     ) -> None:
         self.classifier = classifier
-        self.X = X
+        self.X = config.X
         self._config = config
         self._publish = publish
-        self._eval_set = eval_set
-        self._reader = reader
-        self._trainer = Trainer(config, X)
-        self._selector = Selector(config, X, reader)
+        self._trainer = Trainer(config)
+        self._selector = Selector(config)
         n_planned = config.planned_labels()
-        self._checkpoint = None
-        if config.checkpoint is not None:
-            self._checkpoint = RunCheckpoint(config.checkpoint, classifier.get_params(), X, eval_set)
+        self._checkpoint = None if config.checkpoint is None else RunCheckpoint(config, classifier.get_params())
         seed = int(make_generator(config.owner, config.random_state).integers(2**63))
         restored = self._checkpoint and self._checkpoint.restore(self._trainer, self._selector.strategy)
         # without initial labels there is no round 0
@@ -249,8 +234,8 @@ class LabellingSession:
         sets = {"train_score": labelled(heldout=False)}
         if self._config.target_score is not None:
             sets["valid_score"] = labelled(heldout=True)
-        if self._eval_set is not None:
-            X, y = self._eval_set
+        if self._config.eval_set is not None:
+            X, y = self._config.eval_set
             sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
         scores: dict[str, float | None] = dict.fromkeys(sets)
         if self._trainer.predictor is not None:
@@ -260,12 +245,13 @@ class LabellingSession:
         return scores
 
     def _save(self, *, trained: bool = False) -> None:
-        if self._checkpoint is not None and (trained or self._reader is None):
+        # labels that can be read again are not worth a save of their own
+        if self._checkpoint is not None and (trained or self._config.reader is None):
             self._checkpoint.save(self.state, self._trainer, self._selector.strategy, trained=trained)
 
     def _check_same_labels(self) -> None:
-        rows = np.array(self.state.labelled, dtype=np.int64)
-        if len(rows) and self._reader is not None and read_labels(self._reader(rows, None))[0] != self.state.labels:
+        reader, rows = self._config.reader, np.array(self.state.labelled, dtype=np.int64)
+        if len(rows) and reader is not None and read_labels(reader(rows, None))[0] != self.state.labels:
             raise CheckpointError(
                 f"The checkpoint in {self._config.checkpoint} must be of the same labels. Got a y that differs at "
                 "samples which it has labelled. Pass the y that the run was started with, or another folder."

@@ -87,6 +87,11 @@ class LoopState:
         rows = np.flatnonzero(np.array(self.heldout[:n_first], dtype=bool) == heldout)
         return np.array(self.labelled, dtype=np.int64)[rows], self.label_array()[rows]
 
+    def last_training(self) -> dict[str, int] | None:
+        """``round`` and ``n_labelled`` of the last row of the history that was trained for, None if there is none."""
+        trained = (row for row in reversed(self.history) if row["indices"] and row["train_score"] is not None)
+        return next(({name: row[name] for name in ("round", "n_labelled")} for row in trained), None)
+
     def seed_for(self, purpose: str, round: int | None = None) -> int:
         """A 32-bit seed of its own for one step of this round, or of another."""
         round = self.round if round is None else round

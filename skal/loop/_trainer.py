@@ -12,18 +12,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from skorch import NeuralNet
+from skorch.history import History
 
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, shorten
 from skal.loop._config import LoopConfig
-from skal.loop._estimators import (
-    final_network,
-    fit_transformers,
-    is_warm_started,
-    load_network_state,
-    prediction_input,
-    training_data,
-)
+from skal.loop._estimators import final_network, initialize_network, is_warm_started, prediction_input, training_data
 from skal.loop._labels import Predictor, class_names, encode
 from skal.loop._state import LoopState
 
@@ -36,7 +31,6 @@ class Trainer:
     Parameters
     ----------
     config : LoopConfig
-    X : all samples
 
     Attributes
     ----------
@@ -44,24 +38,21 @@ class Trainer:
         None before the first training, unless an untrained network is needed.
     predictor : Predictor or None
         The estimator after its last training; None before the first.
-    last_training : dict or None
-        The ``round`` of the last training, and how many labels (``n_labelled``) there were.
     """
 
-    def __init__(self, config: LoopConfig, X: Any) -> None:
+    def __init__(self, config: LoopConfig) -> None:
         self.config = config
-        self.X = X
         self.estimator: Any = None
         self.predictor: Predictor | None = None
-        self.last_training: dict[str, int] | None = None
         self._n_outputs: int | None = None
 
-    def start(self, state: LoopState, last_training: dict[str, int] | None = None, network: Any = None) -> None:
+    def start(self, state: LoopState, network: Any = None) -> None:
         """Bring the estimator to where a run stands.
 
         After a training: a network from its stored state, everything else by the same fit once more. Before the first,
         in a run without initial labels: an untrained network, which chooses the first samples and is then trained.
         """
+        last_training = state.last_training()
         if last_training is None:
             if self.config.initial_size == 0:
                 with state.seeded("fit", round=0):
@@ -74,11 +65,9 @@ class Trainer:
             if net is None:
                 estimator.fit(X, y)
             else:
-                X = fit_transformers(estimator, X, y)
-                # a net may have to see samples to know how large it is
-                initialized = net.initialize_for(X, y) if hasattr(net, "initialize_for") else net.initialize()
-                load_network_state(initialized, network)
-            self._set_trained(estimator, names, last_training)
+                initialize_network(estimator, X, y)
+                _load_network_state(net, network)
+            self._set_trained(estimator, names)
 
     def check_labels(self, state: LoopState) -> None:
         """Refuse labels that the estimator could not be trained with."""
@@ -107,9 +96,25 @@ class Trainer:
                 if "out of bounds" not in str(error):
                     raise
                 raise _too_few_outputs("fewer", names, state.labels) from error
-            self._set_trained(estimator, names, {"round": state.round, "n_labelled": len(state.labelled)})
+            self._set_trained(estimator, names)
 
-    def _set_trained(self, estimator: Any, names: np.ndarray, last_training: dict[str, int]) -> None:
+    def network_state(self) -> dict[str, Any] | None:
+        """What to keep of a trained network; None of an estimator that is fitted again on its labels.
+
+        Modules and criteria with their buffers, optimizers, the net's history, and what ``net.get_state()`` adds.
+        """
+        net = final_network(self.estimator)
+        if net is None or self.predictor is None:
+            return None
+        return {
+            "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
+            "optimizers": {name: getattr(net, f"{name}_").state_dict() for name in net._optimizers},
+            "history": net.history.to_list() if hasattr(net.history, "to_list") else list(net.history),
+            "classes": getattr(net, "classes_inferred_", None),
+            "extra": net.get_state() if hasattr(net, "get_state") else None,
+        }
+
+    def _set_trained(self, estimator: Any, names: np.ndarray) -> None:
         if self.config.network:
             n_outputs = self._outputs_of(estimator)
             if n_outputs < len(names):
@@ -122,7 +127,7 @@ class Trainer:
             columns = np.asarray(estimator.classes_).astype(np.int64)
         # only now: an estimator whose first training failed is of no use
         self.estimator, self.predictor = estimator, Predictor(estimator, names, columns)
-        self.last_training, self._n_outputs = last_training, len(columns)
+        self._n_outputs = len(columns)
 
     def _count_outputs(self, state: LoopState) -> int | None:
         """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
@@ -133,13 +138,13 @@ class Trainer:
         # sizes that are only known in training, too few samples for a transformer, …: the training will tell
         with suppress(Exception), state.seeded("fit", round=0), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the training will give them
-            fit_transformers(trial, *self._training_data(state, len(state.labelled))[1:])
-            net.set_params(callbacks="disable").initialize()  # a logger or the like must see trainings alone
+            net.set_params(callbacks="disable")  # a logger or the like must see trainings alone
+            initialize_network(trial, *self._training_data(state, len(state.labelled))[1:])
             self._n_outputs = self._outputs_of(trial)
         return self._n_outputs
 
     def _outputs_of(self, estimator: Any) -> int:
-        first = prediction_input(take_rows(self.X, np.arange(1)))
+        first = prediction_input(take_rows(self.config.X, np.arange(1)))
         return np.asarray(estimator.predict_proba(first)).shape[1]
 
     def _unfitted_copy(self) -> Any:
@@ -158,7 +163,18 @@ class Trainer:
         """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels."""
         names = self._class_names(state, n_labelled)
         positions, labels = state.labelled_set(heldout=False, n_first=n_labelled)
-        return names, *training_data(self.config.estimator, self.X, positions, encode(labels, names))
+        return names, *training_data(self.config.estimator, self.config.X, positions, encode(labels, names))
+
+
+def _load_network_state(net: NeuralNet, state: dict[str, Any]) -> None:
+    """Put the state into a net that has been initialised."""
+    for name, values in (state["modules"] | state["optimizers"]).items():
+        getattr(net, f"{name}_").load_state_dict(values)
+    net.history = History(state["history"])
+    if state["classes"] is not None:
+        net.classes_inferred_ = state["classes"]
+    if state["extra"] is not None:
+        net.set_state(state["extra"])
 
 
 def _too_few_outputs(n_outputs: int | str, names: np.ndarray, labels: list[Any]) -> InvalidParameterError:

@@ -16,15 +16,12 @@ from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["NTKLookahead", "ntk_lookahead"]
 
-KERNELS = ["pntk", "logit", "entk"]
-RETRAINING = ["linearized", "infinite", "gp", *ONE_BY_ONE]
-
 
 class NTKLookahead(ScoreStrategy):
     """Query the samples whose label would change the network's outputs most.
 
     The network is replaced by its linearisation in the parameters. Training that to convergence on one more sample has
-    a closed form, from which every sample's score follows without training anything.
+    a closed form [1]_, from which every sample's score follows without training anything.
 
     Parameters
     ----------
@@ -77,9 +74,20 @@ class NTKLookahead(ScoreStrategy):
         compared with the probabilities, not with the outputs, and change is measured as if
         ``reference="linearized"`` had been asked for.
 
+    See Also
+    --------
+    skal.LinearizedLearner : Label after label with the linearised network, without training in between.
+    DynamicAL : The first step of training instead of its end.
+    skal.tangent.tangent_kernel : The kernel by itself.
+
     Notes
     -----
     A copy of a labelled sample would change nothing: it scores 0, and with ``eer`` no more than any other sample.
+
+    References
+    ----------
+    .. [1] Mohamadi, Bae and Sutherland, "Making Look-Ahead Active Learning Strategies Feasible with Neural Tangent
+       Kernels", NeurIPS 2022.
 
     Examples
     --------
@@ -147,8 +155,8 @@ class NTKLookahead(ScoreStrategy):
         super()._check_params()
         owner = type(self).__name__
         check_choice(owner, "criterion", self.criterion, CRITERIA)
-        check_choice(owner, "kernel", self.kernel, KERNELS)
-        check_choice(owner, "retraining", self.retraining, RETRAINING)
+        check_choice(owner, "kernel", self.kernel, ["pntk", "logit", "entk"])
+        check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
         check_choice(owner, "reference", self.reference, ["network", "linearized"])
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
         check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
@@ -172,9 +180,7 @@ class NTKLookahead(ScoreStrategy):
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         """One pass over all with features; with exact blocks each set once to be kept and once to be compared."""
         labelled = context.n_labelled
-        if (
-            self.retraining != "linearized"
-        ):  # for the first three trainings, not passes: one for each candidate and label
+        if self.retraining != "linearized":  # trainings, of which there may be one for each sample and label, are none
             return Passes(n, 0, labelled, 0)
         if Settings.of(self).sketch_length is not None:
             return Passes(n, n, labelled, labelled)

@@ -120,7 +120,7 @@ def _vectors(
         if sketches:
             parts = [sketch.project(by_name, n) for sketch, by_name in zip(sketches, gradients, strict=True)]
         else:
-            parts = [_written_out(engine, by_name, n) for by_name in gradients]
+            parts = [written_out(engine, by_name, n, engine.sizes) for by_name in gradients]
         if apart:
             return torch.stack(parts, dim=1)
         return torch.stack(parts).sum(0) if sketches else torch.cat(parts, dim=1)
@@ -129,12 +129,20 @@ def _vectors(
     return vectors.flatten(0, 1) if apart else vectors
 
 
-def _written_out(engine: TangentEngine, gradients: Gradients, n: int) -> Tensor:
+def written_out(engine: TangentEngine, gradients: Gradients, n: int, sizes: dict[str, int]) -> Tensor:
+    """(n, Σ sizes) gradients of these parameters side by side, zeros for those that have none."""
     zeros = torch.zeros((), dtype=engine.network.dtype, device=engine.device)
-    parts = [
-        gradients[name].dense() if name in gradients else zeros.expand(n, size) for name, size in engine.sizes.items()
-    ]
-    return torch.cat(parts, dim=1)
+    parts = [gradients[name].dense() if name in gradients else zeros.expand(n, size) for name, size in sizes.items()]
+    return torch.cat([zeros.expand(n, 0), *parts], dim=1)
+
+
+def folded(flat: Tensor, k: int) -> Tensor:
+    """(n, d) -> (n, k): every k-th entry added into the same bucket."""
+    n, d = flat.shape
+    whole = d // k * k
+    buckets = flat[:, :whole].reshape(n, -1, k).sum(1) if whole else flat.new_zeros(n, k)
+    buckets[:, : d - whole] += flat[:, whole:]
+    return buckets
 
 
 class _Signs(NamedTuple):
@@ -200,12 +208,9 @@ class Sketch:
 
     def _add(self, flat: Tensor, offset: int, out: Tensor) -> None:
         """Add the entries into their buckets."""
-        k, length = self.k, flat.shape[1]
-        whole = length // k * k
-        folded = flat[:, :whole].reshape(len(flat), -1, k).sum(1) if whole else flat.new_zeros(len(flat), k)
-        folded[:, : length - whole] += flat[:, whole:]
-        out[:, offset:] += folded[:, : k - offset]
-        out[:, :offset] += folded[:, k - offset :]
+        buckets = folded(flat, self.k)
+        out[:, offset:] += buckets[:, : self.k - offset]
+        out[:, :offset] += buckets[:, self.k - offset :]
 
     def _add_rows(self, gradient: Rows, signs: _Signs, out: Tensor) -> None:
         inner = torch.arange(gradient.width, device=out.device)

@@ -11,7 +11,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from skal._lookahead.comparators import (
     BIAS_VARIANCE,
@@ -27,6 +27,7 @@ from skal._lookahead.comparators import (
 from skal._lookahead.posterior import Outputs
 from skal.callbacks import OneCycle
 from skal.context import Network, QueryContext, Samples
+from skal.exceptions import InvalidParameterError
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.tangent import tangent_kernel
 
@@ -389,3 +390,15 @@ def test_inputs_are_flattened_as_the_network_receives_them():
     np.testing.assert_array_equal(flat.numpy(), X.reshape(4, 12))
     two = flat_inputs(network, Samples({"a": X, "b": X[:, 0]}), batch_size=3)
     assert two.shape == (4, 24)
+
+
+def test_samples_of_several_lengths_have_no_such_kernel():
+    class Texts(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return torch.ones(2 + i), 0
+
+    with pytest.raises(InvalidParameterError, match="same shape"):
+        flat_inputs(Network(nn.Flatten()), Samples(Texts()), batch_size=1)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skal._lookahead.posterior import KernelBlocks, Outputs, RidgeSolver, diagonal_blocks, places
+from skal.exceptions import NonFiniteError
 
 CRITERIA = ["mlmoc", "emoc", "eer"]
 REFERENCES = ["network", "linearized"]
@@ -239,6 +240,12 @@ def test_a_singular_kernel_is_solved_all_the_same():
     K = torch.ones(4, 4).double()
     solution = RidgeSolver(K, 0.0)(torch.ones(4, 1).double())
     torch.testing.assert_close(K @ solution, torch.ones(4, 1).double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_kernel_that_is_not_finite_is_refused(value):
+    with pytest.raises(NonFiniteError, match="diverged"):
+        RidgeSolver(torch.full((3, 3), value).double(), 1e-4)
 
 
 def test_labels_are_appended_to_the_kernel():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from joblib import parallel_config
 from scipy.stats import kendalltau
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -254,6 +255,16 @@ def test_greedy_conditions_on_the_predicted_label(kernel, n_features, evaluation
         picked[int(j)] = int(oracle.f[oracle.n + j].argmax())
 
 
+@pytest.mark.parametrize("params", [{}, {"n_features": None}, {"kernel": "entk"}], ids=str)
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_greedy_goes_on_when_the_whole_evaluation_set_is_picked(criterion, params):
+    learner, X_pool = mlp(n_pool=10)
+    strategy = NTKLookahead(batch="greedy", criterion=criterion, evaluation=3, random_state=0, **params)
+    indices, metrics = strategy.select(learner, X_pool, 10)
+    assert sorted(indices) == list(range(10))
+    assert np.isfinite(metrics).all()
+
+
 @pytest.mark.parametrize("params", [{}, {"n_features": None}, {"kernel": "entk"}, {"criterion": "eer"}], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_copies_of_labelled_samples_come_last(params, dtype):
@@ -400,7 +411,9 @@ def test_an_evaluation_set_estimates_the_whole_sum():
     assert error.max() > 0
 
 
-def test_where_samples_use_the_network_differently_the_labelled_ones_are_read_again():
+@pytest.mark.parametrize("where", ["pool", "labelled"])
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_where_samples_use_the_network_differently_the_labelled_ones_are_read_again(where, n_jobs):
     class Switching(nn.Module):
         """Some samples use a layer that the others do not."""
 
@@ -416,10 +429,11 @@ def test_where_samples_use_the_network_differently_the_labelled_ones_are_read_ag
 
     torch.manual_seed(0)
     learner, X_pool = make_learner(Switching().double(), (5,), n_pool=8)
-    X_pool[7, 0] = 9.0
-    strategy = NTKLookahead(ridge=RIDGE, batch_size=1)
+    (X_pool if where == "pool" else learner.X_training)[5, 0] = 9.0
+    strategy = NTKLookahead(ridge=RIDGE, batch_size=1, n_jobs=n_jobs)
     expected = Oracle(learner, X_pool).scores("mlmoc")
-    np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
+    with parallel_config(backend="threading"):
+        np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
 
 
 def test_parameters():
@@ -444,6 +458,31 @@ def test_parameters():
         assert isinstance(caught.value, SkalError)
     with pytest.raises(NoLabelledDataError):
         NTKLookahead().scores(SimpleNamespace(estimator=learner.estimator), X_pool)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n_features": 8},
+        {"n_features": None},
+        {"n_features": None, "evaluation": 5, "max_memory": "6KB"},
+        {"kernel": "entk", "criterion": "emoc"},
+        {"batch": "greedy"},
+        {"batch": "greedy", "n_features": None, "evaluation": 5, "criterion": "eer"},
+        {"retraining": "direct"},
+        {"retraining": "one_step"},
+        {"retraining": "gp"},
+    ],
+    ids=str,
+)
+def test_tensors_are_made_where_the_network_is(params):
+    """Not on a default device, of which the meta device is one that nothing can be read from."""
+    learner, X_pool = mlp(n_pool=40 if "max_memory" in params else 12)
+    strategy = NTKLookahead(random_state=0, **params)
+    expected, _ = strategy.select(learner, X_pool, 3)
+    with torch.device("meta"):
+        assert strategy.select(learner, X_pool, 3)[0].tolist() == expected.tolist()
 
 
 def test_a_query_never_imports_what_it_is_compared_with():
