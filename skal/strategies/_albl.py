@@ -124,6 +124,7 @@ class ALBL(QueryStrategy):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
+    needs_fitted = _of_an_arm("needs_fitted")
     needs_network = _of_an_arm("needs_network")
     needs_labels = _of_an_arm("needs_labels")
     reads_outputs = _of_an_arm("reads_outputs")

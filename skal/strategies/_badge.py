@@ -11,6 +11,7 @@ from torch import Tensor
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
+from skal.strategies._features import feature_width, features_of
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import make_generator
 
@@ -28,11 +29,15 @@ class BADGE(TwoLevelStrategy):
     """Query a batch of samples whose loss gradients are large and unlike each other.
 
     A sample's embedding is the gradient of the cross-entropy in the last layer's weights, its predicted label taken for
-    the true one: ``(σ(f) − e_ŷ) ⊗ φ`` with φ the last layer's input. The first choice has the largest gradient; the
-    others are drawn by k-means++, with probabilities proportional to the squared distance to the nearest one chosen.
+    the true one: ``(σ(f) − e_ŷ) ⊗ φ`` with φ the last layer's input, or other features of the sample. The first choice
+    has the largest gradient; the others are drawn by k-means++, with probabilities proportional to the squared distance
+    to the nearest one chosen.
 
     Parameters
     ----------
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        φ. ``auto`` is the input of a network's last layer, and the input itself for any other classifier. A
+        transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
@@ -94,15 +99,16 @@ class BADGE(TwoLevelStrategy):
     draws_from_pool = True
 
     def _sample_bytes(self, context: QueryContext) -> int:
-        """The embeddings as the network gives them, and in float64."""
-        return (context.last_layer.width + context.n_classes) * 12 + 32
+        """Both factors as they come, and in float64."""
+        return (feature_width(context, self.features) + context.n_classes) * 12 + 32
 
     def _chooser(self, context: QueryContext) -> Choose:
-        self._check_last_layer(context)
+        if self._in_last_layer(context):
+            self._check_last_layer(context)
         generator = make_generator(context.owner, self.random_state)
 
         def choose(some: np.ndarray | range, n: int, masses: np.ndarray | None) -> Chosen:
-            features, logits = context.restrict(some).embeddings()
+            features, logits = self._factors(context.restrict(some))
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
             q, phi = residuals(logits.to(dtype)), features.to(dtype)
             del features, logits  # a third of the memory
@@ -113,6 +119,17 @@ class BADGE(TwoLevelStrategy):
             return picked, squares, represented(q, phi, picked, mass)
 
         return choose
+
+    def _in_last_layer(self, context: QueryContext) -> bool:
+        return context.has_network and isinstance(self.features, str) and self.features in ("auto", "last_layer")
+
+    def _factors(self, context: QueryContext) -> tuple[Tensor, Tensor]:
+        """Features (n, d) and logits (n, C), or logarithms of probabilities, which have the same softmax."""
+        if self._in_last_layer(context):
+            return context.embeddings()
+        proba = np.clip(context.predict_proba(), np.finfo(float).tiny, None)
+        features = features_of(context, self.features)
+        return features, torch.as_tensor(np.log(proba), device=features.device)
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__

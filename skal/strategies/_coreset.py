@@ -1,4 +1,4 @@
-"""CoreSet: k-centre greedy on the last layer's inputs (Sener & Savarese 2018)."""
+"""CoreSet: k-centre greedy on features (Sener & Savarese 2018)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from skal._core.memory import rows_within
 from skal.base import Passes, query_function
 from skal.context import QueryContext
+from skal.strategies._features import feature_width, features_of
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 __all__ = ["CoreSet", "coreset"]
@@ -27,12 +28,16 @@ _FIRST_LOOK = 32
 class CoreSet(TwoLevelStrategy):
     """Query the samples that lie furthest from everything labelled or queried so far.
 
-    Furthest-first traversal (k-centre greedy), in Euclidean distance between the inputs of the network's last layer,
-    which is found by itself. The centres at the start are the labelled samples. Without labelled samples the first
-    centre is the sample nearest to the pool's mean, whose metric is infinite.
+    Furthest-first traversal (k-centre greedy), in Euclidean distance between features: by default the inputs of the
+    network's last layer, which is found by itself. The centres at the start are the labelled samples. Without labelled
+    samples the first centre is the sample nearest to the pool's mean, whose metric is infinite.
 
     Parameters
     ----------
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        Between which distances are measured. ``auto`` is the input of a network's last layer, and the input itself for
+        any other classifier. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a
+        module is a frozen backbone.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
@@ -88,16 +93,19 @@ class CoreSet(TwoLevelStrategy):
     True
     """
 
+    needs_fitted = False  # where features come from the estimator, they ask for it
+
     def _sample_bytes(self, context: QueryContext) -> int:
-        """The embeddings as the network gives them, and in float64; outputs; distances."""
-        return context.last_layer.width * 12 + context.n_classes * 8 + 24
+        """The features as they come, and in float64; outputs of a network; distances."""
+        outputs = context.n_classes * 8 if self._uses_network(context) else 0
+        return feature_width(context, self.features) * 12 + outputs + 24
 
     def _reserved_bytes(self, context: QueryContext) -> int:
         return 2 * _block_bytes(context)
 
     def _chooser(self, context: QueryContext) -> Choose:
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
-            pool = context.restrict(some).embeddings()[0]
+            pool = features_of(context.restrict(some), self.features)
             mean = pool.mean(dim=0).to(_exact(pool))
             pool = pool.to(mean.dtype, copy=True).sub_(mean)  # distances do not change, and rounding shrinks
             labelled = (x - mean for x in self._labelled_blocks(context)) if context.n_labelled else iter(())
@@ -107,15 +115,16 @@ class CoreSet(TwoLevelStrategy):
         return choose
 
     def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
-        """Embeddings of the labelled samples, a few thousand at a time."""
+        """Features of the labelled samples, a few thousand at a time."""
         step = max(4096, self.batch_size)
         for start in range(0, context.n_labelled, step):
             rows = range(start, min(start + step, context.n_labelled))
-            block = context.embeddings(context.labelled.take(rows))[0]
+            block = features_of(context, self.features, context.labelled.take(rows))
             yield block.to(_exact(block))
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        return super()._passes(context, n, n_instances) + Passes(labelled_forward=context.n_labelled)
+        labelled = context.n_labelled if self._uses_network(context) else 0
+        return super()._passes(context, n, n_instances) + Passes(labelled_forward=labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         blocks = 2 * min(_block_bytes(context), 8 * n * max(1, context.n_labelled))

@@ -22,7 +22,7 @@ from skal.context import QueryContext
 from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError, shorten
 from skal.tangent._sketch import feature_matrix
 
-__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "features_of"]
+__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "feature_width", "features_of"]
 
 _NAMES = ["auto", "input", "last_layer", "tangent"]
 _TANGENT_FEATURES = 4096
@@ -43,6 +43,22 @@ def come_from_estimator(features: Any) -> bool:
     return isinstance(features, str) and features != "input"
 
 
+def feature_width(context: QueryContext, features: Any) -> int:
+    """Number of features d, from one sample at most."""
+    if _resolved(context, features) == "last_layer":
+        return context.last_layer.width
+    return features_of(context.restrict(range(1)), features).shape[1]
+
+
+def _resolved(context: QueryContext, features: Any) -> Any:
+    if isinstance(features, str) and features == "auto":
+        features = "last_layer" if context.has_network else "input"
+    if isinstance(features, str) and features != "input":
+        context.require_network()
+        context.require_fitted()
+    return features
+
+
 def features_of(context: QueryContext, features: Any, samples: Samples | None = None) -> Tensor:
     """(n, d) features of the pool, or of other samples, checked, on the device they were computed on.
 
@@ -54,11 +70,8 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
     samples : Samples, optional
         None is the pool.
     """
-    if isinstance(features, str) and features == "auto":
-        features = "last_layer" if context.has_network else "input"
+    features = _resolved(context, features)
     if isinstance(features, str) and features != "input":
-        context.require_network()
-        context.require_fitted()
         if features == "last_layer":
             return _finite(context, context.embeddings(samples)[0])
         pool = context.pool if samples is None else samples

@@ -14,6 +14,7 @@ from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
+from skal.strategies._features import check_features, come_from_estimator
 
 __all__ = ["TwoLevelStrategy", "n_shortlisted", "select_in_levels"]
 
@@ -30,6 +31,7 @@ class TwoLevelStrategy(QueryStrategy):
     def __init__(
         self,
         *,
+        features: Any = "auto",
         subset: int | None = None,
         batch_size: int = 256,
         max_memory: int | str | None = None,
@@ -37,12 +39,19 @@ class TwoLevelStrategy(QueryStrategy):
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
+        self.features = features
         self.subset = subset
         self.batch_size = batch_size
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+    needs_network = False
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_features(type(self).__name__, self.features)
 
     @abstractmethod
     def _sample_bytes(self, context: QueryContext) -> int:
@@ -67,7 +76,11 @@ class TwoLevelStrategy(QueryStrategy):
         return rows_within(left, self._sample_bytes(context), at_least=0)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        return Passes(forward=n + n_shortlisted(n, n_instances, self._room(context)))
+        n += n_shortlisted(n, n_instances, self._room(context))
+        return Passes(forward=n if self._uses_network(context) else 0)
+
+    def _uses_network(self, context: QueryContext) -> bool:
+        return context.has_network and come_from_estimator(self.features)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         return min(n, self._room(context) or n) * self._sample_bytes(context)

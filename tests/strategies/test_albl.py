@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 from skal import ActiveLearner
 from skal.base import QueryStrategy
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.strategies import ALBL, CoreSet, Entropy, LeastConfidence, Margin, RandomSampling
+from skal.strategies import ALBL, BALD, CoreSet, Entropy, LeastConfidence, Margin, RandomSampling
 from skal.strategies._albl import draw_batch, smallest_probability, updated_weights
 
 from ..support.learners import learner_of
@@ -245,7 +245,8 @@ def test_default_arms_are_least_confidence_and_coreset(flat_learner, flat_data):
 def test_what_the_arms_need_is_what_it_needs():
     plain = ALBL(arms=[Margin(), RandomSampling()])
     assert (plain.needs_network, plain.draws_from_pool, plain.reads_outputs) == (False, True, True)
-    assert ALBL().needs_network
+    assert not ALBL().needs_network
+    assert ALBL(arms=[Margin(), BALD()]).needs_network
     assert not ALBL().draws_from_pool
     assert ALBL(uniform=True).draws_from_pool
 

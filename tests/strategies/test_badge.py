@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-from skal.exceptions import InvalidParameterError, UnsupportedLayerError
+from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.nets import MLP
-from skal.strategies import BADGE, badge
+from skal.strategies import BADGE, CoreSet, badge
 from skal.strategies._badge import _draw, kmeans_plus_plus, residuals
 
 from ..support.learners import learner_of, net_of
@@ -171,3 +172,44 @@ def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
     assert len(badge(flat_learner, flat_data[0], 3, max_memory="1MB")) == 3
     with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
         badge(flat_learner, flat_data[0], 20, max_memory="1KB")
+
+
+def test_a_linear_classifier_and_a_linear_network_are_one():
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    X = (3 * rng.normal(size=(3, 4))[y] + rng.normal(size=(120, 4))).astype(np.float32)
+    model = LogisticRegression().fit(X[:30], y[:30])
+    module = nn.Linear(4, 3)
+    with torch.no_grad():
+        module.weight.copy_(torch.as_tensor(model.coef_))
+        module.bias.copy_(torch.as_tensor(model.intercept_))
+    by_net = BADGE(random_state=0).select(learner_of(net_of(module), X[:30], y[:30]), X[30:], 10)
+    for features in ("auto", "input", lambda X: X):
+        picked, metrics = BADGE(features=features, random_state=0).select(learner_of(model, X[:30], y[:30]), X[30:], 10)
+        assert picked.tolist() == by_net[0].tolist()
+        np.testing.assert_allclose(metrics, by_net[1], rtol=1e-4)
+
+
+def test_own_features_of_a_network_take_the_place_of_its_last_layer(learner_and_pool):
+    learner, X_pool = learner_and_pool
+    q = residuals(torch.as_tensor(np.log(learner.estimator.predict_proba(X_pool))).double())
+    phi = torch.as_tensor(X_pool.reshape(len(X_pool), -1)).double()
+    expected, squares = kmeans_plus_plus(q, phi, 6, generator())
+    for features in ("input", lambda X: X.reshape(len(X), -1)):
+        picked, metrics = BADGE(features=features, random_state=0).select(learner, X_pool, 6)
+        assert picked.tolist() == expected.tolist()
+        np.testing.assert_allclose(metrics, squares, rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", [BADGE, CoreSet])
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [(lambda X: X[:, :0], "at least one column"), (lambda X: X * np.nan, "NaN"), (lambda X: X[:-1], "an array of")],
+)
+def test_bad_features_are_named(strategy, features, words):
+    X, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
+    learner = learner_of(LogisticRegression().fit(X, y), X, y)
+    with pytest.raises(FeatureError, match=f"that {strategy.__name__} works on must be .*{words}"):
+        strategy(features=features).select(learner, X, 3)
+    with pytest.raises(InvalidTypeError, match="must be one of 'auto', 'input'"):
+        strategy(features="pixels").select(learner, X, 3)

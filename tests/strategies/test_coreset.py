@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
@@ -138,3 +140,28 @@ def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
 def test_bad_parameters(flat_learner, flat_data):
     with pytest.raises(InvalidTypeError, match="subset"):
         coreset(flat_learner, flat_data[0], 2, subset="all")
+
+
+def data(n=80):
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    return 3 * rng.normal(size=(3, 4))[y] + rng.normal(size=(n, 4)), y
+
+
+@pytest.mark.parametrize("features", ["auto", "input", lambda X: 2 * X[:, ::-1] + 1])
+def test_inputs_of_a_classifier_and_own_features_are_covered(features):
+    X, y = data()
+    scale = 2 if callable(features) else 1
+    learner = learner_of(HistGradientBoostingClassifier().fit(X[:9], y[:9]), X[:9], y[:9])
+    expected, distances = furthest_first_by_hand(X[9:], X[:9], 12)
+    picked, metrics = CoreSet(features=features).select(learner, X[9:], 12)
+    assert picked.tolist() == expected
+    np.testing.assert_allclose(metrics, scale * np.array(distances))
+
+
+def test_it_starts_before_anything_is_fitted():
+    X, _ = data()
+    picked, metrics = CoreSet().select(learner_of(LogisticRegression()), X, 5)
+    first = np.square(X - X.mean(0)).sum(1).argmin()
+    assert (picked[0], metrics[0]) == (first, np.inf)
+    assert picked[1:].tolist() == furthest_first_by_hand(X, X[[first]], 4)[0]
