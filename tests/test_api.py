@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import skal
+import skal.strategies
 
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "api" / "index.md"
@@ -265,3 +266,10 @@ def test_summary_must_fit_in_one_line():
 def test_function_without_example_is_not_counted_as_run():
     assert f"{__name__}.good" in collected_examples(__name__)
     assert f"{__name__}.silent" not in collected_examples(__name__)
+
+
+@pytest.mark.parametrize("name", [name for name in skal.strategies.__all__ if not name.islower()])
+def test_strategies_name_their_relatives_and_their_papers(name):
+    doc = getattr(skal.strategies, name).__doc__
+    assert "See Also\n" in doc
+    assert "References\n" in doc or name == "RandomSampling"

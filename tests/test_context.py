@@ -30,6 +30,7 @@ from skal.exceptions import (
     OutputError,
 )
 from skal.nets import SquaredLoss
+from skal.strategies import Margin
 
 from .support.learners import learner_of
 
@@ -339,3 +340,22 @@ def test_the_net_stays_on_probabilities_of_nll(make_net, flat_data):
 
     net = NeuralNetClassifier(Softmaxed, train_split=None, verbose=0, max_epochs=2).fit(X, y)
     np.testing.assert_allclose(QueryContext(learner_of(net), X).predict_proba(), net.predict_proba(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on the disk"])
+def test_a_pool_is_looked_at_for_nan_once(on_disk, flat_learner, flat_data, tmp_path, monkeypatch):
+    """In memory at once, on the disk when it is read."""
+    from skal._core import containers
+
+    X, looked_at, all_finite = flat_data[0], [], containers.all_finite
+    if on_disk:
+        np.save(tmp_path / "pool.npy", X)
+        X = np.load(tmp_path / "pool.npy", mmap_mode="r")
+
+    def counted(values, **kwargs):
+        looked_at.append(len(values))
+        return all_finite(values, **kwargs)
+
+    monkeypatch.setattr(containers, "all_finite", counted)
+    Margin(batch_size=16).scores(flat_learner, X)
+    assert sum(looked_at) == len(X)

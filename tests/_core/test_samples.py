@@ -1,5 +1,7 @@
 """Tests of skal._core.samples."""
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -76,6 +78,13 @@ def test_nonfinite_rows_are_named_by_their_place_in_the_whole():
         list(Samples(spoilt, rows=np.array([1, 2, 3, 7])).chunks(3))
     assert len(list(Samples(spoilt, rows=np.array([1, 2])).chunks(3))) == 1
     assert len(list(Samples(spoilt, allow_nan=True).chunks(3))) == 4
+
+
+@pytest.mark.parametrize("part", [range(1, 3), np.array([2, 0])], ids=["range", "rows"])
+def test_rows_keep_their_numbers_when_a_part_of_them_travels(part):
+    samples = Samples(X, rows=np.array([5, 1, 7]))
+    travelled = pickle.loads(pickle.dumps(samples))
+    assert list(travelled.take(part).row_numbers(0, 2)) == list(samples.take(part).row_numbers(0, 2))
 
 
 def test_nonfinite_results_of_the_transform_are_found():
