@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from skal._core.shipping import opened, reference_to, shippable
 from skal.exceptions import InvalidTypeError
 
 
+@dataclass(eq=False, repr=False)
 class Samples:
     """Rows of X, transformed lazily: only the current chunk is ever in memory.
 
@@ -38,30 +40,23 @@ class Samples:
     (3, [[8, 9], [0, 1]])
     """
 
-    def __init__(
-        self,
-        X: Any,
-        *,
-        name: str = "X",
-        transform: Callable[[Any], Any] | None = None,
-        rows: np.ndarray | range | None = None,
-        allow_nan: bool = False,
-        numbers: Sequence[int] | np.ndarray | None = None,
-    ) -> None:
-        if isinstance(X, list) and X and not isinstance(X[0], str):
-            X = np.asarray(X)
-        if transform is not None and isinstance(X, Dataset):
+    X: Any
+    _: KW_ONLY
+    name: str = "X"
+    transform: Callable[[Any], Any] | None = None
+    rows: np.ndarray | range | None = None
+    allow_nan: bool = False
+    numbers: Sequence[int] | np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.X, list) and self.X and not isinstance(self.X[0], str):
+            self.X = np.asarray(self.X)
+        if self.transform is not None and isinstance(self.X, Dataset):
             raise InvalidTypeError(
-                f"{name} must be an array or a data frame when the network stands at the end of a Pipeline. "
-                f"Got a {type(X).__name__} instead. Move the preprocessing into the Dataset, or pass arrays."
+                f"{self.name} must be an array or a data frame when the network stands at the end of a Pipeline. "
+                f"Got a {type(self.X).__name__} instead. Move the preprocessing into the Dataset, or pass arrays."
             )
-        self.X = X
-        self.name = name
-        self.transform = transform
-        self.rows = rows
-        self.allow_nan = allow_nan
-        self.numbers = numbers
-        self._n = n_rows(X, name) if rows is None else len(rows)
+        self._n = n_rows(self.X, self.name) if self.rows is None else len(self.rows)
 
     def __len__(self) -> int:
         return self._n
@@ -89,9 +84,7 @@ class Samples:
             rows = np.asarray(rows)
         else:
             rows = whole[rows] if isinstance(whole, np.ndarray) else np.asarray(rows) + whole.start
-        return Samples(
-            self.X, name=self.name, transform=self.transform, rows=rows, allow_nan=self.allow_nan, numbers=numbers
-        )
+        return replace(self, rows=rows, numbers=numbers)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""

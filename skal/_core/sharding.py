@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import pickle
 import threading
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from skal._core.memory import rows_within
 from skal._core.samples import Samples
-from skal._core.shipping import opened, reference_to, row_bytes, shippable
+from skal._core.shipping import reference_to, row_bytes, shippable
 from skal.exceptions import InvalidTypeError, ShardError, WorkerError
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
@@ -95,26 +94,25 @@ class Sharding:
 
     def _shards(self, function: Function, samples: Samples, step: int, device: Any) -> Iterator[Any]:
         jobs, n = self.jobs(), len(samples)
-        reference = None if jobs == 1 else reference_to(samples.X)
-        rows = shard_rows(n, step, jobs, None if reference is not None or jobs == 1 else row_bytes(samples.X) or 2**13)
+        sends_rows = jobs > 1 and reference_to(samples.X) is None
+        rows = shard_rows(n, step, jobs, (row_bytes(samples.X) or 2**13) if sends_rows else None)
         bounds = [(start, min(start + rows, n)) for start in range(0, n, rows)]
         if jobs == 1:
             results: Iterator[Any] = (function(samples.take(range(*part))) for part in bounds)
         else:
-            results = self._in_parallel(function, samples, reference, bounds)
+            results = self._in_parallel(function, samples, sends_rows, bounds)
         progress = tqdm(results, desc=self.owner, total=len(bounds), unit="shard", disable=not self.verbose)
         try:
             for result in progress:
                 yield tree_map(lambda x: x.tensor(device) if isinstance(x, _Sent) else x, result)
         except _ShardFailedError as failure:
-            raise failure.rebuilt(samples.name) from failure.error
+            raise failure.rebuilt(samples.name) from failure
 
     def _in_parallel(
-        self, function: Function, samples: Samples, reference: Any, bounds: list[tuple[int, int]]
+        self, function: Function, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
     ) -> Iterator[Any]:
-        template = (samples.name, samples.transform, samples.allow_nan, None if reference is None else samples.rows)
         try:
-            pickled = cloudpickle.dumps((function, reference, template))
+            pickled = cloudpickle.dumps((function, samples.take(range(0)) if sends_rows else samples))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise InvalidTypeError(
                 f"The network, its preprocessing and a Dataset in {samples.name} must be picklable to be sent to "
@@ -127,7 +125,7 @@ class Sharding:
 
         def tasks() -> Iterator[Any]:
             for start, stop in bounds:
-                rows = None if reference is not None else shippable(samples.read(start, stop))
+                rows = shippable(samples.read(start, stop)) if sends_rows else None
                 numbers = samples.row_numbers(start, stop)
                 # in a tuple, which joblib does not scatter to a single Dask worker that might die
                 yield delayed(run)(payload, digest, (start, stop, rows, numbers))
@@ -235,14 +233,13 @@ class _Sent:
 class _ShardFailedError(Exception):
     """An error in a worker, with the rows that it was working on."""
 
-    def __init__(self, first: int, last: int, error: BaseException, trace: str) -> None:
-        super().__init__(first, last, error, trace)
-        self.first, self.last, self.error, self.trace = first, last, error, trace
+    def __init__(self, first: int, last: int, error: BaseException) -> None:
+        super().__init__(first, last, error)
+        self.first, self.last, self.error = first, last, error
 
     def rebuilt(self, name: str) -> BaseException:
         """The error once more, in its own type if that can be made from a message, with the rows in it."""
         message = f"{self.error} (in rows {self.first} to {self.last} of {name})"
-        self.error.__cause__ = _RemoteTracebackError(self.trace)
         try:
             rebuilt = type(self.error)(message)
         except Exception:
@@ -252,37 +249,22 @@ class _ShardFailedError(Exception):
         return ShardError(f"{type(self.error).__name__}: {message}")
 
 
-class _MissingPackageError(ImportError):
-    """A worker lacks what the function needs."""
-
-
-class _RemoteTracebackError(Exception):
-    """Where in the worker it happened."""
-
-    def __str__(self) -> str:
-        return "\n" + str(self.args[0])
-
-
 def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any]) -> Any:
     """One shard, in a worker."""
     start, stop, rows, numbers = shard
+    function = None
     with one_thread():
         try:
-            try:
-                function, X, (name, transform, allow_nan, own_rows) = _unpacked(payload, digest)
-            except ImportError as error:  # no matter of this shard's
-                raise _MissingPackageError(str(error), name=error.name) from None
-            if X is None:
-                part = Samples(rows, name=name, transform=transform, allow_nan=allow_nan, numbers=numbers)
-            else:
-                whole = Samples(X, name=name, transform=transform, allow_nan=allow_nan, rows=own_rows)
-                part = whole.take(range(start, stop))
+            function, whole = _unpacked(payload, digest)
+            part = (
+                whole.take(range(start, stop)) if rows is None else replace(whole, X=rows, rows=None, numbers=numbers)
+            )
             return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
-        except _MissingPackageError:
-            raise
         except Exception as error:
-            first, last = int(numbers[0]), int(numbers[-1])
-            raise _ShardFailedError(first, last, _picklable(error), traceback.format_exc()) from None
+            if function is None and isinstance(error, ImportError):  # a package that the worker lacks, not the shard
+                raise
+            failure = _ShardFailedError(int(numbers[0]), int(numbers[-1]), _picklable(error))
+            raise failure.with_traceback(error.__traceback__) from None
 
 
 def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
@@ -302,8 +284,7 @@ def _unpacked(payload: np.ndarray, digest: bytes) -> Any:
     if digest not in kept:
         while len(kept) >= _KEPT:
             kept.popitem(last=False)
-        function, reference, template = pickle.loads(payload.data)
-        kept[digest] = function, None if reference is None else opened(reference), template
+        kept[digest] = pickle.loads(payload.data)
     kept.move_to_end(digest)
     return kept[digest]
 
