@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 DIGITS = tuple("0123456789")
 
 
-class Arrays(NamedTuple):
-    """Images float32 (N, C, H, W) in [0, 1] and labels int64 (N,) of the two splits, and the class names."""
+class Split(NamedTuple):
+    """Images float32 (N, C, H, W) in [0, 1], labels int64 (N,), and what messages call the file they come from."""
 
-    X_train: NDArray[np.float32]
-    y_train: NDArray[np.int64]
-    X_test: NDArray[np.float32]
-    y_test: NDArray[np.int64]
+    X: NDArray[np.float32]
+    y: NDArray[np.int64]
+    source: str
+
+
+class Arrays(NamedTuple):
+    """The two splits, and the class names."""
+
+    train: Split
+    test: Split
     target_names: tuple[str, ...]
 
 
@@ -85,19 +91,19 @@ def check_split(X: NDArray[Any], y: NDArray[np.int64], n_classes: int, source: s
         )
 
 
-def check_arrays(arrays: Arrays, train_source: str, test_source: str) -> Arrays:
+def check_arrays(arrays: Arrays) -> None:
     """Refuse splits that are empty or do not fit: counts, image shapes and the range of the labels."""
-    X_train, y_train, X_test, y_test, target_names = arrays
-    for split, source, X, y in (("train", train_source, X_train, y_train), ("test", test_source, X_test, y_test)):
-        check_split(X, y, len(target_names), source, f"{split} split")
+    for name in ("train", "test"):
+        X, y, source = getattr(arrays, name)
+        check_split(X, y, len(arrays.target_names), source, f"{name} split")
         if len(X) == 0:
-            raise ValueError(f"{source}: the {split} split is empty. Get the file again.")
-    if X_train.shape[1:] != X_test.shape[1:]:
+            raise ValueError(f"{source}: the {name} split is empty. Get the file again.")
+    shape, test_shape = arrays.train.X.shape[1:], arrays.test.X.shape[1:]
+    if shape != test_shape:
         raise ValueError(
-            f"{test_source}: train and test images must have one shape. Got {X_train.shape[1:]} and "
-            f"{X_test.shape[1:]} instead. Check that both files belong to one data set."
+            f"{arrays.test.source}: train and test images must have one shape. Got {shape} and {test_shape} instead. "
+            f"Check that both files belong to one data set."
         )
-    return arrays
 
 
 def every_fifth(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, check_arrays, every_fifth, scale_images
+from skal.datasets._arrays import Arrays, Split, every_fifth, scale_images
 from skal.datasets._layout import Layout
 
 DEFAULT_SIZE = 64
@@ -24,13 +24,12 @@ def caltech101_layouts() -> tuple[Layout, ...]:
 def _read(paths: Sequence[Path], image_size: int = DEFAULT_SIZE) -> Arrays:
     (folder,) = paths
     files, labels, target_names = _list_images(folder)
-    test = every_fifth(labels)
-    X_train, X_test = (
-        _read_images([file for file, chosen in zip(files, mask, strict=True) if chosen], image_size)
-        for mask in (~test, test)
+    chosen = every_fifth(labels)
+    train, test = (
+        Split(_read_images([files[i] for i in np.flatnonzero(mask)], image_size), labels[mask], str(folder))
+        for mask in (~chosen, chosen)
     )
-    arrays = Arrays(X_train, labels[~test], X_test, labels[test], target_names)
-    return check_arrays(arrays, str(folder), str(folder))
+    return Arrays(train, test, target_names)
 
 
 def _list_images(folder: Path) -> tuple[list[Path], NDArray[np.int64], tuple[str, ...]]:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, check_arrays, check_split, scale_images, to_labels
+from skal.datasets._arrays import Arrays, Split, check_split, scale_images, to_labels
 from skal.datasets._layout import Layout
 from skal.datasets._unpickle import load_plain_pickle
 
@@ -94,47 +94,37 @@ def cifar_layouts(name: str, target_names: tuple[str, ...]) -> tuple[Layout, ...
     folders, archives = [], []
     for parent in ("", f"{name}/"):
         for version in _VERSIONS[name]:
-            read = partial(_read_folder, version=version, target_names=target_names)
+            read = partial(_read, version=version, target_names=target_names)
             folders.append(Layout(parent + version.folder, tuple((file,) for file in version.files), read))
-            read = partial(_read_archive, version=version, target_names=target_names)
             archives.append(Layout(parent, ((version.archive,),), read))
     return (*folders, *archives)
 
 
-def _read_folder(paths: Sequence[Path], version: _Version, target_names: tuple[str, ...]) -> Arrays:
-    contents = {str(path): path.read_bytes() for path in paths}
-    return _read(contents, str(paths[0].parent), version.parse, target_names)
-
-
-def _read_archive(paths: Sequence[Path], version: _Version, target_names: tuple[str, ...]) -> Arrays:
-    (path,) = paths
-    members = [f"{version.folder}/{file}" for file in version.files]
-    found = _read_members(path, members)
-    contents = {f"{path}, {member}": found.pop(member) for member in members}
-    return _read(contents, str(path), version.parse, target_names)
-
-
-def _read(contents: dict[str, bytes], source: str, parse: _Parser, target_names: tuple[str, ...]) -> Arrays:
-    """Join the batches, of which the last is the test split."""
+def _read(paths: Sequence[Path], version: _Version, target_names: tuple[str, ...]) -> Arrays:
+    """Join the batches, of which the last is the test split; a single path is the archive of all of them."""
+    source = str(paths[0] if len(paths) == 1 else paths[0].parent)
+    if len(paths) == 1:
+        contents = _read_members(paths[0], [f"{version.folder}/{file}" for file in version.files])
+    else:
+        contents = {str(path): path.read_bytes() for path in paths}
     batches: list[_Batch] = []
     for name in list(contents):
         # Taken out of the dict, so that a batch's pickle is freed once it is read.
-        values, labels = parse(contents.pop(name), name)
+        values, labels = version.parse(contents.pop(name), name)
         check_split(values, labels, len(target_names), name, "batch")
         batches.append((values, labels))
-    X_train, y_train = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
-    X_test, y_test = batches[-1]
+    test = batches.pop()
+    values, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     del batches
-    arrays = Arrays(_to_images(X_train), y_train, _to_images(X_test), y_test, target_names)
-    return check_arrays(arrays, source, source)
+    return Arrays(_split(values, labels, source), _split(*test, source), target_names)
 
 
-def _to_images(values: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return scale_images(values.reshape(-1, 3, 32, 32), "CIFAR")
+def _split(values: NDArray[np.uint8], labels: NDArray[np.int64], source: str) -> Split:
+    return Split(scale_images(values.reshape(-1, 3, 32, 32), source), labels, source)
 
 
 def _read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of the named members, in one pass and without writing anything to disk."""
+    """Return the named members' contents, in that order, by archive and name: read in one pass, nothing is unpacked."""
     contents: dict[str, bytes] = {}
     try:
         with gzip.open(path) as stream:
@@ -153,4 +143,4 @@ def _read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
     missing = [name for name in names if name not in contents]
     if missing:
         raise ValueError(f"{path}: the archive lacks {', '.join(missing)}. Get the file again.")
-    return contents
+    return {f"{path}, {name}": contents.pop(name) for name in names}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels
+from skal.datasets._arrays import Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
 
 FASHION_MNIST = (
@@ -36,7 +36,7 @@ def idx_layouts(
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     files = tuple(_spellings(stem) for stem in stems)
     check = partial(_check, other_start=other_start)
-    read = partial(_read, target_names=target_names, other_start=other_start)
+    read = partial(_read, target_names=target_names)
     return tuple(Layout(folder, files, read, check) for folder in folders)
 
 
@@ -86,13 +86,10 @@ def _check(paths: Sequence[Path], other_start: tuple[int, ...]) -> None:
         )
 
 
-def _read(paths: Sequence[Path], target_names: tuple[str, ...], other_start: tuple[int, ...]) -> Arrays:
-    _check(paths, other_start)
-    arrays = Arrays(*_read_split(*paths[:2]), *_read_split(*paths[2:]), target_names)
-    train, test = (f"{images}, {labels.name}" for images, labels in (paths[:2], paths[2:]))
-    return check_arrays(arrays, train, test)
+def _read(paths: Sequence[Path], target_names: tuple[str, ...]) -> Arrays:
+    return Arrays(_read_split(*paths[:2]), _read_split(*paths[2:]), target_names)
 
 
-def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _read_split(images: Path, labels: Path) -> Split:
     X = scale_images(read_idx(images, 3)[:, np.newaxis], str(images))
-    return X, to_labels(read_idx(labels, 1), str(labels))
+    return Split(X, to_labels(read_idx(labels, 1), str(labels)), f"{images}, {labels.name}")

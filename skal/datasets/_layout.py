@@ -22,8 +22,8 @@ class Layout:
         For each file needed, the names it may have, the usual one first.
     read : callable
         From the paths of those files, in that order, to `Arrays`.
-    check : callable, optional
-        A look at the same paths that is quick and raises ValueError if they hold something else.
+    check : callable
+        A look at the same paths, before they are read, that is quick and raises ValueError if they hold something else.
     resizes : bool
         Whether ``read`` takes the keyword ``image_size``.
     """
@@ -31,7 +31,7 @@ class Layout:
     folder: str
     files: tuple[tuple[str, ...], ...]
     read: Callable[..., Arrays]
-    check: Callable[[Sequence[Path]], None] | None = None
+    check: Callable[[Sequence[Path]], None] = lambda paths: None
     resizes: bool = False
 
     def find(self, home: Path) -> list[Path | None]:

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
-from skal.datasets._arrays import DIGITS, Arrays, every_fifth
+from skal.datasets._arrays import DIGITS, Arrays, Split, check_arrays, every_fifth
 from skal.datasets._caltech101 import caltech101_layouts
 from skal.datasets._cifar import CIFAR10, CIFAR100, cifar_layouts
 from skal.datasets._idx import FASHION_MNIST, FASHION_MNIST_START, MNIST_START, idx_layouts
@@ -122,10 +122,12 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     layout, paths = located
     if not layout.resizes:
         _refuse_image_size(image_size, name)
-    options = {} if image_size is None else {"image_size": int(image_size)}
+    layout.check(paths)
+    arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
+    check_arrays(arrays)
     where = paths[0] if len(paths) == 1 else paths[0].parent
     description = f"{known.description if known else name}, read from {where}"
-    return _bunch(name, layout.read(paths, **options), description)
+    return _bunch(name, arrays, description)
 
 
 def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
@@ -161,15 +163,12 @@ def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
 
 def _would_load(layouts: Sequence[Layout], home: Path) -> bool:
     located = locate(layouts, home)
-    if located is None:
-        return False
-    layout, paths = located
     try:
-        if layout.check is not None:
-            layout.check(paths)
+        if located is not None:
+            located[0].check(located[1])
     except ValueError:
         return False
-    return True
+    return located is not None
 
 
 def _refuse_image_size(image_size: int | None, name: str) -> None:
@@ -185,10 +184,12 @@ def _read_digits() -> Arrays:
     # Pixels count the dark points of a 4x4 cell, so that the largest value is 16.
     images = (bunch.images[:, np.newaxis] / 16).astype(np.float32)
     labels = bunch.target.astype(np.int64)
-    test = every_fifth(labels)
-    return Arrays(images[~test], labels[~test], images[test], labels[test], DIGITS)
+    chosen = every_fifth(labels)
+    train, test = (Split(images[mask], labels[mask], "digits") for mask in (~chosen, chosen))
+    return Arrays(train, test, DIGITS)
 
 
 def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
-    fields = arrays._asdict()
-    return Bunch(**{**fields, "target_names": list(arrays.target_names)}, name=name, DESCR=description)
+    (X_train, y_train, _), (X_test, y_test, _), target_names = arrays
+    data = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
+    return Bunch(**data, target_names=list(target_names), name=name, DESCR=description)

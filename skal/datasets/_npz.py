@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, check_arrays, scale_images, to_labels, to_nchw
+from skal.datasets._arrays import Arrays, Split, scale_images, to_labels, to_nchw
 from skal.datasets._layout import Layout
 
 _KEYS = ("X_train", "y_train", "X_test", "y_test")
@@ -40,15 +40,13 @@ def check_npz(paths: Sequence[Path]) -> None:
 
 def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None) -> Arrays:
     """Read the four arrays; ``target_names`` in the file, an array of strings, is optional."""
-    check_npz(paths)
     (path,) = paths
-    X_train, X_test = _images(path, "X_train"), _images(path, "X_test")
-    y_train, y_test = (to_labels(_array(path, key), f"{path}, {key}") for key in ("y_train", "y_test"))
+    train, test = _split(path, "train"), _split(path, "test")
     if target_names is None and "target_names" in _stored(path):
         target_names = tuple(str(entry) for entry in _array(path, "target_names").ravel())
     if target_names is None:
-        target_names = _numbered(np.union1d(y_train, y_test), path)
-    return check_arrays(Arrays(X_train, y_train, X_test, y_test, target_names), str(path), str(path))
+        target_names = _numbered(np.union1d(train.y, test.y), path)
+    return Arrays(train, test, target_names)
 
 
 def _stored(path: Path) -> list[str]:
@@ -62,9 +60,10 @@ def _stored(path: Path) -> list[str]:
             raise ValueError(f"{path}: truncated, or not an npz archive ({error}). Get the file again.") from error
 
 
-def _images(path: Path, key: str) -> NDArray[np.float32]:
-    source = f"{path}, {key}"
-    return scale_images(to_nchw(_array(path, key), source), source)
+def _split(path: Path, name: str) -> Split:
+    X, y = f"{path}, X_{name}", f"{path}, y_{name}"
+    images = scale_images(to_nchw(_array(path, f"X_{name}"), X), X)
+    return Split(images, to_labels(_array(path, f"y_{name}"), y), str(path))
 
 
 def _array(path: Path, key: str) -> NDArray[Any]:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.io import loadmat
 
-from skal.datasets._arrays import DIGITS, Arrays, check_arrays, scale_images, to_labels
+from skal.datasets._arrays import DIGITS, Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
 
 
@@ -20,10 +19,10 @@ def svhn_layouts() -> tuple[Layout, ...]:
 
 def _read(paths: Sequence[Path]) -> Arrays:
     train, test = paths
-    return check_arrays(Arrays(*_read_mat(train), *_read_mat(test), DIGITS), str(train), str(test))
+    return Arrays(_read_mat(train), _read_mat(test), DIGITS)
 
 
-def _read_mat(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _read_mat(path: Path) -> Split:
     content = _load(path)
     missing = [key for key in ("X", "y") if key not in content]
     if missing:
@@ -43,7 +42,7 @@ def _read_mat(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
             f"{path}: SVHN labels must lie in 1..10, where 10 stands for the digit 0. Got values from {labels.min()} "
             f"to {labels.max()} instead. Get the file again."
         )
-    return scale_images(images.transpose(3, 2, 0, 1), str(path)), labels % 10
+    return Split(scale_images(images.transpose(3, 2, 0, 1), str(path)), labels % 10, str(path))
 
 
 def _load(path: Path) -> dict[str, Any]:

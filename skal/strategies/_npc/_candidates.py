@@ -13,11 +13,14 @@ from skal._core.samples import Samples
 from skal.strategies._npc._spectral import (
     EPS,
     KernelBlocks,
+    greedy_logdet,
+    greedy_search,
     numerical_rank,
     points_above,
     pruned_search,
     ridge_logdets,
     smallest_eigenvalue,
+    used_points,
 )
 from skal.tangent._engine import TangentEngine
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
@@ -68,38 +71,35 @@ class CandidateKernel:
             self._last = points, KernelBlocks(self.K_LL, self._with_labelled(samples), self._matrix(samples))
         return self._last[1]
 
-    def _groups(self, batches: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Consecutive batches whose points fit into memory: their points, and the batches as positions in these."""
+    def _groups(self, batches: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Consecutive batches whose points fit into memory: where they start, their points, and positions in these."""
         start = 0
         while start < len(batches):
             stop = min(len(batches), start + max(1, self.max_points // batches.shape[1]))
             if len(np.unique(batches[start:])) <= self.max_points:
                 stop = len(batches)
-            points, local = np.unique(batches[start:stop], return_inverse=True)
-            yield np.arange(start, stop), points, local.reshape(stop - start, -1)
+            yield start, *used_points(batches[start:stop])
             start = stop
 
     def best(
-        self, batches: np.ndarray, bar: float = -np.inf, winner: np.ndarray | None = None
-    ) -> tuple[np.ndarray | None, float]:
-        """The batch with the largest λ_min above the bar, and that value; the winner so far if there is none."""
-        return self._best(batches, self.exact_blocks, bar, winner)
-
-    def _best(
         self,
         batches: np.ndarray,
-        blocks: Callable[[np.ndarray], KernelBlocks],
         bar: float = -np.inf,
         winner: np.ndarray | None = None,
+        blocks: Callable[[np.ndarray], KernelBlocks] | None = None,
     ) -> tuple[np.ndarray | None, float]:
-        for rows, points, local in self._groups(batches):
-            kernel = blocks(points)
-            if self.n and rows[0] == 0:  # λ_max of the labelled block is a lower bound of every candidate's
+        """The batch with the largest λ_min above the bar, and that value; the winner so far if there is none.
+
+        The kernel on some points is the exact one, or what ``blocks`` gives.
+        """
+        for start, points, local in self._groups(batches):
+            kernel = (blocks or self.exact_blocks)(points)
+            if self.n and start == 0:  # λ_max of the labelled block is a lower bound of every candidate's
                 largest = float(np.linalg.eigvalsh(kernel.LL)[-1])
                 bar = max(bar, self.rounding(self.n + batches.shape[1]) * largest)
             index, value = pruned_search(kernel, local, bar)
             if index >= 0:
-                winner, bar = batches[rows[index]], value
+                winner, bar = batches[start + index], value
         return winner, bar
 
     def sketched_best(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
@@ -118,7 +118,7 @@ class CandidateKernel:
             rows = sketches[np.searchsorted(points, some)]
             return KernelBlocks(labelled @ labelled.T, labelled @ rows.T, rows @ rows.T)
 
-        winner, _ = self._best(batches, blocks)
+        winner, _ = self.best(batches, blocks=blocks)
         return (None, -np.inf) if winner is None else (winner, smallest_eigenvalue(self.exact(winner)))
 
     def not_ruled_out(self, batches: np.ndarray, bar: float) -> np.ndarray:
@@ -157,11 +157,22 @@ class CandidateKernel:
         """The batch with the largest ``log det(K + ρI)``."""
         ridge = RIDGE * float(self.K_LL.diagonal().mean()) if self.n else None
         best, record = batches[0], -np.inf
-        for rows, points, local in self._groups(batches):
+        for start, points, local in self._groups(batches):
             kernel = self.exact_blocks(points)
             if ridge is None:
                 ridge = RIDGE * float(kernel.UU.diagonal().mean())
             values = ridge_logdets(kernel, local, ridge)
             if values.max() > record:
-                best, record = batches[rows[int(values.argmax())]], values.max()
+                best, record = batches[start + int(values.argmax())], values.max()
         return best
+
+    def greedy(self, points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """A batch of these points, each the one that keeps λ_min highest, and λ_min after each."""
+        picked, values = greedy_search(self.exact_blocks(points), size)
+        return points[picked], values
+
+    def greedy_logdet(self, points: np.ndarray, size: int) -> np.ndarray:
+        """A batch of these points, each the one that raises ``log det(K + ρI)`` most."""
+        kernel = self.exact_blocks(points)
+        ridge = RIDGE * float(np.concatenate([kernel.LL.diagonal(), kernel.UU.diagonal()]).mean())
+        return points[greedy_logdet(kernel, size, ridge)]

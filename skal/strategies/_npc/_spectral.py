@@ -60,16 +60,12 @@ def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.rand
 
 
 def smallest_eigenvalue(M: np.ndarray) -> float:
-    """Of a symmetric (s, s) matrix; infinity for s = 0, which no point bounds."""
-    if len(M) == 0:
-        return np.inf
+    """Of a symmetric (s, s) matrix."""
     return float(eigh(M, eigvals_only=True, subset_by_index=[0, 0], check_finite=False)[0])
 
 
 def numerical_rank(M: np.ndarray, relative: float) -> int:
     """Number of eigenvalues of a symmetric (s, s) matrix above ``relative`` times the largest."""
-    if len(M) == 0:
-        return 0
     values = np.linalg.eigvalsh(M)
     return int((values > relative * values[-1]).sum())
 
@@ -152,7 +148,7 @@ def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndar
 
 def _passing(kernel: KernelBlocks, batches: np.ndarray, bar: float, chunk_bytes: int) -> np.ndarray:
     """Positions of the batches above the bar, in order."""
-    points, local = _used_points(batches)
+    points, local = used_points(batches)
     V = _whitened(kernel.LL, kernel.LU[:, points], bar)
     if V is None:  # the labelled block alone is not above the bar, and no batch can lift it: eigenvalues interlace
         return np.empty(0, dtype=np.int64)
@@ -162,7 +158,7 @@ def _passing(kernel: KernelBlocks, batches: np.ndarray, bar: float, chunk_bytes:
     return np.concatenate([np.empty(0, dtype=np.int64), *(alive[rows][_factors(S)[1]] for rows, S in complements)])
 
 
-def _used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The points that batches hold, and the batches as positions among these."""
     points, local = np.unique(batches, return_inverse=True)
     return points, local.reshape(batches.shape)
@@ -263,7 +259,7 @@ def ridge_logdets(
     >>> ridge_logdets(kernel, np.array([[0, 1], [0, 2]]), 1.0).round(3)
     array([1.099, 1.386])
     """
-    points, local = _used_points(batches)
+    points, local = used_points(batches)
     V = _ridge_whitened(kernel.LL, kernel.LU[:, points], ridge)
     result = np.full(len(batches), -np.inf)
     for rows, S in _schur_complements(V, kernel.UU, points, local, ridge, chunk_bytes):

@@ -13,8 +13,8 @@ from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
-from skal.strategies._npc._candidates import RIDGE, CandidateKernel
-from skal.strategies._npc._spectral import draw_batches, greedy_logdet, greedy_search
+from skal.strategies._npc._candidates import CandidateKernel
+from skal.strategies._npc._spectral import draw_batches
 from skal.tangent._engine import TangentEngine
 from skal.validation import check_choice, check_integer, make_generator
 
@@ -164,15 +164,22 @@ class NPC(QueryStrategy):
             return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
         kind = "trace" if self.kernel == "last_layer" else self.kernel
         kernel = CandidateKernel(engine, context.pool, labelled, kind, context.memory // 2)
-        max_rank = self._max_rank(engine, context)
         generator = make_generator(type(self).__name__, self.random_state)
         n_candidates = self._n_candidates(context.n_pool, n_instances)
-        if self.search == "greedy":
-            if n_candidates < len(distinct):
-                distinct = np.sort(generator.choice(distinct, n_candidates, replace=False))
-            return self._greedy(kernel, max_rank, distinct, n_instances)
-        batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
-        return self._random(kernel, max_rank, batches, generator)
+        is_greedy = self.search == "greedy"
+        if not is_greedy:
+            batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
+        elif n_candidates < len(distinct):
+            distinct = np.sort(generator.choice(distinct, n_candidates, replace=False))
+        needed, max_rank, rank = kernel.n + n_instances, self._max_rank(engine, context), None
+        if needed <= max_rank:
+            found = kernel.greedy(distinct, n_instances) if is_greedy else self._best(kernel, batches, generator)
+            rank = kernel.rank(batches[0] if found is None else found[0])
+            if found is not None and rank == needed:
+                return found
+        self._warn(kernel.n, n_instances, max_rank, rank)
+        batch = kernel.greedy_logdet(distinct, n_instances) if is_greedy else kernel.largest_logdet(batches)
+        return batch, np.zeros(n_instances)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         layers = "last" if self.kernel == "last_layer" else "all"
@@ -213,36 +220,17 @@ class NPC(QueryStrategy):
         per_parameter = engine.n_classes if self.kernel in ("trace", "last_layer") else 1
         return per_parameter * sum(engine.sizes.values())
 
-    def _random(
-        self, kernel: CandidateKernel, max_rank: int, batches: np.ndarray, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _best(
+        self, kernel: CandidateKernel, batches: np.ndarray, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """The batch with the largest λ_min, and that value for each of its samples; None if all are zero."""
         b = batches.shape[1]
-        rank = None
-        if kernel.n + b <= max_rank:
-            winner, value = None, -np.inf
-            if self.n_features is not None and self.n_features > kernel.n + b:
-                winner, value = kernel.sketched_best(batches, self.n_features, int(generator.integers(2**31)))
-            rivals = batches if winner is None else kernel.not_ruled_out(batches, value)
-            winner, value = kernel.best(rivals, value, winner)
-            rank = kernel.rank(batches[0] if winner is None else winner)
-            if winner is not None and rank == kernel.n + b:
-                return winner, np.full(b, value)
-        self._warn(kernel.n, b, max_rank, rank)
-        return kernel.largest_logdet(batches), np.zeros(b)
-
-    def _greedy(
-        self, kernel: CandidateKernel, max_rank: int, points: np.ndarray, n_instances: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        blocks = kernel.exact_blocks(points)
-        rank = None
-        if kernel.n + n_instances <= max_rank:
-            picked, values = greedy_search(blocks, n_instances)
-            rank = kernel.rank(points[picked])
-            if rank == kernel.n + n_instances:
-                return points[picked], values
-        self._warn(kernel.n, n_instances, max_rank, rank)
-        ridge = RIDGE * float(np.concatenate([blocks.LL.diagonal(), blocks.UU.diagonal()]).mean())
-        return points[greedy_logdet(blocks, n_instances, ridge)], np.zeros(n_instances)
+        winner, value = None, -np.inf
+        if self.n_features is not None and self.n_features > kernel.n + b:
+            winner, value = kernel.sketched_best(batches, self.n_features, int(generator.integers(2**31)))
+        rivals = batches if winner is None else kernel.not_ruled_out(batches, value)
+        winner, value = kernel.best(rivals, value, winner)
+        return None if winner is None else (winner, np.full(b, value))
 
     def _warn(self, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
         if rank is None:
