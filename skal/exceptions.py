@@ -32,6 +32,7 @@ __all__ = [
     "NotFittedError",
     "OutputError",
     "RankDeficiencyWarning",
+    "SampleOrderWarning",
     "ShardError",
     "SkalError",
     "SkalWarning",
@@ -404,6 +405,29 @@ class BudgetWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.BudgetWarning: budget=100 exceeds the 20 samples; all of them will be labelled. ...
+    """
+
+
+class SampleOrderWarning(SkalWarning):
+    """A module reorders its batch, so that a layer's rows belong to other samples: they are passed one by one.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import coreset
+    >>> learner, X_pool = make_learner()
+    >>> class Sorting(type(learner.estimator.module_)):
+    ...     def forward(self, x):
+    ...         order = x.flatten(1).sum(1).argsort()
+    ...         return super().forward(x[order])[order.argsort()]
+    >>> learner.estimator.module_.__class__ = Sorting
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     coreset(learner, X_pool)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.SampleOrderWarning: The layer 'head' does not receive the samples of a batch in their order, ...
     """
 
 

@@ -59,8 +59,8 @@ def test_the_second_strategy_of_a_round_makes_no_pass(first, second, again, own_
     first(own_learner, X, 5)
     before = total[0]
     answer = second.select(own_learner, X, 5)
-    # a few samples, to find the last layer and the number of classes
-    assert again <= total[0] - before <= again + 6
+    # a few samples, to find the last layer and the number of classes, and to see that samples stay in order
+    assert again <= total[0] - before <= again + 20
     assert np.array_equal(answer[0], expected[0])
     assert np.array_equal(answer[1], expected[1])
 

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import ConcatDataset, Dataset, Subset
@@ -20,12 +21,17 @@ __all__ = ["distinct_rows", "fingerprints", "row_keys"]
 def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
     """A digest of what the network is given for each sample: equal for exact copies."""
     for batch in network.batches(samples, batch_size):
-        arrays = [leaf.detach().cpu().contiguous().numpy() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        arrays = [_as_array(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         for row in zip(*arrays, strict=True):
             digest = blake2b(digest_size=16)
             for part in row:
                 digest.update(part.tobytes())
             yield digest.digest()
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()  # numpy has none
 
 
 def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set[bytes]) -> np.ndarray:

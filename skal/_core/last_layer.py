@@ -1,25 +1,30 @@
-"""Find a network's last parameterised layer, and what it receives, without touching its ``forward``."""
+"""Find the layer that makes a network's outputs, and what it receives, without touching its ``forward``."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from skal._core.graph import nodes_behind
 from skal._core.network import Network, evaluating
+from skal._core.order import mirrored, two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
-from skal.exceptions import UnsupportedLayerError
+from skal.exceptions import SampleOrderWarning, UnsupportedLayerError
 
 __all__ = ["LastLayer", "LastOutput", "embeddings", "find_last_layer"]
 
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The layer that a forward pass called last among those with parameters of their own.
+    """The layer with parameters of its own that makes the network's outputs; of several, the one called last.
 
     Attributes
     ----------
@@ -31,6 +36,10 @@ class LastLayer:
     gives_logits : bool
         Whether its output is the network's output, up to a softmax or logarithm: then the gradient of the loss with
         respect to its weight is ``(softmax(f) - onehot) ⊗ input``.
+    call : int
+        Which of the layer's calls in a forward pass makes the outputs; -1 is the last one.
+    in_order : bool
+        Whether it receives the samples of a batch in their order.
 
     Examples
     --------
@@ -45,32 +54,16 @@ class LastLayer:
     layer: nn.Module
     width: int
     gives_logits: bool
+    call: int = -1
+    in_order: bool = True
 
 
-def _calls(network: Network, batch: object) -> tuple[list[tuple[str, nn.Module, Tensor, Tensor]], Tensor]:
-    """Every call of a parameterised module in one forward pass, in order: name, module, input, output.
+class _Call(NamedTuple):
+    """One call of a layer, whose output was cut off the graph and goes on as new leaves."""
 
-    A module that calls others with parameters (a transformer with a class token of its own) is no layer.
-    """
-    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
-    calls_before: list[int] = []
-    handles = []
-    for name, module in network.module.named_modules():
-        if next(module.parameters(recurse=False), None) is not None:
-
-            def record(layer: nn.Module, args: tuple, kwargs: dict, output: object, name: str = name) -> None:
-                is_layer = len(calls) == calls_before.pop()
-                first = _first_input(args, kwargs)
-                if is_layer and first is not None and isinstance(output, Tensor):
-                    calls.append((name, layer, first.detach().clone(), output.detach().clone()))
-
-            handles.append(module.register_forward_pre_hook(lambda layer, args: calls_before.append(len(calls))))
-            handles.append(module.register_forward_hook(record, with_kwargs=True))
-    try:
-        return calls, network.output(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    name: str
+    layer: nn.Module
+    leaves: list[Tensor]
 
 
 def _first_input(args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
@@ -79,8 +72,53 @@ def _first_input(args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
     return first if isinstance(first, Tensor) else None
 
 
+def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
+    """Every call of a parameterised layer in one forward pass, in order, and the network's output.
+
+    Each output is cut off from what came before, so that the graph behind the network's output ends at the layers that
+    make it, in frozen networks too. A module that calls others with parameters (a transformer with a class token of its
+    own) is no layer.
+    """
+    calls: list[_Call] = []
+    calls_before: list[int] = []
+
+    def hook_for(name: str) -> Any:
+        def cut(layer: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+            if len(calls) != calls_before.pop() or _first_input(args, kwargs) is None:
+                return output
+            leaves: list[Tensor] = []
+
+            def renewed(x: Any) -> Any:
+                if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_inference():
+                    return x
+                leaves.append(x.detach().requires_grad_())
+                return leaves[-1].clone()  # what follows may overwrite it, which a leaf forbids
+
+            output = tree_map(renewed, output)
+            calls.append(_Call(name, layer, leaves))
+            return output
+
+        return cut
+
+    with ExitStack() as stack:
+        for name, module in network.module.named_modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                before = module.register_forward_pre_hook(lambda layer, args: calls_before.append(len(calls)))
+                stack.callback(before.remove)
+                stack.callback(module.register_forward_hook(hook_for(name), with_kwargs=True).remove)
+        return calls, network.output(batch)
+
+
+def _leaves_behind(output: Tensor) -> set[int]:
+    """Identities of the leaves that the graph behind a tensor ends in."""
+    nodes = list(nodes_behind(output))
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes):
+        return set()  # re-entrant checkpointing hides what is inside
+    return {id(getattr(node, "variable", None)) for node in nodes}
+
+
 def find_last_layer(network: Network, samples: Samples) -> LastLayer:
-    """Run one or two samples through the network and see which layer comes last.
+    """Run a few samples through the network, and follow its output back to the layer that makes it.
 
     Parameters
     ----------
@@ -88,9 +126,9 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
     samples : Samples
         At least one row.
     """
-    with evaluating(network.module), torch.no_grad():
-        batch = next(network.batches(samples, 2))
-        calls, output = _calls(network, batch)
+    with evaluating(network.module):
+        with torch.enable_grad():
+            calls, output = _cut_calls(network, next(network.batches(samples, 2)))
         if not isinstance(output, Tensor):
             network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
         if not calls:
@@ -98,19 +136,75 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
                 "The network must call at least one layer with parameters of its own (Linear, Conv2d, ...). "
                 f"Got {type(network.module).__name__}, whose forward calls none. Use layers from torch.nn."
             )
-        name, layer, features, layer_output = calls[-1]
-        gives_logits = layer_output.shape == output.shape and any(
-            torch.allclose(read(layer_output), output, rtol=1e-3, atol=1e-5)
-            for read in (lambda f: f, lambda f: torch.softmax(f, -1), lambda f: torch.log_softmax(f, -1))
-        )
-        return LastLayer(name, layer, features[0].numel(), gives_logits)
+        behind = _leaves_behind(output)
+        makers = [call for call in calls if any(id(leaf) in behind for leaf in call.leaves)]
+        found = (makers or calls)[-1]  # nothing is behind outputs that were made under no_grad
+        own = [call is found for call in calls if call.name == found.name]
+        number = -1 if own[-1] else own.index(True)  # the last one, even if other samples take more calls
+        with torch.no_grad():
+            return _looked_at(network, samples, found, number)
+
+
+def _looked_at(network: Network, samples: Samples, found: _Call, number: int) -> LastLayer:
+    """What the layer receives and gives, from a few samples in two orders."""
+    passes = [_observed(network, batch, found.name, number) for batch in two_orders(network, samples)]
+    (features, _, output), (backwards, _, _) = passes
+    n = output.shape[0]
+    in_order = features.shape[0] == n and mirrored(features, backwards, torch.finfo(network.dtype).eps)
+    if not in_order:  # one sample has no other order
+        passes = [_observed(network, next(network.batches(samples, 1)), found.name, number)]
+    width = passes[0][0].numel() // passes[0][2].shape[0]
+    gives_logits = all(_is_read_as(output, given) for _, given, output in passes)
+    return LastLayer(found.name, found.layer, width, gives_logits, number, in_order)
+
+
+def _observed(network: Network, batch: Any, name: str, number: int) -> tuple[Tensor, Any, Tensor]:
+    """Input and output of one call of a layer, and the network's output."""
+    seen: list[tuple[Tensor, Any]] = []
+
+    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        first = _first_input(args, kwargs)
+        assert first is not None  # or it would not have been found
+        seen.append((first.detach().clone(), output.detach().clone() if isinstance(output, Tensor) else None))
+
+    handle = network.module.get_submodule(name).register_forward_hook(record, with_kwargs=True)
+    try:
+        output = network.output(batch)
+    finally:
+        handle.remove()
+    return *seen[number], output
+
+
+def _is_read_as(output: Tensor, given: Tensor | None) -> bool:
+    """Whether the network's output is what the layer gave, or its softmax, or the logarithm of that."""
+    if given is None or given.shape != output.shape:
+        return False
+    given, output = given.double(), output.double()
+    return any(
+        torch.allclose(read, output, rtol=1e-3, atol=1e-5)
+        for read in (given, torch.softmax(given, -1), torch.log_softmax(given, -1))
+    )
 
 
 def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor]:
-    """The last layer's inputs (n, d) and the network's logits (n, C), on the network's device, in one pass."""
+    """The last layer's inputs (n, d) and the network's logits (n, C), on the network's device, in one pass.
+
+    Warns
+    -----
+    SampleOrderWarning
+        If the layer receives the samples of a batch in another order: they then go through the network one by one.
+    """
+    if not last.in_order:
+        warnings.warn(
+            f"The layer {last.name!r} does not receive the samples of a batch in their order, so they are embedded one "
+            "by one, which is slow. Restore the order before that layer to pass whole batches.",
+            SampleOrderWarning,
+            stacklevel=2,
+        )
+        batch_size = 1
 
     def shard(part: Samples) -> tuple[Tensor, Tensor]:
-        return filled(_embedding_batches(network, part, batch_size, last.name), len(part))
+        return filled(_embedding_batches(network, part, batch_size, last), len(part))
 
     features, outputs = filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
     with torch.no_grad():
@@ -118,23 +212,23 @@ def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLa
 
 
 def _embedding_batches(
-    network: Network, samples: Samples, batch_size: int, name: str
+    network: Network, samples: Samples, batch_size: int, last: LastLayer
 ) -> Iterator[tuple[Tensor, Tensor]]:
     seen: list[Tensor] = []
 
     def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         first = _first_input(args, kwargs)
         assert first is not None  # or it would not have been found
-        seen.append(first.detach().flatten(1).clone())
+        seen.append(first.detach().clone())
 
     with evaluating(network.module), torch.no_grad():
-        handle = network.module.get_submodule(name).register_forward_pre_hook(record, with_kwargs=True)
+        handle = network.module.get_submodule(last.name).register_forward_pre_hook(record, with_kwargs=True)
         try:
             for batch in network.batches(samples, batch_size):
                 seen.clear()
                 output = network.output(batch)
                 network.check_output(output)
-                yield seen[-1], output
+                yield seen[last.call].reshape(output.shape[0], -1), output
         finally:
             handle.remove()
 
@@ -155,7 +249,7 @@ class LastOutput(Network):
             self.output(batch, parameters)
         finally:
             handle.remove()
-        return seen[-1]
+        return seen[self.last.call]
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
         """(n, C) outputs of the last layer for all samples, without gradient."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -54,7 +55,7 @@ def preserved_rng() -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no autocast, inside; every submodule's flag and buffer, and the RNGs, as before outside."""
+    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before."""
     flags = {submodule: submodule.training for submodule in module.modules()}
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     # embeddings with max_norm rescale their weights whenever they are called
@@ -63,7 +64,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     device_type = _device_of(module).type
     try:
         has_autocast = torch.amp.is_autocast_available(device_type)
-        with preserved_rng(), torch.autocast(device_type, enabled=False) if has_autocast else nullcontext():
+        no_autocast = torch.autocast(device_type, enabled=False) if has_autocast else nullcontext()
+        with preserved_rng(), _eagerly(), no_autocast:
             module.eval()
             yield
     finally:
@@ -75,6 +77,18 @@ def evaluating(module: nn.Module) -> Iterator[None]:
                     buffer.copy_(buffers[name])
             for weight, before in weights:
                 weight.copy_(before)
+
+
+def _not_compiled(module: nn.Module) -> nn.Module:
+    """The module behind ``torch.compile``."""
+    return getattr(module, "_orig_mod", module)
+
+
+def _eagerly() -> AbstractContextManager:
+    """Whatever was compiled runs as it is written: compiled code does not call hooks that came after it."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _device_of(module: nn.Module) -> torch.device:
@@ -102,14 +116,14 @@ class Network:
     def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
         self.sharding = sharding or Sharding()
         if isinstance(net, nn.Module):
-            self.net, self.module = None, net
+            self.net, self.module = None, _not_compiled(net)
         elif isinstance(net, NeuralNet):
             if getattr(net, "module_", None) is None:
                 raise NotFittedError(
                     f"The network must be fitted, or at least initialised. Got an unfitted {type(net).__name__} "
                     "instead. Call fit(X, y), or initialize() for a network with random weights."
                 )
-            self.net, self.module = net, net.module_
+            self.net, self.module = net, _not_compiled(net.module_)
         else:
             raise NoNetworkError(
                 "The network must be a skorch net or a torch nn.Module. "
@@ -150,6 +164,11 @@ class Network:
         """Floating-point type of the parameters."""
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         return next(floating, torch.get_default_dtype())
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Floating-point type of what is computed from outputs and gradients: that of the parameters, or float32."""
+        return torch.promote_types(self.dtype, torch.float32)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters with ``requires_grad``, tied ones once, in the module's order."""
@@ -211,17 +230,17 @@ class Network:
         return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
 
     def output(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """What the module returns (the first of several outputs), with other parameters if given."""
+        """What the module returns (of several outputs the one for the loss), with other parameters if given."""
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
         if parameters is None:
             output = self.module(*args, **kwargs)
         else:
             output = torch.func.functional_call(self.module, parameters, args, kwargs)
-        return output[0] if isinstance(output, tuple) else output
+        return outputs.first_output(output)
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """(n, C) outputs before any softmax, as part of the graph, in the parameters' type even under autocast."""
-        return self.to_logits(self.output(batch, parameters).to(self.dtype))
+        """(n, C) outputs before any softmax, as part of the graph, in :attr:`precision` even under autocast."""
+        return self.to_logits(self.output(batch, parameters).to(self.precision))
 
     def to_logits(self, output: Tensor) -> Tensor:
         """(n, C) logits of the module's output; see :func:`skal._core.outputs.to_logits`."""

@@ -5,7 +5,7 @@ The criterion says which of them they are. This is the one place where that is d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "check_output",
     "compares_outputs",
     "criterion_of",
+    "first_output",
     "is_binary",
     "is_squared_loss",
     "needs_softmax",
@@ -33,6 +34,26 @@ def criterion_of(net: Any) -> nn.Module | None:
     """The fitted criterion of a skorch net, None for a bare module."""
     criterion = getattr(net, "criterion_", None)
     return getattr(criterion, "_orig_mod", criterion)  # torch.compile wraps it
+
+
+def first_output(output: Any) -> Any:
+    """The outputs that are meant for a loss, among all that a module returns.
+
+    An object with an attribute ``logits`` (as of Hugging Face's models) or a dict with that key gives those; a tuple
+    its first entry, and a dict of a single entry that one.
+
+    Examples
+    --------
+    >>> first_output({"loss": torch.tensor(0.5), "logits": torch.tensor([[1.0, 2.0]])})
+    tensor([[1., 2.]])
+    """
+    if isinstance(output, Tensor):
+        return output
+    if getattr(output, "logits", None) is not None:
+        return output.logits
+    if isinstance(output, Mapping):
+        return output.get("logits", next(iter(output.values())) if len(output) == 1 else output)
+    return output[0] if isinstance(output, tuple) else output
 
 
 def is_binary(criterion: nn.Module | None) -> bool:
@@ -70,6 +91,7 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
     >>> to_logits(torch.tensor([[2.0]]), nn.BCEWithLogitsLoss())
     tensor([[0., 2.]])
     """
+    output = _at_least_float32(output)
     if isinstance(criterion, nn.NLLLoss):
         return torch.log(output + torch.finfo(output.dtype).eps)
     if is_binary(criterion):
@@ -80,11 +102,19 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
 
 def to_proba(output: Tensor, net: Any) -> Tensor:
     """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them."""
+    half = torch.finfo(output.dtype).eps if output.dtype.itemsize < 4 else 0.0
+    output = _at_least_float32(output)
     if net is None or needs_softmax(net):
         return torch.softmax(output, dim=-1)
     if is_binary(criterion_of(net)):
         output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
-    return net._get_predict_nonlinearity()(output)
+    proba = net._get_predict_nonlinearity()(output)
+    total = proba.sum(dim=-1, keepdim=True)
+    return torch.where((total - 1).abs() <= half, proba / total, proba)  # a softmax in half precision is off by that
+
+
+def _at_least_float32(output: Tensor) -> Tensor:
+    return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
@@ -120,9 +150,10 @@ def check_output(output: Any, net: Any) -> None:
         )
     if net is None or binary or is_squared_loss(criterion):
         return
-    rows = output.detach().sum(dim=1)
-    in_range = bool((output >= 0).all()) and bool((output <= 1 + 1e-4).all())
-    distributions = in_range and bool(((rows - 1).abs() < 1e-4).all())
+    tolerance = max(1e-4, torch.finfo(output.dtype).eps)  # of half precision
+    rows = output.detach().sum(dim=1, dtype=torch.promote_types(output.dtype, torch.float32))
+    in_range = bool((output >= 0).all()) and bool((output <= 1 + tolerance).all())
+    distributions = in_range and bool(((rows - 1).abs() < tolerance).all())
     if isinstance(criterion, nn.NLLLoss) and not distributions:
         raise OutputError(
             "With criterion NLLLoss the module must return probabilities (skorch takes their logarithm). "

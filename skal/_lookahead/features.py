@@ -102,7 +102,7 @@ class FeatureReader:
         self._signs: Tensor | None = None
         if d > self.k:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
-            self._signs = torch.as_tensor(signs, dtype=engine.network.dtype, device=engine.device)
+            self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
         self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
 
     @property

@@ -170,7 +170,7 @@ class DynamicAL(ScoreStrategy):
     def _row_bytes(self, engine: TangentEngine) -> int:
         """Of what ``greedy`` keeps of one sample's gradient."""
         length = sum(engine.sizes.values()) if self.n_features is None else self.n_features
-        return length * engine.network.dtype.itemsize
+        return length * engine.network.precision.itemsize
 
     def _room(self, engine: TangentEngine) -> int:
         """Samples whose gradients ``greedy`` may keep."""

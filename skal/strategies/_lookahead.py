@@ -191,7 +191,7 @@ class NTKLookahead(ScoreStrategy):
         settings, memory, labelled = Settings.of(self), context.memory, context.n_labelled
         if settings.sketch_length is None:
             return 16 * n + min(memory, 8 * n * (2 * settings.n_evaluation(n) + 3 * labelled))
-        sketches = 2 * settings.sketch_length * context.network.dtype.itemsize
+        sketches = 2 * settings.sketch_length * context.network.precision.itemsize
         kept = n * (sketches + 8 * (2 * labelled + 4 * context.n_classes))
         return 16 * n + min(memory // 2, kept) + memory // 8
 

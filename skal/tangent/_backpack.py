@@ -91,7 +91,7 @@ class BackpackBackend:
         found: Gradients = {}
         for name, p in self.parameters.items():
             if hasattr(p, "grad_batch"):
-                found[name] = Dense(p.grad_batch)
+                found[name] = Dense(p.grad_batch.to(self.network.precision))
                 del p.grad_batch
             elif p.grad is not None:
                 layer = type(self._original.get_submodule(name.rpartition(".")[0])).__name__

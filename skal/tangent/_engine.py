@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.graph import nodes_behind
 from skal._core.last_layer import find_last_layer
 from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
 from skal._core.network import Network, evaluating
+from skal._core.order import two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Gradients
 from skal.tangent._layers import register_rule, users_rules
-from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan
+from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
 
 __all__ = ["TangentEngine"]
@@ -79,8 +81,11 @@ class TangentEngine:
         parameters = checked_parameters(self.network, samples, owner)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
-            self.n_classes = checked_logits(self.network, batch).shape[1]
-            plan = make_plan(self.network, batch, backend)
+            logits = checked_logits(self.network, batch)
+            self.n_classes = logits.shape[1]
+            _refuse_reentrant_checkpoints(logits)
+            reordered = reordered_layers(self.network, *two_orders(self.network, samples))
+            plan = make_plan(self.network, batch, backend, reordered=reordered)
             self._activations = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
         if layers == "last":
             last = find_last_layer(self.network, samples)
@@ -92,7 +97,7 @@ class TangentEngine:
                     f"layer {last.name!r} in which no parameter has requires_grad. Unfreeze it, or use layers='all'."
                 )
         self.sizes = {name: p.numel() for name, p in parameters.items()}
-        self.element_size = max(p.element_size() for p in parameters.values())
+        self.element_size = self.network.precision.itemsize
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
         self._use(plan)
@@ -245,7 +250,10 @@ class TangentEngine:
         norms = torch.zeros(n, dtype=torch.float64, device=self.device)
         dots = torch.zeros_like(norms)
         for name, gradient in gradients.items():
-            parameter_norms, parameter_dots = gradient.scores((direction or {}).get(name))
+            along = (direction or {}).get(name)
+            parameter_norms, parameter_dots = gradient.scores(
+                None if along is None else along.to(self.network.precision)
+            )
             norms += parameter_norms
             if parameter_dots is not None:
                 dots += parameter_dots
@@ -263,6 +271,15 @@ def checked_logits(network: Network, batch: Any) -> Tensor:
     output = network.output(batch)
     network.check_output(output)
     return network.to_logits(output)
+
+
+def _refuse_reentrant_checkpoints(logits: Tensor) -> None:
+    """Their parameters are in no graph, and would pass for parameters without influence."""
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes_behind(logits)):
+        raise UnsupportedLayerError(
+            "The network's checkpointing must leave the graph whole. Got a forward that calls "
+            "torch.utils.checkpoint with use_reentrant=True. Pass use_reentrant=False there."
+        )
 
 
 def checked_parameters(network: Network, samples: Samples, owner: str) -> dict[str, nn.Parameter]:

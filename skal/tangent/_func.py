@@ -43,7 +43,7 @@ class FuncBackend:
             # attention, and would go through the samples one by one
             with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
                 gradients, self.logits = per_sample(self.parameters, batch, target)
-            yield {name: Dense(gradient) for name, gradient in gradients.items()}
+            yield {name: Dense(gradient.to(self.network.precision)) for name, gradient in gradients.items()}
 
 
 class LoopBackend:
@@ -70,7 +70,9 @@ class LoopBackend:
             self.logits = torch.cat(all_logits)
             yield {
                 name: Dense(
-                    torch.stack([torch.zeros_like(self.parameters[name]) if g is None else g for g in gradients])
+                    torch.stack([torch.zeros_like(self.parameters[name]) if g is None else g for g in gradients]).to(
+                        self.network.precision
+                    )
                 )
                 for name, gradients in rows.items()
                 if any(g is not None for g in gradients)

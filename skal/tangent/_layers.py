@@ -188,14 +188,19 @@ def _scale_and_shift(
     return {"weight": torch.cat(weights), "bias": torch.cat(biases)}
 
 
+def _running(layer: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Statistics of a batch norm in the precision of the rules."""
+    return layer.running_mean.to(a.dtype), layer.running_var.to(a.dtype)
+
+
 @register_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def _batch_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
-    return _scale_and_shift(a, g, lambda a: F.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps))
+    return _scale_and_shift(a, g, lambda a: F.batch_norm(a, *_running(layer, a), eps=layer.eps))
 
 
 @register_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def _instance_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
-    mean, var = (layer.running_mean, layer.running_var) if layer.track_running_stats else (None, None)
+    mean, var = _running(layer, a) if layer.track_running_stats else (None, None)
     return _scale_and_shift(a, g, lambda a: F.instance_norm(a, mean, var, use_input_stats=mean is None, eps=layer.eps))
 
 

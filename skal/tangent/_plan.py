@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.network import Network
+from skal._core.order import mirrored, row_digests
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import probes, target_itself
@@ -20,7 +22,7 @@ from skal.tangent._func import FuncBackend, LoopBackend
 from skal.tangent._layers import find_rule, has_own_rule
 from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
 
-__all__ = ["BACKENDS", "Plan", "make_backends", "make_plan"]
+__all__ = ["BACKENDS", "Plan", "make_backends", "make_plan", "reordered_layers"]
 
 BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
     "structured": StructuredBackend,
@@ -30,7 +32,7 @@ BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
 }
 N_CHECKED = 3  # samples that are compared with autograd
 Parts = Sequence[tuple[str, frozenset[str]]]
-_PLANS: WeakKeyDictionary[nn.Module, tuple[Any, dict[str, Plan]]] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[nn.Module, tuple[Any, frozenset[str], dict[str, Plan]]] = WeakKeyDictionary()
 
 
 class Plan(NamedTuple):
@@ -50,7 +52,9 @@ class Plan(NamedTuple):
     n_checked: int = 0
 
 
-def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True) -> Plan:
+def make_plan(
+    network: Network, batch: Any, backend: str, *, rules: bool = True, reordered: frozenset[str] = frozenset()
+) -> Plan:
     """Assign every trainable parameter to a backend, and remember it for the module.
 
     Parameters
@@ -62,6 +66,9 @@ def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True)
         Anything but "auto" has to do it alone, and raises if it cannot.
     rules : bool
         False replaces a plan with layer rules by one without.
+    reordered : set of str
+        Layers that do not receive the samples of a batch in their order: only what passes single samples is right for
+        them, whatever the comparison says.
     """
     module = network.module
     _refuse_mixing_layers(module)
@@ -70,15 +77,18 @@ def make_plan(network: Network, batch: Any, backend: str, *, rules: bool = True)
         *((name, type(layer), find_rule(layer)) for name, layer in module.named_modules()),
         *((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters()),
     )
-    known_signature, plans = _PLANS.get(module, (None, {}))
-    if known_signature != signature:
+    known_signature, known_reordered, plans = _PLANS.get(module, (None, frozenset(), {}))
+    if known_signature == signature:
+        reordered |= known_reordered  # samples that happen to be in order do not show it
+    if (known_signature, known_reordered) != (signature, reordered):
         plans = {}
-        _PLANS[module] = (signature, plans)
+        _PLANS[module] = (signature, reordered, plans)
     n = min(N_CHECKED, tree_leaves(batch)[0].shape[0])
     # what one sample shows of a network may not hold for several
     if backend not in plans or plans[backend].n_checked < n or not rules:
         candidates = ("structured", "func")[0 if rules else 1 :] if backend == "auto" else (backend,)
-        plans[backend] = _checked_plan(network, tree_map(lambda x: x[:n], batch), n, backend, candidates)
+        few = tree_map(lambda x: x[:n], batch)
+        plans[backend] = _checked_plan(network, few, n, backend, candidates, reordered)
     return plans[backend]
 
 
@@ -101,7 +111,9 @@ def _refuse_mixing_layers(module: nn.Module) -> None:
             )
 
 
-def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates: Sequence[str]) -> Plan:
+def _checked_plan(
+    network: Network, batch: Any, n: int, backend: str, candidates: Sequence[str], reordered: frozenset[str]
+) -> Plan:
     names = set(network.trainable())
     with torch.no_grad():
         target = network.logits(batch)
@@ -109,16 +121,68 @@ def _checked_plan(network: Network, batch: Any, n: int, backend: str, candidates
     truth = next(LoopBackend(network, names).gradients(batch, target, [target_itself]))
     missing = set(truth)
     parts: list[tuple[str, frozenset[str]]] = []
+    refused = _parameters_of(network, reordered)
     for candidate in candidates:
         right, error = _verified(candidate, network, batch, target, missing, truth) if missing else (set(), None)
+        right -= refused if candidate != "func" else set()
         if right:
             parts.append((candidate, frozenset(right)))
             missing -= right
         if missing and backend != "auto":
-            raise error if isinstance(error, UnsupportedLayerError) else _refusal(network, missing, backend, error)
+            raise (
+                error
+                if isinstance(error, UnsupportedLayerError)
+                else _refusal(network, missing, backend, error, refused)
+            )
     if missing:
         parts.append(("loop", frozenset(missing)))
     return Plan(tuple(parts), frozenset(names - set(truth)), n)
+
+
+def _parameters_of(network: Network, layers: frozenset[str]) -> set[str]:
+    """The trainable parameters that are some layers' own."""
+    own = {id(p) for name in layers for p in network.module.get_submodule(name).parameters(recurse=False)}
+    return {name for name, p in network.trainable().items() if id(p) in own}
+
+
+def reordered_layers(network: Network, batch: Any, backwards: Any) -> frozenset[str]:
+    """Names of the layers with a rule to which samples come in another order than to the network.
+
+    Parameters
+    ----------
+    network : Network
+        In eval mode.
+    batch, backwards : the same samples in two opposite orders
+    """
+    first, second = (_input_digests(network, some) for some in (batch, backwards))
+    n, epsilon = tree_leaves(batch)[0].shape[0], torch.finfo(network.dtype).eps
+    return frozenset(
+        name
+        for name, digests in first.items()
+        if len(digests) == len(second.get(name, []))  # or it is used by some batches alone, which the backends notice
+        and not all(mirrored(a, b, epsilon) for a, b in zip(digests, second[name], strict=True) if len(a) == n)
+    )
+
+
+def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
+    """(n, 2) digests of what each layer with a rule receives, for each of its calls."""
+    digests: dict[str, list[Tensor]] = {}
+
+    def hook_for(name: str) -> Any:
+        def record(layer: nn.Module, args: tuple, kwargs: dict) -> None:
+            value = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(value, Tensor) and value.ndim > 0:
+                digests.setdefault(name, []).append(row_digests(value))
+
+        return record
+
+    with ExitStack() as stack, torch.no_grad():
+        for name, layer in network.module.named_modules():
+            if find_rule(layer) is not None:
+                handle = layer.register_forward_pre_hook(hook_for(name), with_kwargs=True)
+                stack.callback(handle.remove)
+        network.output(batch)
+    return digests
 
 
 def _verified(
@@ -138,17 +202,18 @@ def _verified(
         except Exception as error:  # whatever a backend stumbles over, another one takes over
             return set(), error
     total = torch.stack([gradient.dense().double().norm() for gradient in truth.values()]).norm()
-    right = {name for name in names & set(result) if _agree(result[name].dense(), truth[name].dense(), total)}
+    epsilon = torch.finfo(network.dtype).eps
+    right = {name for name in names & set(result) if _agree(result[name].dense(), truth[name].dense(), total, epsilon)}
     if backend == "structured":
         right -= {name for name in right if not truth[name].dense().any() and not _is_plain(network, name)}
     return right, problem
 
 
-def _agree(result: Tensor, truth: Tensor, total: Tensor) -> bool:
+def _agree(result: Tensor, truth: Tensor, total: Tensor, epsilon: float) -> bool:
     if result.shape != truth.shape:
         return False
-    # a wrong rule is wrong by a factor; rounding in float32 (TF32 on a GPU) is not
-    loose, tight = (1e-2, 1e-5) if truth.dtype != torch.float64 else (1e-6, 1e-9)
+    # a wrong rule is wrong by a factor; rounding in half precision or float32 (TF32 on a GPU) is not
+    loose, tight = (max(1e-2, 16 * epsilon), max(1e-5, epsilon)) if truth.dtype != torch.float64 else (1e-6, 1e-9)
     error = (result.double() - truth.double()).norm()
     return bool(error <= loose * truth.double().norm() + tight * total)
 
@@ -160,13 +225,17 @@ def _is_plain(network: Network, name: str) -> bool:
     return all(has_own_rule(layer) for layer in holders)
 
 
-def _refusal(network: Network, missing: set[str], backend: str, error: Exception | None) -> UnsupportedLayerError:
+def _refusal(
+    network: Network, missing: set[str], backend: str, error: Exception | None, reordered: set[str]
+) -> UnsupportedLayerError:
     """Say what the backend stumbled over, or name the first parameter that is not covered, its layer, and why."""
     name = min(missing)
     layer = network.module.get_submodule(name.rpartition(".")[0])
     why = "its gradients are not autograd's"
     if backend == "structured":
         why = "no rule for it" if find_rule(layer) is None else "its forward differs from what its rule expects"
+    if name in reordered:
+        why = "it does not receive the samples of a batch in their order"
     got = f"the parameter {name!r} of a {type(layer).__name__} layer ({why})"
     if error is not None:
         got = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

@@ -131,7 +131,7 @@ def _vectors(
 
 def written_out(engine: TangentEngine, gradients: Gradients, n: int, sizes: dict[str, int]) -> Tensor:
     """(n, Σ sizes) gradients of these parameters side by side, zeros for those that have none."""
-    zeros = torch.zeros((), dtype=engine.network.dtype, device=engine.device)
+    zeros = torch.zeros((), dtype=engine.network.precision, device=engine.device)
     parts = [gradients[name].dense() if name in gradients else zeros.expand(n, size) for name, size in sizes.items()]
     return torch.cat([zeros.expand(n, 0), *parts], dim=1)
 
@@ -164,7 +164,7 @@ class Sketch:
     """
 
     def __init__(self, engine: TangentEngine, k: int, random_state: int, stream: int = 0) -> None:
-        self.k, self.dtype, self.device = k, engine.network.dtype, engine.device
+        self.k, self.dtype, self.device = k, engine.network.precision, engine.device
         self.signs: dict[str, _Signs] = {}
         for position, (name, parameter) in enumerate(engine.network.trainable().items()):
             generator = np.random.default_rng([random_state, stream, position])

@@ -148,5 +148,5 @@ class StructuredBackend:
 
 
 def _full_precision(tensor: Tensor, network: Network) -> Tensor:
-    """Under autocast layers see shorter floats than their parameters are; what is made of them should not."""
-    return tensor.to(network.dtype) if tensor.is_floating_point() else tensor
+    """Under autocast, or in half precision, layers see short floats; what is made of them should not be short."""
+    return tensor.to(network.precision) if tensor.is_floating_point() else tensor

@@ -8,7 +8,7 @@ from torch import nn
 
 from skal._core.last_layer import embeddings, find_last_layer
 from skal.context import Network, Samples
-from skal.exceptions import OutputError, UnsupportedLayerError
+from skal.exceptions import OutputError, SampleOrderWarning, UnsupportedLayerError
 from skal.nets import CNN, MLP, ConvNet, ResNet18
 
 from ..support.networks import ResidualBlock, TextTransformer
@@ -117,7 +117,7 @@ def test_the_users_hooks_stay():
     last = find_last_layer(network, samples)
     embeddings(network, samples, 2, last)
     assert len(module.fc._forward_hooks) == 1
-    assert len(calls) == 3  # one pass to find it, two batches
+    assert len(calls) == 5  # one pass to find it, two to see that samples stay in order, two batches
 
 
 @pytest.mark.parametrize("make", [lambda: MLP(4, 3, hidden=(5,)), Residual])
@@ -182,11 +182,123 @@ def test_a_layer_that_is_called_by_the_name_of_its_argument_is_seen():
     torch.testing.assert_close(logits, network.module.head(expected).detach())
 
 
-class ReturnsADict(CallsByName):
+class ReturnsAList(CallsByName):
     def forward(self, x):
-        return {"logits": super().forward(x)}
+        return [super().forward(x)]
 
 
 def test_outputs_that_are_no_tensor_are_refused_by_name():
-    with pytest.raises(OutputError, match="Got dict instead"):
-        find_last_layer(Network(ReturnsADict()), Samples(np.zeros((3, 5), dtype="float32")))
+    with pytest.raises(OutputError, match="Got list instead"):
+        find_last_layer(Network(ReturnsAList()), Samples(np.zeros((3, 5), dtype="float32")))
+
+
+class AuxiliaryHead(MLP):
+    """Calls the head that makes the outputs before another one, whose loss training adds."""
+
+    def __init__(self):
+        super().__init__(5, 3, hidden=(8,))
+        self.auxiliary = nn.Linear(8, 3)
+
+    def forward(self, x):
+        features = self.features(x)
+        logits = self.fc(features)
+        return logits, self.auxiliary(features.relu())
+
+
+class LossInside(MLP):
+    """Computes a loss of its own in ``forward``, with a layer of its own."""
+
+    def __init__(self):
+        super().__init__(5, 3, hidden=(8,))
+        self.decoder = nn.Linear(3, 5)
+
+    def forward(self, x):
+        logits = super().forward(x)
+        return {"logits": logits, "loss": (self.decoder(logits) - x).square().mean()}
+
+
+class HeadTwice(MLP):
+    """The same head for the outputs, and then for features that were distorted."""
+
+    def __init__(self):
+        super().__init__(5, 3, hidden=(8,))
+
+    def forward(self, x):
+        features = self.features(x)
+        logits = self.fc(features)
+        return logits, self.fc(features.flip(1))
+
+
+class FrozenBackbone(AuxiliaryHead):
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.features(x)
+        logits = self.fc(features)
+        return logits, self.auxiliary(features)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", [AuxiliaryHead, LossInside, HeadTwice, FrozenBackbone])
+def test_the_last_layer_is_the_one_that_makes_the_outputs(kind, frozen):
+    torch.manual_seed(0)
+    module = kind().requires_grad_(not frozen)
+    samples = Samples(np.random.default_rng(0).normal(size=(9, 5)).astype("float32"))
+    network = Network(module)
+    last = find_last_layer(network, samples)
+    assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 8, True, True)
+    features, logits = embeddings(network, samples, 4, last)
+    with torch.no_grad():
+        torch.testing.assert_close(features, module.features(torch.as_tensor(samples.X)))
+        torch.testing.assert_close(module.fc(features), logits)
+    assert all(p.grad is None for p in module.parameters())
+    assert count_hooks(module) == 0
+
+
+def test_of_outputs_without_a_graph_the_layer_that_is_called_last_is_taken():
+    class NoGraph(MLP):
+        @torch.no_grad()
+        def forward(self, x):
+            return super().forward(x)
+
+    assert find_last_layer(Network(NoGraph(5, 3)), Samples(np.ones((3, 5), dtype="float32"))).name == "fc"
+
+
+def test_a_recurrent_layer_may_be_the_last_one():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.gru = nn.Embedding(7, 4), nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, tokens):
+            return self.gru(self.embedding(tokens))[1][0]
+
+    last = find_last_layer(Network(Recurrent()), Samples(np.arange(12).reshape(2, 6) % 7))
+    assert (last.name, last.width, last.gives_logits) == ("gru", 24, False)
+
+
+class SortsItsBatch(MLP):
+    """As for packed sequences: sorted on entering, restored at the end."""
+
+    def __init__(self):
+        super().__init__(5, 3, hidden=(8,))
+
+    def forward(self, x):
+        order = x[:, 0].argsort(descending=True, stable=True)
+        return super().forward(x[order])[order.argsort()]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_samples_are_embedded_one_by_one_if_a_network_reorders_them(in_order):
+    torch.manual_seed(0)
+    X = np.random.default_rng(0).normal(size=(20, 5)).astype("float32")
+    if in_order:  # so are the first ones, and nothing seems wrong
+        X[:6] = X[X[:6, 0].argsort()[::-1]]
+    network = Network(SortsItsBatch())
+    last = find_last_layer(network, Samples(X))
+    assert not last.in_order
+    assert last.gives_logits
+    with pytest.warns(SampleOrderWarning, match=r"'fc' does not receive .* one by one, .* Restore the order"):
+        features, logits = embeddings(network, Samples(X), 7, last)
+    with torch.no_grad():
+        torch.testing.assert_close(features, network.module.features(torch.as_tensor(X)))
+        torch.testing.assert_close(logits, network.module(torch.as_tensor(X)))
