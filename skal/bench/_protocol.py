@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["Protocol"]
@@ -15,9 +16,9 @@ __all__ = ["Protocol"]
 # what check allows: integers >= 1 (rounds: >= 0), numbers from 0 to a maximum, and choices
 _COUNTS = ("n_initial", "batch", "rounds", "seeds", "batch_size", "max_epochs", "n_pool", "n_test")
 _MAXIMUM = {"lr": inf, "momentum": 1, "weight_decay": inf, "dropout": 1, "stop_accuracy": 1}
+_STARTS = ("random", "balanced", "zero_shot")  # and any strategy
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "inputs": ("signed", "unit", "standardized"),
-    "start": ("random", "balanced", "zero_shot"),
     "criterion": ("cross_entropy", "squared"),
     "optimizer": ("adam", "sgd"),
     "schedule": ("constant", "one_cycle"),
@@ -49,9 +50,10 @@ class Protocol:
         The strategy that the others are compared with. If it is not among them, the first one is.
     n_initial, batch, rounds, seeds : int
         Labels at the start, labels per query, queries, repetitions.
-    start : {"random", "balanced", "zero_shot"}
+    start : {"random", "balanced", "zero_shot"} or str
         How the first labels are drawn: uniformly; the same number from each class, which reads all labels of the pool;
-        or by the strategy itself, with a network of random weights.
+        or by the strategy itself, with a network of random weights. Any other name is that of a strategy that chooses
+        them for all: ``max_herding``, or ``auto``.
     net : str
         ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``.
     net_params : dict
@@ -136,6 +138,8 @@ class Protocol:
             check_integer(owner, name, getattr(self, name), minimum, optional=optional)
         for name, choices in _CHOICES.items():
             check_choice(owner, name, getattr(self, name), choices)
+        if self.start not in _STARTS:
+            make_strategy(self.start)
         for name, maximum in _MAXIMUM.items():
             if name != "stop_accuracy" or self.stop_accuracy is not None:
                 check_real(owner, name, getattr(self, name), 0, maximum)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from skorch import NeuralNet
 
 from skal._core.network import preserved_rng
 from skal._core.sharding import one_thread
@@ -24,6 +25,7 @@ from skal.bench._nets import make_net, needed_addition
 from skal.bench._protocol import Protocol
 from skal.bench._specs import describe, seeded
 from skal.loop import ActiveLearningClassifier
+from skal.strategies._names import make_strategy
 
 __all__ = ["Run", "Task", "run_task"]
 
@@ -117,10 +119,13 @@ def run_task(task: Task, data: Data) -> Run:
         warnings.simplefilter("always")
         # joblib hands large arrays to its workers as read-only memory maps; nobody writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        if protocol.start == "zero_shot":
+        if protocol.start not in ("random", "balanced"):
             start = perf_counter()
-            initial = _zero_shot(net, strategy, X, protocol.n_initial, task.seed)
-            seconds_query.append(perf_counter() - start)
+            own = protocol.start == "zero_shot"
+            first = strategy if own else seeded(make_strategy(protocol.start), "start", task.seed, {})
+            initial = _zero_shot(net, first, X, protocol.n_initial, task.seed)
+            if own:
+                seconds_query.append(perf_counter() - start)
         loop = ActiveLearningClassifier(
             net,
             strategy,
@@ -155,6 +160,6 @@ def _zero_shot(net: Any, strategy: QueryStrategy, X: np.ndarray, size: int, seed
     """What a strategy asks for before there is any label, from a network with random weights."""
     with preserved_rng():
         torch.manual_seed(seed)
-        untrained = clone(net).initialize()
+        untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
     return clone(strategy).select(learner, X, size)[0]

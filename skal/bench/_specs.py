@@ -1,10 +1,8 @@
-"""Strategies by name: ``badge``, ``random``, ``dynamic_al(gamma=inf)``."""
+"""The strategies of a benchmark: a list of them as text, and copies with random numbers of their own."""
 
 from __future__ import annotations
 
-import ast
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -12,18 +10,10 @@ from zlib import crc32
 import numpy as np
 from sklearn.base import clone
 
-from skal import strategies
 from skal.base import QueryStrategy
-from skal.exceptions import InvalidParameterError
+from skal.strategies._names import make_strategy
 
 __all__ = ["describe", "make_strategy", "seeded", "split_specs"]
-
-
-def _classes() -> dict[str, type[QueryStrategy]]:
-    functions = {name: getattr(strategies, name) for name in strategies.__all__}
-    known = {name: function.strategy for name, function in functions.items() if hasattr(function, "strategy")}
-    # ALBL keeps state and has no function
-    return known | {"random": strategies.RandomSampling, "albl": strategies.ALBL}
 
 
 def split_specs(text: str) -> list[str]:
@@ -42,45 +32,6 @@ def split_specs(text: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
-
-
-def make_strategy(spec: str) -> QueryStrategy:
-    """Make the strategy that a text names, with its parameters if it has any.
-
-    Examples
-    --------
-    >>> make_strategy("dynamic_al(gamma=inf, batch='top')")
-    DynamicAL(gamma=inf)
-    """
-    try:
-        tree = ast.parse(spec.strip(), mode="eval").body
-        call = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError
-        name = call.func.id
-        params = {keyword.arg: _value(keyword.value) for keyword in call.keywords if keyword.arg}
-    except (SyntaxError, ValueError):
-        raise InvalidParameterError(
-            f"A strategy of a benchmark must be written as a name, or as name(parameter=value). Got {spec!r} instead. "
-            "Write for example 'badge' or 'dynamic_al(gamma=0)'."
-        ) from None
-    known = _classes()
-    if name not in known:
-        raise InvalidParameterError(
-            f"The strategies of a benchmark must be among {', '.join(sorted(known))}. Got {name!r} instead. "
-            "Pass a mapping of names to objects to run strategies of your own."
-        )
-    allowed = inspect.signature(known[name]).parameters
-    if unknown := sorted(set(params) - set(allowed)):
-        raise InvalidParameterError(
-            f"The parameters of {name} must be among {', '.join(allowed)}. Got {', '.join(unknown)} instead. "
-            f"See the documentation of {known[name].__name__}."
-        )
-    return known[name](**params)
-
-
-def _value(node: ast.expr) -> Any:
-    return math.inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
 
 
 def seeded(strategy: QueryStrategy, label: str, seed: int, defaults: Mapping[str, Any]) -> QueryStrategy:

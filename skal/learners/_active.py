@@ -15,6 +15,7 @@ from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
 from skal.base import as_strategy
 from skal.compat.modal import ask
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
+from skal.strategies._names import named_strategy
 
 __all__ = ["ActiveLearner"]
 
@@ -30,9 +31,10 @@ class ActiveLearner(_ModalActiveLearner):
     ----------
     estimator : classifier
         A skorch net, a Pipeline that ends in one, or any scikit-learn classifier.
-    query_strategy : callable, default=modAL's uncertainty_sampling
+    query_strategy : callable, str or None, default=modAL's uncertainty_sampling
         A strategy of :mod:`skal.strategies`, of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns
-        indices or ``(indices, metrics)``.
+        indices or ``(indices, metrics)``. A string is the name of a strategy's function, such as ``"margin"``;
+        ``"auto"`` and None are the recommended strategy, which is ``query_strategy.strategy_`` after a query.
     X_training, y_training : optional
         Labelled samples to fit the estimator on at once. For a Dataset of ``(x, y)`` pairs ``y_training`` may be None.
     bootstrap_init, on_transformed, force_all_finite : bool
@@ -63,7 +65,7 @@ class ActiveLearner(_ModalActiveLearner):
     def __init__(
         self,
         estimator: Any,
-        query_strategy: Callable[..., Any] = uncertainty_sampling,
+        query_strategy: Callable[..., Any] | str | None = uncertainty_sampling,
         X_training: Any = None,
         y_training: Any = None,
         bootstrap_init: bool = False,
@@ -71,16 +73,8 @@ class ActiveLearner(_ModalActiveLearner):
         force_all_finite: bool = True,
         **fit_kwargs: Any,
     ) -> None:
-        if not callable(query_strategy):
-            raise InvalidTypeError.for_parameter(
-                "ActiveLearner",
-                "query_strategy",
-                "callable",
-                query_strategy,
-                "Pass for example skal.strategies.entropy.",
-            )
         self.estimator = estimator
-        self.query_strategy = query_strategy
+        self.query_strategy = named_strategy("ActiveLearner", "query_strategy", query_strategy)
         self.X_training = None
         self.y_training = None
         self.bootstrap_init = bootstrap_init

@@ -36,15 +36,19 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         A skorch net, a Pipeline that ends in one, or any scikit-learn classifier. A clone of it is fitted. If it learns
         from unlabelled data (scikit-learn's semi-supervised classifiers, or any with ``uses_unlabelled = True``), it
         gets all samples, with the label −1 where there is none.
-    query_strategy : callable, default=skal.strategies.margin
-        A strategy of skal or of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns positions. One
+    query_strategy : callable, str or None, default=skal.strategies.margin
+        A strategy of skal or of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns positions. A
+        string is the name of a strategy's function, such as ``"uherding"``; ``"auto"`` and None are the recommended
+        strategy for the estimator and the samples. One
         that is an estimator is cloned, and seeded by the loop in every round: from its own ``random_state`` if that is
         an integer, from the loop's if it is None.
     n_initial : int, default=20
         Labels before the first query. With 0 a skorch net makes the first query with its initial weights.
-    initial : {"random", "stratified"} or array of int, default="random"
-        How the first samples are chosen. "stratified" reads all of y, to have every class from the start; an array
-        gives their positions, and ``n_initial`` is not used.
+    initial : {"random", "stratified", "auto"}, strategy or array of int, default="random"
+        How the first samples are chosen. "stratified" reads all of y, to have every class from the start. A strategy
+        that needs no labels, such as ``MaxHerding()``, or its name, chooses them before anything is trained. "auto" is
+        ``MaxHerding`` where features mean something (a classifier on inputs that are numbers, or a network with frozen
+        layers), and random otherwise. An array gives their positions, and ``n_initial`` is not used.
     query_size : int, default=10
         Labels per round.
     n_rounds : int or None, default=10
@@ -88,7 +92,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     classes_ : (n_classes,) array
         Sorted. Without ``classes``, those seen; for a network with integer labels one per output.
     query_strategy_ : callable
-        The strategy that was used, with what it has learnt.
+        The strategy that was used, with what it has learnt; for "auto" the one that was recommended last.
+    initial_ : str or None
+        How the first samples were chosen, and why so.
     stop_reason_ : str
         "budget", "target score", "pool exhausted" or "callback".
     session_ : LabellingSession
@@ -226,6 +232,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.history_ = results.history
         self.stop_reason_ = results.stop_reason
         self.query_strategy_ = results.query_strategy
+        self.initial_ = results.initial
         if results.predictor is not None:
             self._predictor = results.predictor
             self.estimator_ = results.predictor.estimator

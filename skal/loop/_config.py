@@ -17,6 +17,7 @@ from skal.context import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
 from skal.loop._state import LoopState
+from skal.strategies._names import KNOWN, named_strategy
 from skal.validation import check_choice, check_integer, check_real, check_seed
 
 if TYPE_CHECKING:
@@ -68,16 +69,16 @@ class LoopConfig:
         """With the classifier's parameters as they are now."""
         params, names = classifier.get_params(deep=False), {field.name for field in fields(cls)}
         own = {name: value for name, value in params.items() if name in names}
-        return cls(owner=type(classifier).__name__, X=X, eval_set=eval_set, reader=reader, **own)
+        owner = type(classifier).__name__
+        own["query_strategy"] = named_strategy(owner, "query_strategy", own["query_strategy"])
+        own["initial"] = _strategy_or_rule(owner, own["initial"])
+        return cls(owner=owner, X=X, eval_set=eval_set, reader=reader, **own)
 
     def __post_init__(self) -> None:
         owner = self.owner
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
-        if not callable(self.query_strategy):
-            remedy = "Pass for example skal.strategies.entropy."
-            raise InvalidTypeError.for_parameter(owner, "query_strategy", "callable", self.query_strategy, remedy)
         check_integer(owner, "n_initial", self.n_initial, 0)
         check_integer(owner, "query_size", self.query_size, 1)
         check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
@@ -104,7 +105,7 @@ class LoopConfig:
     @property
     def initial_size(self) -> int:
         """Samples in round 0."""
-        return self.n_initial if isinstance(self.initial, str) else len(self.initial)
+        return self.n_initial if isinstance(self.initial, str) or callable(self.initial) else len(self.initial)
 
     @property
     def network(self) -> bool:
@@ -149,8 +150,7 @@ class LoopConfig:
         return "pool exhausted" if len(state.pool(self.n_samples)) == 0 else None
 
     def _check_initial(self) -> None:
-        if isinstance(self.initial, str):
-            check_choice(self.owner, "initial", self.initial, ["random", "stratified"])
+        if isinstance(self.initial, str) or callable(self.initial):
             if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
                 expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
                 raise InvalidParameterError.for_parameter(self.owner, "n_initial", expected, 0, "Pass 1 or more.")
@@ -158,7 +158,7 @@ class LoopConfig:
         array = np.asarray(self.initial)
         flat = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
         if not flat or array.min() < 0 or array.max() >= self.n_samples or len(np.unique(array)) != len(array):
-            expected = f"'random', 'stratified' or distinct positions in 0 … {self.n_samples - 1}"
+            expected = f"'random', 'stratified', 'auto', a strategy, or distinct positions in 0 … {self.n_samples - 1}"
             remedy = "Pass a flat, non-empty array of integers without duplicates."
         elif self.budget is not None and len(array) > self.budget:
             expected = f"at most {self.budget} positions, as many as the 'budget'"
@@ -181,3 +181,13 @@ class LoopConfig:
                 "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "
                 "Got a warm_start=True outside a network. Set warm_start=False, or run without checkpoint."
             )
+
+
+def _strategy_or_rule(owner: str, initial: Any) -> Any:
+    """``initial`` with a strategy in place of its name; rules and positions as they are."""
+    rules = ["random", "stratified"]
+    if isinstance(initial, str) and initial not in rules:
+        if initial.split("(")[0].strip() not in KNOWN:
+            check_choice(owner, "initial", initial, [*rules, *sorted(set(KNOWN) - set(rules))])
+        return named_strategy(owner, "initial", initial)
+    return named_strategy(owner, "initial", initial) if callable(initial) else initial

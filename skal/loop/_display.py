@@ -145,7 +145,12 @@ def _curve(histories: list[list[dict[str, Any]]], column: str) -> tuple[np.ndarr
 
 
 def _strategy_name(loop: Any) -> str:
-    return getattr(loop.query_strategy, "__name__", type(loop.query_strategy).__name__)
+    strategy = loop.query_strategy
+    return str(strategy) if strategy is None or isinstance(strategy, str) else _name(strategy)
+
+
+def _name(strategy: Any) -> str:
+    return getattr(strategy, "__name__", type(strategy).__name__)
 
 
 class ProgressReporter:

@@ -104,7 +104,7 @@ def training_data(estimator: Any, X: Any, rows: np.ndarray, codes: np.ndarray) -
     return (_RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
 
 
-def initialize_network(estimator: Any, X: Any, y: np.ndarray) -> None:
+def initialize_network(estimator: Any, X: Any, y: np.ndarray | None) -> None:
     """Initialise the net at the end of the estimator, and fit the steps of a Pipeline before it."""
     while isinstance(estimator, Pipeline):
         if len(estimator.steps) > 1:

@@ -45,11 +45,30 @@ class Selector:
         if trainer.estimator is not None:
             return self._query(state, trainer, pool, size)
         seed, initial = state.seed_for("start"), self.config.initial
+        if state.round == 0 and callable(initial):
+            return self._start(state, trainer, pool, size)
+        if state.round == 0:
+            state.start = initial if isinstance(initial, str) else "positions"
         if state.round == 0 and not isinstance(initial, str):
             return np.asarray(initial, dtype=np.int64), None
         if state.round == 0 and initial == "stratified":
             return draw_stratified(self._read_all_labels(), size, seed), None
         return np.random.default_rng(seed).choice(pool, size=size, replace=False), None
+
+    def _start(
+        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
+    ) -> tuple[np.ndarray, list[Any] | None]:
+        """By a strategy, before anything is labelled."""
+        initial = self.config.initial
+        strategy = clone(initial) if hasattr(initial, "get_params") else initial
+        learner = ActiveLearner(trainer.untrained(state), strategy)
+        with state.seeded("start"):
+            _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
+            X_pool = take_rows(self.config.X, pool)
+            positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
+        used, reason = getattr(strategy, "strategy_", strategy), getattr(strategy, "reason_", "as asked for")
+        state.start = f"{getattr(used, '__name__', type(used).__name__)}: {reason}"
+        return pool[positions], _as_numbers(metrics)
 
     def _query(
         self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int

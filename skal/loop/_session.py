@@ -39,6 +39,7 @@ class LoopResults:
     history: list[dict[str, Any]]
     stop_reason: str | None
     query_strategy: Any
+    initial: str | None
     predictor: Predictor | None
 
 
@@ -111,7 +112,9 @@ class LabellingSession:
             queried=np.array(self.state.labelled, dtype=np.int64),
             history=[dict(row) for row in self.state.history],
             stop_reason=self.state.stop_reason,
-            query_strategy=self._selector.strategy,
+            # the recommended strategy says which one it chose
+            query_strategy=getattr(self._selector.strategy, "strategy_", self._selector.strategy),
+            initial=self.state.start,
             predictor=self._trainer.predictor,
         )
 

@@ -49,6 +49,8 @@ class LoopState:
     seconds_query : float
     history : list of dict
     stop_reason : str or None
+    start : str or None
+        How the initial samples were chosen, and why so.
     """
 
     seed: int
@@ -65,6 +67,7 @@ class LoopState:
     seconds_query: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     stop_reason: str | None = None
+    start: str | None = None
 
     def pool(self, n_samples: int) -> np.ndarray:
         """Positions that may still be asked for, in ascending order."""

@@ -69,6 +69,14 @@ class Trainer:
                 _load_network_state(net, network)
             self._set_trained(estimator, names)
 
+    def untrained(self, state: LoopState) -> Any:
+        """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
+        with state.seeded("fit", round=0):
+            estimator = self._unfitted_copy()
+            if final_network(estimator) is not None:
+                initialize_network(estimator, prediction_input(self.config.X), None)
+        return estimator
+
     def check_labels(self, state: LoopState) -> None:
         """Refuse labels that the estimator could not be trained with."""
         names = self._class_names(state, len(state.labelled))

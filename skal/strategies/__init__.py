@@ -4,11 +4,13 @@ from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
 from skal.strategies._bald import BALD, bald
 from skal.strategies._coreset import CoreSet, coreset
+from skal.strategies._default import Recommended
 from skal.strategies._dynamic import DynamicAL, dynamic_al
 from skal.strategies._egl import EGL, egl
 from skal.strategies._herding import MaxHerding, UHerding, max_herding, uherding
 from skal.strategies._learning_loss import LearningLoss, learning_loss
 from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
+from skal.strategies._names import KNOWN
 from skal.strategies._npc import NPC, npc
 from skal.strategies._prob_cover import ProbCover, prob_cover
 from skal.strategies._random import RandomSampling, random_sampling
@@ -51,5 +53,8 @@ __all__ = [
     "uherding",
 ]
 
-# strategies do not import one another, and ALBL needs arms
+# strategies do not import one another, and those that are made of others find them here. ALBL keeps state and has no
+# function
+KNOWN |= {name: thing.strategy for name in __all__ if hasattr(thing := globals()[name], "strategy")}
+KNOWN |= {"random": RandomSampling, "albl": ALBL, "auto": Recommended}
 ALBL.default_arms = (LeastConfidence, CoreSet)

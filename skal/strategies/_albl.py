@@ -13,6 +13,7 @@ from skal._core.cost import Passes
 from skal.base import QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.strategies._names import named_strategy
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
 __all__ = ["ALBL"]
@@ -34,7 +35,7 @@ class ALBL(QueryStrategy):
     Parameters
     ----------
     arms : list of strategies or None, default=None
-        None is least confidence and CoreSet.
+        Objects, or names of their functions. None is least confidence and CoreSet.
     uniform : bool, default=False
         Add an arm that draws uniformly from the pool. Only then can every sample be queried, as the paper's estimate of
         the accuracy supposes.
@@ -148,14 +149,15 @@ class ALBL(QueryStrategy):
         if self.arms is None:
             shared = {"batch_size": self.batch_size, "n_jobs": self.n_jobs, "verbose": self.verbose}
             return [arm(**shared) for arm in self.default_arms]
-        return list(self.arms)
+        return [named_strategy(type(self).__name__, "arms", arm) for arm in self.arms]
 
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
         listed = isinstance(self.arms, (list, tuple)) and len(self.arms) > 0
-        if self.arms is not None and not (listed and all(isinstance(arm, QueryStrategy) for arm in self.arms)):
-            expected, remedy = "a list of strategies, or None", "Write for example [Margin(), CoreSet()]."
+        if self.arms is not None and not (listed and all(isinstance(arm, (QueryStrategy, str)) for arm in self.arms)):
+            expected = "a list of strategies, or None"
+            remedy = "Write for example [Margin(), CoreSet()], or ['margin', 'coreset']."
             raise InvalidTypeError.for_parameter(owner, "arms", expected, self.arms, remedy)
         check_choice(owner, "uniform", self.uniform, [True, False])
         check_integer(owner, "horizon", self.horizon, 1)

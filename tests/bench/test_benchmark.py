@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 
 from skal.base import QueryStrategy
@@ -256,6 +257,23 @@ def test_zero_shot_lets_the_strategy_choose_the_first_labels():
     assert [run.n_labels for run in result.runs] == [[10]] * 4
     assert len({tuple(run.initial) for run in result.runs}) == 4
     assert (result.times()["query"] > 0).all()
+
+
+@pytest.mark.parametrize("start", ["max_herding(features='input')", "auto"])
+def test_a_strategy_chooses_the_first_labels_for_all(start):
+    result = run_benchmark(["random", "auto"], start=start, **TINY | {"rounds": 1})
+    by_seed = {seed: {tuple(run.initial) for run in result.runs if run.seed == seed} for seed in (0, 1)}
+    assert all(len(starts) == 1 for starts in by_seed.values())
+    assert by_seed[0] != by_seed[1]
+
+
+def test_a_classifier_that_is_no_network_has_a_coverage_start():
+    digits = load("digits")
+    flat = SimpleNamespace(**{k: v.reshape(len(v), -1) if "X" in k else v for k, v in digits.items() if k[1:2] == "_"})
+    settings = TINY | {"rounds": 1, "seeds": 1}
+    del settings["net"]
+    result = run_benchmark(["auto"], data=flat, net=LogisticRegression(), start="auto", **settings)
+    assert "Recommended" in result.runs[0].record["strategy"]
 
 
 def test_squared_loss_and_one_cycle():

@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from skal import ActiveLearner
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, NonFiniteError, NotFittedError
-from skal.strategies import Entropy, entropy, least_confidence, margin, random_sampling
+from skal.strategies import Entropy, Margin, MaxHerding, UHerding, entropy, least_confidence, margin, random_sampling
 
 
 class Recorder(ClassifierMixin, BaseEstimator):
@@ -341,10 +341,35 @@ def test_samples_of_another_shape_are_refused_and_nothing_is_added(recorded):
 
 
 def test_a_strategy_must_be_callable():
-    with pytest.raises(
-        InvalidTypeError, match=r"'query_strategy' parameter of ActiveLearner must be callable\. Got 'entropy'"
-    ):
-        ActiveLearner(GaussianNB(), "entropy")
+    words = r"'query_strategy' parameter of ActiveLearner must be callable, or the name of a strategy\. Got 3"
+    with pytest.raises(InvalidTypeError, match=words):
+        ActiveLearner(GaussianNB(), 3)
+    with pytest.raises(InvalidTypeError, match=r"must be a strategy, not a class\..*Make an object of it: Margin\(\)"):
+        ActiveLearner(GaussianNB(), Margin)
+    with pytest.raises(InvalidParameterError, match=r"must be among .*, margin, .* Got 'marginn' instead"):
+        ActiveLearner(GaussianNB(), "marginn")
+
+
+def test_a_strategy_may_be_named():
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
+    by_name, by_object = (ActiveLearner(GaussianNB(), one, X[:9], y[:9]) for one in ("margin", Margin()))
+    assert by_name.query(X[9:], 5)[0].tolist() == by_object.query(X[9:], 5)[0].tolist()
+    assert repr(ActiveLearner(GaussianNB(), "dynamic_al(gamma=0)").query_strategy) == "DynamicAL(gamma=0)"
+
+
+@pytest.mark.parametrize("strategy", ["auto", None])
+def test_the_recommended_strategy_depends_on_estimator_and_labels(strategy):
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
+    learner = ActiveLearner(GaussianNB(), strategy)
+    expected = MaxHerding()(learner, X, 5)
+    assert learner.query(X, 5)[0].tolist() == expected.tolist()
+    assert repr(learner.query_strategy.strategy_) == "MaxHerding()"
+    learner.teach(X[:9], y[:9])
+    assert learner.query(X[9:], 5)[0].tolist() == UHerding()(learner, X[9:], 5).tolist()
+    assert (repr(learner.query_strategy.strategy_), learner.query_strategy.reason_) == (
+        "UHerding()",
+        "the inputs are features",
+    )
 
 
 @pytest.mark.parametrize(

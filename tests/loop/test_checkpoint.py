@@ -155,7 +155,7 @@ def test_the_format(make_loop, flat_data, tmp_path):
     assert content["fitted"] == {"round": 1, "n_labelled": 13}
     assert set(content["state"]) == {
         "seed", "phase", "round", "labelled", "labels", "heldout", "label_dtype", "declined",
-        "asked", "told", "metrics", "seconds_query", "history", "stop_reason",
+        "asked", "told", "metrics", "seconds_query", "history", "stop_reason", "start",
     }  # fmt: skip
     assert set(network) == {"modules", "optimizers", "history", "classes", "extra"}
     assert set(network["modules"]) == {"module", "criterion"}

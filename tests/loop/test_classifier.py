@@ -475,7 +475,7 @@ def test_bad_parameters(make_loop, flat_data):
         "initial": "all",
         "reinitialize": "yes",
         "random_state": -1,
-        "query_strategy": "margin",
+        "query_strategy": 7,
         "target_score": "high",
         "verbose": "yes",
         "callbacks": print,

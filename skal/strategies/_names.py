@@ -1,0 +1,74 @@
+"""Strategies by name: ``badge``, ``random``, ``dynamic_al(gamma=inf)``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from typing import Any
+
+from skal.base import QueryStrategy
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+
+__all__ = ["KNOWN", "make_strategy", "named_strategy"]
+
+# filled by the package: strategies do not import one another
+KNOWN: dict[str, type[QueryStrategy]] = {}
+
+
+def named_strategy(owner: str, parameter: str, strategy: Any) -> Any:
+    """What a user gave as a strategy: a name becomes an object, ``None`` is ``"auto"``, a class is refused.
+
+    Examples
+    --------
+    >>> named_strategy("ActiveLearner", "query_strategy", "margin")
+    Margin()
+    """
+    if strategy is None or isinstance(strategy, str):
+        return make_strategy(strategy or "auto")
+    if isinstance(strategy, type):
+        remedy = f"Make an object of it: {strategy.__name__}()."
+        raise InvalidTypeError.for_parameter(owner, parameter, "a strategy, not a class", strategy, remedy)
+    if not callable(strategy):
+        expected = "callable, or the name of a strategy"
+        remedy = "Pass for example 'margin' or skal.strategies.Margin()."
+        raise InvalidTypeError.for_parameter(owner, parameter, expected, strategy, remedy)
+    return strategy
+
+
+def make_strategy(spec: str) -> QueryStrategy:
+    """Make the strategy that a text names, with its parameters if it has any.
+
+    Examples
+    --------
+    >>> make_strategy("dynamic_al(gamma=inf, batch='top')")
+    DynamicAL(gamma=inf)
+    """
+    try:
+        tree = ast.parse(spec.strip(), mode="eval").body
+        call = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
+        if not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError
+        name = call.func.id
+        params = {keyword.arg: _value(keyword.value) for keyword in call.keywords if keyword.arg}
+    except (SyntaxError, ValueError):
+        raise InvalidParameterError(
+            f"A strategy must be written as a name, or as name(parameter=value). Got {spec!r} instead. "
+            "Write for example 'badge' or 'dynamic_al(gamma=0)'."
+        ) from None
+    if name not in KNOWN:
+        raise InvalidParameterError(
+            f"The name of a strategy must be among {', '.join(sorted(KNOWN))}. Got {name!r} instead. "
+            "Pass a strategy of your own as an object."
+        )
+    allowed = inspect.signature(KNOWN[name]).parameters
+    if unknown := sorted(set(params) - set(allowed)):
+        raise InvalidParameterError(
+            f"The parameters of {name} must be among {', '.join(allowed)}. Got {', '.join(unknown)} instead. "
+            f"See the documentation of {KNOWN[name].__name__}."
+        )
+    return KNOWN[name](**params)
+
+
+def _value(node: ast.expr) -> Any:
+    return math.inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
