@@ -329,11 +329,12 @@ class QueryContext:
 
     @cached_property
     def class_labels(self) -> np.ndarray:
-        """Labels of the network's outputs 0 … C−1, as ``int64`` targets for a loss: (n,) array."""
+        """Labels of the network's outputs 0 … C−1, or the loss's ``ignore_index``, as ``int64`` targets: (n,) array."""
         y = self.y_labelled
         if is_binary(self.network.criterion) and np.isin(y, (0.0, 1.0)).all():
             y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels
-        if y.dtype.kind not in "iub" or y.min() < 0 or y.max() >= self.n_classes:
+        counted = y[y != getattr(self.network.criterion, "ignore_index", None)] if y.dtype.kind in "iub" else y
+        if y.dtype.kind not in "iub" or (counted.size and (counted.min() < 0 or counted.max() >= self.n_classes)):
             raise NoLabelledDataError(
                 f"The labels that {self.owner} differentiates must be integers in 0 … {self.n_classes - 1}, one for "
                 f"each output of the network. Got {shorten(np.unique(y))} instead. Encode them, for example with "

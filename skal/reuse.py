@@ -153,9 +153,9 @@ def _key(network: Any, samples: Samples, what: Any, also: Sequence[Any]) -> byte
     if not all(network.reads_arrays(part) and _can_be_looked_at(part.X) for part in everything):
         return None
     # sha1 is what processors do fastest; nobody attacks a cache of his own
-    digest = sha1(repr((what, str(network.device), network.criterion)).encode(), usedforsecurity=False)
+    digest = sha1(repr((what, str(network.device))).encode(), usedforsecurity=False)
     try:
-        digest.update(cloudpickle.dumps((network.module, [part.transform for part in everything])))
+        digest.update(cloudpickle.dumps((network.module, network.criterion, [part.transform for part in everything])))
     except Exception:  # what cannot be pickled cannot be compared, and is computed each time
         return None
     for part in everything:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from skal._core.graph import nodes_behind
+from skal._core.losses import Loss, loss_of
 from skal._core.network import Network, evaluating
 from skal._core.order import mirrored, two_orders
 from skal._core.samples import Samples
@@ -239,6 +241,11 @@ class LastOutput(Network):
     def __init__(self, net: Any, last: LastLayer, sharding: Sharding | None = None) -> None:
         super().__init__(net, sharding)
         self.last = last
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss that the network is trained with, as a function of the last layer's outputs."""
+        return loss_of(self.criterion, behind_softmax=self.dtype)
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """(n, C) outputs of the last layer, as part of the graph."""

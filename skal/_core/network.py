@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
+from skal._core.losses import Loss, loss_of
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
@@ -154,6 +156,11 @@ class Network:
         """The fitted criterion, None for a bare module."""
         return outputs.criterion_of(self.net)
 
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss that the network is trained with, as a function of :meth:`logits`."""
+        return loss_of(self.criterion)
+
     @property
     def device(self) -> torch.device:
         """Where the parameters live."""
@@ -236,7 +243,7 @@ class Network:
             output = self.module(*args, **kwargs)
         else:
             output = torch.func.functional_call(self.module, parameters, args, kwargs)
-        return outputs.first_output(output)
+        return outputs.in_rows(outputs.first_output(output), self.criterion)
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """(n, C) outputs before any softmax, as part of the graph, in :attr:`precision` even under autocast."""

@@ -21,6 +21,7 @@ __all__ = [
     "compares_outputs",
     "criterion_of",
     "first_output",
+    "in_rows",
     "is_binary",
     "is_squared_loss",
     "needs_softmax",
@@ -78,6 +79,12 @@ def needs_softmax(net: Any) -> bool:
     ``predict_nonlinearity``.
     """
     return is_squared_loss(criterion_of(net)) and getattr(net, "predict_nonlinearity", None) == "auto"
+
+
+def in_rows(output: Any, criterion: nn.Module | None) -> Any:
+    """One number per sample, which modules return as (n,) or (n, 1), always as (n, 1)."""
+    is_flat = isinstance(output, Tensor) and output.ndim == 1
+    return output.unsqueeze(1) if is_flat and is_binary(criterion) else output
 
 
 def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:

@@ -41,13 +41,14 @@ def training_dynamics(K: Any, residuals: Any) -> float:
     return float(np.einsum("ic,ij,jc->", d, K, d, optimize=True))
 
 
-def training_dynamics_of(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batch_size: int = 256) -> float:
+def training_dynamics_of(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: int = 256) -> float:
     """``G(S) = ‖Σ_S g‖²`` of a network on labelled data: one forward and one backward pass.
 
     Parameters
     ----------
     net, X, y, loss, batch_size
-        As in :func:`skal.tangent.loss_gradient`. ``loss="squared_error"`` is ``G_MSE`` with the full kernel.
+        As in :func:`skal.tangent.loss_gradient`. ``loss="squared_error"`` is ``G_MSE`` with the full kernel,
+        which is also what a net trained with :class:`skal.nets.SquaredLoss` gets.
 
     Examples
     --------

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.losses import CrossEntropy, Loss
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
@@ -28,10 +29,11 @@ _BLOCK = 2**14
 class BADGE(TwoLevelStrategy):
     """Query a batch of samples whose loss gradients are large and unlike each other.
 
-    A sample's embedding is the gradient of the cross-entropy in the last layer's weights, its predicted label taken for
-    the true one: ``(σ(f) − e_ŷ) ⊗ φ`` with φ the last layer's input, or other features of the sample. The first choice
-    has the largest gradient; the others are drawn by k-means++, with probabilities proportional to the squared distance
-    to the nearest one chosen.
+    A sample's embedding is the gradient of the training loss in the last layer's weights, its predicted label taken for
+    the true one: ``q ⊗ φ`` with q the derivative with respect to the logits, ``σ(f) − e_ŷ`` for the cross-entropy, and
+    φ the last layer's input. With other features of the samples q is that of the cross-entropy. The first choice has
+    the largest gradient; the others are drawn by k-means++, with probabilities proportional to the squared distance to
+    the nearest one chosen.
 
     Parameters
     ----------
@@ -103,14 +105,17 @@ class BADGE(TwoLevelStrategy):
         return (feature_width(context, self.features) + context.n_classes) * 12 + 32
 
     def _chooser(self, context: QueryContext) -> Choose:
+        loss: Loss = CrossEntropy()
         if self._in_last_layer(context):
             self._check_last_layer(context)
+            loss = context.logit_network.loss
         generator = make_generator(context.owner, self.random_state)
 
         def choose(some: np.ndarray | range, n: int, masses: np.ndarray | None) -> Chosen:
             features, logits = self._factors(context.restrict(some))
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
-            q, phi = residuals(logits.to(dtype)), features.to(dtype)
+            logits, phi = logits.to(dtype), features.to(dtype)
+            q = loss.gradient(logits, logits.argmax(dim=1))
             del features, logits  # a third of the memory
             if masses is None:
                 return *kmeans_plus_plus(q, phi, n, generator), None
@@ -139,18 +144,9 @@ class BADGE(TwoLevelStrategy):
             context.network.all_outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
             raise UnsupportedLayerError(
                 f"For {owner} the network's output must be that of a linear last layer, whose gradient it writes as "
-                f"(softmax − onehot) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "
+                f"(loss derivative) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "
                 "is changed before it is returned. Let forward return what the last Linear gives, or use CoreSet."
             )
-
-
-def residuals(logits: Tensor) -> Tensor:
-    """``σ(f) − e_ŷ`` with ŷ the predicted label: (N, C) -> (N, C)."""
-    q = torch.softmax(logits, dim=1)
-    predicted = logits.argmax(dim=1, keepdim=True)
-    # 1 − p as the sum of the others, which stays exact where p is near 1
-    others = q.scatter(1, predicted, 0)
-    return others.scatter(1, predicted, -others.sum(dim=1, keepdim=True))
 
 
 def kmeans_plus_plus(

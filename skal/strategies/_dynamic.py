@@ -24,7 +24,7 @@ __all__ = ["DynamicAL", "dynamic_al"]
 class DynamicAL(ScoreStrategy):
     """Query the samples that would change the training dynamics most.
 
-    With ``g_u`` the gradient of the cross-entropy at a pool sample, its predicted label taken for the true one, and
+    With ``g_u`` the gradient of the training loss at a pool sample, its predicted label taken for the true one, and
     ``g_S`` the gradient summed over the labelled set, the score is ``‖g_u‖² + γ g_u·g_S``. One forward and one
     backward pass over the pool, plus one over the labelled set. The method is dynamicAL [1]_.
 
@@ -139,8 +139,7 @@ class DynamicAL(ScoreStrategy):
                 direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
             return loss_scores(engine, context.pool, None, direction)
 
-        criterion = type(context.network.criterion).__name__
-        what = ("loss scores", self.backend, engine.batch_size, self.needs_labels, criterion)
+        what = ("loss scores", self.backend, engine.batch_size, self.needs_labels)
         also = (context.labelled, context.class_labels) if self.needs_labels else ()
         norms, dots = context.remember(what, compute, also=also)
         return dynamic_scores(norms, dots, self.gamma)

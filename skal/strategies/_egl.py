@@ -13,7 +13,7 @@ from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import cross_entropy_of
+from skal.tangent._cotangents import loss_cotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
@@ -24,8 +24,8 @@ __all__ = ["EGL", "egl"]
 class EGL(ScoreStrategy):
     """Query the samples whose label is expected to give the longest gradient.
 
-    The score [1]_ is ``Σ_y p(y|x) ‖∇ ℓ(f(x), y)‖``, with ℓ the cross-entropy and p the network's own prediction: the
-    norm is taken before the expectation, since the expected gradient itself is zero.
+    The score [1]_ is ``Σ_y p(y|x) ‖∇ ℓ(f(x), y)‖``, with ℓ the training loss and p the network's own prediction. The
+    norm is taken before the expectation: the expected gradient of the cross-entropy is zero.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class EGL(ScoreStrategy):
             norms = torch.stack([engine.scores(by_name, n)[0].clamp_min(0).sqrt() for by_name in gradients], dim=1)
             return (torch.softmax(engine.logits().double(), dim=1) * norms).sum(dim=1)
 
-        labels = [cross_entropy_of(label) for label in range(engine.n_classes)]
+        labels = [loss_cotangent(engine.network.loss, label) for label in range(engine.n_classes)]
         return engine.collect(context.pool, labels, expected_length)
 
     def _last(self, context: QueryContext) -> Tensor:
@@ -139,25 +139,30 @@ class EGL(ScoreStrategy):
                 f"gives. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output is changed before it "
                 "is returned. Use layers='all'."
             )
-        one_output = weight.shape[0] == 1 and logits.shape[1] == 2  # logits (0, z), with a gradient in z alone
-        return last_layer_egl(logits, features, bias is not None and bias.requires_grad, one_output)
+        logits = logits.double()
+        lengths = context.logit_network.loss.lengths(logits)
+        return last_layer_egl(logits, lengths, features, bias is not None and bias.requires_grad)
 
 
-def last_layer_egl(logits: Tensor, features: Tensor, bias: bool = True, one_output: bool = False) -> Tensor:
-    """``Σ_y p_y ‖p − e_y‖ · √(‖φ‖² + 1)``, the 1 for a bias: (N, C), (N, d) -> (N,), in float64.
+def last_layer_egl(logits: Tensor, lengths: Tensor, features: Tensor, bias: bool = True) -> Tensor:
+    """``Σ_y p_y ‖q_y‖ · √(‖φ‖² + 1)``, the 1 for a bias, in float64.
+
+    Parameters
+    ----------
+    logits : (N, C) tensor
+    lengths : (N, C) tensor
+        ``‖q_y‖``, of the loss's derivative with respect to the logits for every label.
+    features : (N, d) tensor
+    bias : bool
 
     Examples
     --------
-    >>> last_layer_egl(torch.zeros(1, 2), torch.tensor([[1.0, 1.0, 1.0]]))  # p = (½, ½): ‖p − e_y‖ = √½ for both
+    >>> lengths = torch.full((1, 2), 0.5**0.5)  # p = (½, ½): ‖p − e_y‖ = √½ for both
+    >>> last_layer_egl(torch.zeros(1, 2), lengths, torch.tensor([[1.0, 1.0, 1.0]]))
     tensor([1.4142], dtype=torch.float64)
     """
-    p = torch.softmax(logits.double(), dim=1)
-    squares = p.square()
-    # (1 − p_y)² + Σ_{c≠y} p_c², with nothing that cancels
-    rest = (squares.sum(dim=1, keepdim=True) - squares).clamp_min(0)
-    lengths = ((1 - p).square() + (0 if one_output else rest)).sqrt()
     inputs = features.double().square().sum(dim=1) + bias
-    return (p * lengths).sum(dim=1) * inputs.sqrt()
+    return (torch.softmax(logits.double(), dim=1) * lengths).sum(dim=1) * inputs.sqrt()
 
 
 egl = query_function(EGL, "egl", __name__)

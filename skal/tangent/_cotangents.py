@@ -1,7 +1,8 @@
 """Which scalar of the logits is differentiated.
 
 The gradient of a scalar with derivative v with respect to the logits f is ``J(x)ᵀ v``. A cotangent is a function
-``(logits (n, C), target (n, C) or None) -> v (n, C)`` that works row by row, so that it may also run under ``vmap``.
+``(logits (n, C), target (n, ...) or None) -> v (n, C)`` that works row by row, so that it may also run under ``vmap``.
+The target of a loss is the (n,) labels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Cotangent", "cross_entropy", "cross_entropy_of", "kernel_cotangents", "pull_back", "squared_error"]
+from skal._core.losses import Loss
+
+__all__ = ["Cotangent", "kernel_cotangents", "loss_cotangent", "pull_back"]
 
 Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
 
@@ -27,21 +30,18 @@ def pull_back(
     return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
 
 
-def cross_entropy(logits: Tensor, target: Tensor | None) -> Tensor:
-    """``σ(f) − target``; without a target, the network's own prediction is taken for the label."""
-    if target is None:
-        target = _predicted(logits)
-    return torch.softmax(logits, dim=-1) - target
+def loss_cotangent(loss: Loss, label: int | None = None) -> Cotangent:
+    """The derivative of a loss: of the target, or of one label for all samples.
 
+    Without either, the network's own prediction is taken for the label.
+    """
 
-def squared_error(logits: Tensor, target: Tensor | None) -> Tensor:
-    """``f − target``, the derivative of ``½‖f − target‖²``."""
-    return logits - (_predicted(logits) if target is None else target)
+    def cotangent(logits: Tensor, target: Tensor | None) -> Tensor:
+        if label is not None:
+            target = torch.full(logits.shape[:-1], label, device=logits.device)
+        return loss.gradient(logits, logits.argmax(dim=-1) if target is None else target)
 
-
-def _predicted(logits: Tensor) -> Tensor:
-    classes = torch.arange(logits.shape[-1], device=logits.device)
-    return (classes == logits.argmax(dim=-1, keepdim=True)).to(logits.dtype)
+    return cotangent
 
 
 def sum_of_logits(logits: Tensor, target: Tensor | None = None) -> Tensor:
@@ -55,15 +55,6 @@ def one_logit(index: int) -> Cotangent:
     def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
         classes = torch.arange(logits.shape[-1], device=logits.device)
         return (classes == index).to(logits.dtype).expand_as(logits)
-
-    return cotangent
-
-
-def cross_entropy_of(label: int) -> Cotangent:
-    """``σ(f) − e_label``: the cross-entropy of one label, the same for all samples."""
-
-    def cotangent(logits: Tensor, target: Tensor | None = None) -> Tensor:
-        return torch.softmax(logits, dim=-1) - one_logit(label)(logits, None)
 
     return cotangent
 

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from skal._core.losses import CrossEntropy, Loss, SquaredError
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
-from skal.tangent._cotangents import Cotangent, cross_entropy, pull_back, squared_error
+from skal.tangent._cotangents import loss_cotangent, pull_back
 from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
 __all__ = ["gradient_scores", "loss_gradient"]
 
-_LOSSES: dict[str, Cotangent] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+_LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
 
 
 def gradient_scores(
@@ -29,7 +30,7 @@ def gradient_scores(
     y: Any,
     direction: dict[str, Tensor] | None = None,
     *,
-    loss: str = "cross_entropy",
+    loss: str = "auto",
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
@@ -45,11 +46,14 @@ def gradient_scores(
         A module is taken to return logits.
     X : array-like, tensor, Dataset or dict of arrays
     y : (n,) integer labels, or None
-        None takes the network's own predictions, found in the same pass.
+        None takes the network's own predictions, found in the same pass. The criterion's ``ignore_index`` is allowed,
+        and gives no gradient.
     direction : dict of tensors shaped like the parameters, optional
         For example from :func:`loss_gradient`. Parameters that it leaves out count as zero.
-    loss : {"cross_entropy", "squared_error"}, default="cross_entropy"
-        Of the logits; not averaged. ``squared_error`` is ``½‖f − onehot(y)‖²``.
+    loss : {"auto", "cross_entropy", "squared_error"}, default="auto"
+        Not averaged. ``auto`` is the loss that the net is trained with: its criterion, with class weights, label
+        smoothing, ``ignore_index`` and ``pos_weight``; for a module the cross-entropy. The others are the plain
+        cross-entropy of the logits, and ``½‖f − onehot(y)‖²``, whatever the criterion.
     backend : {"auto", "structured", "func", "backpack"}, default="auto"
     batch_size : int, default=256
     max_memory : int, str or None
@@ -91,20 +95,20 @@ def loss_scores(
     samples: Samples,
     y: Any = None,
     direction: dict[str, Tensor] | None = None,
-    loss: str = "cross_entropy",
+    loss: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """:func:`gradient_scores` on an engine that is there already: two (n,) float64 tensors on its device."""
-    check_choice("gradient_scores", "loss", loss, list(_LOSSES))
+    own_loss = _loss("gradient_scores", loss, engine.network)
     direction = _checked_direction(direction or {}, engine)
-    target = None if y is None else one_hot(y, len(samples), engine.n_classes, engine.network)
+    target = None if y is None else class_indices(y, len(samples), engine.n_classes, engine.network, own_loss)
 
     def reduce(gradients: Iterator[Gradients], n: int) -> tuple[Tensor, Tensor]:
         return engine.scores(next(gradients), n, direction)
 
-    return engine.collect(samples, [_LOSSES[loss]], reduce, target=target)
+    return engine.collect(samples, [loss_cotangent(own_loss)], reduce, target=target)
 
 
-def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batch_size: int = 256) -> dict[str, Tensor]:
+def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: int = 256) -> dict[str, Tensor]:
     """Gradient of the loss summed (not averaged) over a set.
 
     Parameters
@@ -126,8 +130,9 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
     {'weight': tensor([[-0.5000,  1.0000],
             [ 0.5000, -1.0000]])}
     """
-    check_choice("loss_gradient", "loss", loss, list(_LOSSES))
     network = net if isinstance(net, Network) else Network(net)
+    own_loss = _loss("loss_gradient", loss, network)
+    cotangent = loss_cotangent(own_loss)
     samples = X if isinstance(X, Samples) else Samples(X)
     parameters = checked_parameters(network, samples, "loss_gradient")
     # float64: the sum over many chunks is compared with single gradients
@@ -138,8 +143,8 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
             logits = checked_logits(network, batch)
             n = tree_leaves(batch)[0].shape[0]
             if y is not None and target is None:
-                target = one_hot(y, len(samples), logits.shape[1], network)
-            v = _LOSSES[loss](logits.detach(), None if target is None else target[first : first + n])
+                target = class_indices(y, len(samples), logits.shape[1], network, own_loss)
+            v = cotangent(logits.detach(), None if target is None else target[first : first + n])
             first += n
             for name, gradient in zip(parameters, pull_back(v, logits, list(parameters.values())), strict=True):
                 if gradient is not None:
@@ -147,16 +152,27 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "cross_entropy", batc
     return {name: total.to(parameters[name].dtype) for name, total in totals.items()}
 
 
-def one_hot(y: Any, n_samples: int, n_classes: int, network: Network) -> Tensor:
-    """(n,) labels 0 … C−1 as an (n, C) tensor on the network's device."""
+def _loss(owner: str, loss: str, network: Network) -> Loss:
+    check_choice(owner, "loss", loss, ["auto", *_LOSSES])
+    return network.loss if loss == "auto" else _LOSSES[loss]
+
+
+def class_indices(y: Any, n_samples: int, n_classes: int, network: Network, loss: Loss | None = None) -> Tensor:
+    """(n,) labels 0 … C−1, or the one that a loss ignores, as a tensor on the network's device."""
     labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     good = labels.shape == (n_samples,) and labels.dtype.kind in "iub"
-    if not good or labels.min() < 0 or labels.max() >= n_classes:
+    counted = labels if not good or loss is None or loss.ignore_index is None else labels[labels != loss.ignore_index]
+    if not good or (counted.size and (counted.min() < 0 or counted.max() >= n_classes)):
         raise InvalidParameterError(
             f"The labels y must be {n_samples} integers in 0 … {n_classes - 1}, one per sample. "
             f"Got {shorten(labels)} instead. Encode them, for example with sklearn.preprocessing.LabelEncoder."
         )
-    index = torch.as_tensor(labels.astype(np.int64), device=network.device)
+    return torch.as_tensor(labels.astype(np.int64), device=network.device)
+
+
+def one_hot(y: Any, n_samples: int, n_classes: int, network: Network) -> Tensor:
+    """(n,) labels 0 … C−1 as an (n, C) tensor on the network's device."""
+    index = class_indices(y, n_samples, n_classes, network)
     return torch.nn.functional.one_hot(index, n_classes).to(network.dtype)
 
 

@@ -6,6 +6,7 @@ import torch
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
+from skal._core.losses import CrossEntropy
 from skal.base import Passes
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import MLP
@@ -97,7 +98,7 @@ def test_one_output_is_differentiated_as_one_output():
 
 def test_a_certain_prediction_scores_almost_nothing_and_not_less_than_zero():
     logits = torch.tensor([[80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    scores = last_layer_egl(logits, torch.ones(2, 3))
+    scores = last_layer_egl(logits, CrossEntropy().lengths(logits.double()), torch.ones(2, 3))
     assert 0 <= scores[0] < 1e-20
     assert scores[1] > 1
 

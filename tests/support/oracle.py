@@ -60,12 +60,14 @@ def logits(module, X, to_logits=lambda output: output):
 
 
 def loss_gradients(module, X, y, loss="cross_entropy"):
-    """Gradient of each sample's loss: (n, P) float64."""
+    """Gradient of each sample's loss: (n, P) float64. A loss may also be a function of one output and its label."""
     module, X, parameters = _prepared(module, X)
     rows = []
     for i, label in enumerate(np.asarray(y).tolist()):
         f = _output(module, _rows(X, i))
-        if loss == "cross_entropy":
+        if callable(loss):
+            value = loss(f, label)
+        elif loss == "cross_entropy":
             value = F.cross_entropy(f, torch.tensor([label]))
         else:
             value = (f - F.one_hot(torch.tensor([label]), f.shape[1])).square().sum() / 2

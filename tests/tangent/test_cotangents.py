@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skal.tangent._cotangents import cross_entropy, kernel_cotangents, probes, squared_error
+from skal._core.losses import CrossEntropy, SquaredError
+from skal.tangent._cotangents import kernel_cotangents, loss_cotangent, probes
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5, 0.1], [0.3, 0.2, 4.0, -1.0]], dtype=torch.float64)
 LABELS = torch.tensor([3, 2])
@@ -15,20 +16,13 @@ def derivative(scalar):
     return torch.autograd.grad(scalar(logits), logits)[0]
 
 
-@pytest.mark.parametrize("labels", [LABELS, None])
-def test_cross_entropy(labels):
-    target = None if labels is None else F.one_hot(labels, 4).double()
-    label = LOGITS.argmax(1) if labels is None else labels
-    expected = derivative(lambda f: F.cross_entropy(f, label, reduction="sum"))
-    torch.testing.assert_close(cross_entropy(LOGITS, target), expected)
-
-
-@pytest.mark.parametrize("labels", [LABELS, None])
-def test_squared_error(labels):
-    target = None if labels is None else F.one_hot(labels, 4).double()
-    label = LOGITS.argmax(1) if labels is None else labels
-    expected = derivative(lambda f: (f - F.one_hot(label, 4)).square().sum() / 2)
-    torch.testing.assert_close(squared_error(LOGITS, target), expected)
+def test_loss_of_labels_of_the_prediction_and_of_one_label():
+    cotangent = loss_cotangent(CrossEntropy())
+    for labels, target in ((LABELS, LABELS), (LOGITS.argmax(1), None)):
+        expected = derivative(lambda f, labels=labels: F.cross_entropy(f, labels, reduction="sum"))
+        torch.testing.assert_close(cotangent(LOGITS, target), expected)
+    expected = derivative(lambda f: F.cross_entropy(f, torch.tensor([1, 1]), reduction="sum"))
+    torch.testing.assert_close(loss_cotangent(CrossEntropy(), 1)(LOGITS, None), expected)
 
 
 def test_kernels():
@@ -42,7 +36,9 @@ def test_kernels():
         assert len(kernel_cotangents(kind, 4)) == 4
 
 
-@pytest.mark.parametrize("cotangent", [cross_entropy, squared_error, *kernel_cotangents("pntk", 4)])
+@pytest.mark.parametrize(
+    "cotangent", [loss_cotangent(CrossEntropy()), loss_cotangent(SquaredError(), 2), *kernel_cotangents("pntk", 4)]
+)
 def test_row_by_row(cotangent):
     rows = [cotangent(LOGITS[i : i + 1], None) for i in range(2)]
     torch.testing.assert_close(torch.cat(rows), cotangent(LOGITS, None))

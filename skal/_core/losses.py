@@ -1,0 +1,272 @@
+"""What a network is trained with: the loss of one sample, and its derivative with respect to the logits.
+
+n samples, C classes. Losses are not averaged. The criterion says which loss it is, and this is the one place where that
+is decided; :mod:`skal._core.outputs` says what logits are.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skal._core.outputs import is_binary
+from skal.exceptions import InvalidParameterError
+from skal.nets import SquaredLoss
+
+__all__ = ["Binary", "CrossEntropy", "Loss", "SquaredError", "loss_of", "sum_of_others"]
+
+
+def sum_of_others(x: Tensor) -> Tensor:
+    """``Σ_{c'≠c} x_c'`` along the last dimension, for x ≥ 0: (..., C) -> (..., C).
+
+    The largest entry is never subtracted from a sum that it makes up, so that the sums keep their digits.
+
+    Examples
+    --------
+    >>> sum_of_others(torch.tensor([1.0, 1e-10, 2e-10]))  # 1 − p would be zero
+    tensor([3.0000e-10, 1.0000e+00, 1.0000e+00])
+    """
+    largest = _one_hot(x.argmax(dim=-1), x) > 0
+    rest = x.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
+    return torch.where(largest, rest, rest + x.amax(dim=-1, keepdim=True) - x)
+
+
+def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
+    """(n,) labels -> (n, C), a row of zeros for a label that is no class."""
+    classes = torch.arange(like.shape[-1], device=like.device)
+    return (classes == labels.unsqueeze(-1)).to(like.dtype)
+
+
+class Loss(ABC):
+    """The loss of one sample as a function of its logits and its label."""
+
+    ignore_index: int | None = None  # a label that costs nothing
+
+    def gradient(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(n, C) logits, (n,) labels -> (n, C) derivatives of each sample's loss, row by row, also under ``vmap``."""
+        precise = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        return self._gradient(precise, labels).to(logits.dtype)
+
+    @abstractmethod
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor: ...
+
+    def lengths(self, logits: Tensor) -> Tensor:
+        """(n, C) lengths of the gradient for every label."""
+        n, C = logits.shape
+        labels = torch.arange(C, device=logits.device)
+        gradients = (self.gradient(logits, label.expand(n)) for label in labels)
+        return torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients], dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropy(Loss):
+    """``−Σ_c a_c log σ(f)_c``, with ``a = (1 − ε) w_y e_y + (ε / C) w`` for class weights w and smoothing ε.
+
+    The derivative ``(Σ a) σ(f) − a`` is a difference of numbers that training makes equal. It is written as
+    ``p Σ_{others} a − a Σ_{others} p``, in which without smoothing one of the two terms is zero.
+
+    Parameters
+    ----------
+    weight : (C,) tensor, optional
+    smoothing : float
+    ignore_index : int, optional
+    epsilon : float
+        skorch's ``−log(p + ε)`` for NLLLoss, which multiplies the derivative by ``p_y / (p_y + ε)``.
+    """
+
+    weight: Tensor | None = None
+    smoothing: float = 0.0
+    ignore_index: int | None = None
+    epsilon: float = 0.0
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        p, one_hot = torch.softmax(f, dim=-1), _one_hot(labels, f)
+        w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
+        a = w * ((1 - self.smoothing) * one_hot + self.smoothing / f.shape[-1])
+        if self.ignore_index is not None:
+            a = a * (labels != self.ignore_index).unsqueeze(-1)
+        if self.epsilon:
+            p_y = (p * one_hot).sum(dim=-1, keepdim=True)
+            a = a * (p_y / (p_y + self.epsilon))
+        return p * sum_of_others(a) - a * sum_of_others(p)
+
+    def lengths(self, logits: Tensor) -> Tensor:
+        """As in closed form ``w_y √((Σ_{others} p)² + Σ_{others} p²)``, without smoothing."""
+        if self.smoothing:
+            return super().lengths(logits)
+        p = torch.softmax(logits, dim=-1)
+        lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt() * (p / (p + self.epsilon))
+        if self.weight is not None:
+            lengths = lengths * self.weight.to(p)
+        ignored = torch.arange(p.shape[-1], device=p.device) == (-1 if self.ignore_index is None else self.ignore_index)
+        return lengths.masked_fill(ignored, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Loss):
+    """``−w [q y log σ(z) + (1 − y) log σ(−z)]`` of logits (0, z), of which the first is no output of the network.
+
+    Parameters
+    ----------
+    pos_weight : (1,) tensor, optional
+        q.
+    weight : (1,) tensor, optional
+        w.
+    """
+
+    pos_weight: Tensor | None = None
+    weight: Tensor | None = None
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        z = f[..., 1]
+        positive = -torch.sigmoid(-z) if self.pos_weight is None else -torch.sigmoid(-z) * _number(self.pos_weight, f)
+        g = torch.where(labels == 1, positive, torch.sigmoid(z))
+        g = g if self.weight is None else g * _number(self.weight, f)
+        return torch.stack([torch.zeros_like(g), g], dim=-1)
+
+
+def _number(value: Tensor, like: Tensor) -> Tensor:
+    return value.to(like).reshape(())
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredError(Loss):
+    """``(scale / 2) ‖f − e_y‖²``."""
+
+    scale: float = 1.0
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * (f - _one_hot(labels, f))
+
+
+class OwnLoss(Loss):
+    """A criterion without a closed form, differentiated by autograd with ``reduction="none"``.
+
+    Parameters
+    ----------
+    criterion : nn.Module with ``reduction``
+    read : callable
+        From logits to what the criterion gets.
+    float_labels : bool
+        Whether the criterion takes labels as floating-point numbers.
+    """
+
+    def __init__(self, criterion: nn.Module, read: Callable[[Tensor], Tensor], float_labels: bool = False) -> None:
+        self.criterion = copy.deepcopy(criterion)  # the user's own stays as it is
+        for part in self.criterion.modules():
+            if isinstance(getattr(part, "reduction", None), str):
+                part.reduction = "none"  # type: ignore[assignment]
+        self.read, self.float_labels = read, float_labels
+        self.ignore_index = getattr(criterion, "ignore_index", None)
+        self._checked = False
+
+    def _losses(self, f: Tensor, labels: Tensor) -> Tensor:
+        """(n,) losses, what the criterion gives for one sample added up."""
+        losses = self.criterion(self.read(f), labels.to(f.dtype) if self.float_labels else labels)
+        if not isinstance(losses, Tensor) or losses.shape[:1] != f.shape[:1]:
+            got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise _unusable(self.criterion, f"{got} for {f.shape[0]} samples")
+        return losses.flatten(1).sum(dim=1) if losses.ndim > 1 else losses
+
+    def _check(self, f: Tensor) -> None:
+        """See whether there is one loss per sample that depends on that sample alone."""
+        probe = torch.arange(2 * f.shape[-1], dtype=f.dtype, device=f.device).cos().reshape(2, -1)
+        labels = torch.arange(2, device=f.device)
+        try:
+            together = self._losses(probe, labels)
+            apart = torch.cat([self._losses(probe[i : i + 1], labels[i : i + 1]) for i in range(2)])
+        except InvalidParameterError:
+            raise
+        except Exception as error:
+            raise _unusable(self.criterion, f"{type(error).__name__}: {error}") from error
+        if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5):
+            raise _unusable(self.criterion, "losses that change with the other samples of a batch")
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        self.criterion.to(f.dtype)
+        if not self._checked:
+            self._check(f)
+            self._checked = True
+
+        def total(f: Tensor) -> Tensor:
+            return self._losses(f, labels).sum()
+
+        with torch.enable_grad():
+            try:
+                return torch.func.grad(total)(f)  # the one that works inside vmap
+            except RuntimeError:  # a Function of the user's own may know nothing but autograd
+                f = f.detach().requires_grad_()
+                return torch.autograd.grad(total(f), f)[0]
+
+
+def _unusable(criterion: nn.Module, got: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The criterion {type(criterion).__name__} must give one loss per sample, of outputs (n, C) and labels (n,), "
+        f"when its reduction is 'none'. Got {got}. Write it like torch.nn.CrossEntropyLoss, with the parameter "
+        "reduction, or use a strategy that needs no loss, such as Margin or CoreSet."
+    )
+
+
+def loss_of(criterion: Any, *, behind_softmax: torch.dtype | None = None) -> Loss:
+    """The loss of a fitted criterion; the cross-entropy if there is none.
+
+    Parameters
+    ----------
+    criterion : nn.Module or None
+    behind_softmax : torch.dtype, optional
+        With NLLLoss: the logits are those behind the softmax that the module of this type ends in, not the logarithms
+        ``log(p + ε)`` that the criterion gets.
+
+    Examples
+    --------
+    >>> loss = loss_of(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0])))
+    >>> loss.gradient(torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor([[-0.5000,  0.5000],
+            [ 2.0000, -2.0000]])
+    """
+    if criterion is None:
+        return CrossEntropy()
+    if _is(criterion, nn.CrossEntropyLoss):
+        return CrossEntropy(criterion.weight, criterion.label_smoothing, criterion.ignore_index)
+    epsilon = 0.0 if behind_softmax is None else torch.finfo(behind_softmax).eps
+    if _is(criterion, nn.NLLLoss):
+        # of log-probabilities −w_y e_y is the same derivative: their own average under p does not change
+        return CrossEntropy(criterion.weight, 0.0, criterion.ignore_index, epsilon)
+    if _is(criterion, SquaredLoss):
+        return SquaredError()
+    if _is(criterion, nn.MSELoss):
+        return SquaredError(2.0)
+    if _is(criterion, nn.BCEWithLogitsLoss):
+        for name in ("weight", "pos_weight"):
+            value = getattr(criterion, name)
+            if value is not None and value.numel() != 1:
+                raise InvalidParameterError.for_parameter(
+                    "BCEWithLogitsLoss", name, "one number", f"{value.numel()} numbers", "Give both classes' share."
+                )
+        return Binary(criterion.pos_weight, criterion.weight)
+    if not isinstance(getattr(criterion, "reduction", None), str):
+        raise _unusable(criterion, "a criterion without reduction")
+    if is_binary(criterion):
+        return OwnLoss(criterion, _second_logit, float_labels=True)
+    if isinstance(criterion, nn.NLLLoss) and behind_softmax is not None:
+        return OwnLoss(criterion, lambda f: torch.log(torch.softmax(f, dim=-1) + epsilon))
+    return OwnLoss(criterion, _as_they_are)
+
+
+def _is(criterion: Any, kind: type) -> bool:
+    """Whether a criterion computes what this class does; a subclass may have a ``forward`` of its own."""
+    return isinstance(criterion, kind) and type(criterion).forward is kind.forward  # type: ignore[attr-defined]
+
+
+def _second_logit(f: Tensor) -> Tensor:
+    return f[..., 1]
+
+
+def _as_they_are(f: Tensor) -> Tensor:
+    return f
