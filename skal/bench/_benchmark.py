@@ -23,8 +23,6 @@ from skal.bench._specs import describe, make_strategy
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 
-__all__ = ["BenchmarkError", "run_benchmark"]
-
 Strategies = dict[str, tuple[QueryStrategy, Any]]
 
 

@@ -12,8 +12,6 @@ from skal.bench._protocol import Protocol
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError
 
-__all__ = ["Data", "make_data"]
-
 
 @dataclass(frozen=True)
 class Data:

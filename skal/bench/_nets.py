@@ -17,8 +17,6 @@ from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
 
-__all__ = ["make_net", "needed_addition"]
-
 _NETS: dict[str, type[nn.Module]] = {
     "mlp": nets.MLP,
     "cnn": nets.CNN,

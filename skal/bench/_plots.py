@@ -14,8 +14,6 @@ from skal.bench._statistics import paired_difference
 if TYPE_CHECKING:
     from skal.bench._result import BenchmarkResult
 
-__all__ = ["KINDS", "new_axes"]
-
 _MARKERS = "osD^vP*X<>phd"
 
 

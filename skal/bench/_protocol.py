@@ -11,8 +11,6 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
-__all__ = ["Protocol"]
-
 # what check allows: integers >= 1 (rounds: >= 0), numbers from 0 to a maximum, and choices
 _COUNTS = ("n_initial", "batch", "rounds", "seeds", "batch_size", "max_epochs", "n_pool", "n_test")
 _MAXIMUM = {"lr": inf, "momentum": 1, "weight_decay": inf, "dropout": 1, "stop_accuracy": 1}

@@ -19,8 +19,6 @@ from skal.bench._result import BenchmarkResult
 from skal.bench._store import write_text
 from skal.bench._tables import Section, headline, sections
 
-__all__ = ["html_report", "markdown_report", "terminal_report", "write_report"]
-
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; }

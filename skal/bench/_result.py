@@ -21,8 +21,6 @@ from skal.diagnostics import query_overlap
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_choice
 
-__all__ = ["BenchmarkResult"]
-
 
 class BenchmarkResult:
     """Runs of several strategies over paired seeds, and what can be said about them.

@@ -27,8 +27,6 @@ from skal.bench._specs import describe, seeded
 from skal.loop import ActiveLearningClassifier
 from skal.strategies._names import make_strategy
 
-__all__ = ["Run", "Task", "run_task"]
-
 
 @dataclass(frozen=True)
 class Run:

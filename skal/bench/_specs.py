@@ -13,8 +13,6 @@ from sklearn.base import clone
 from skal.base import QueryStrategy
 from skal.strategies._names import make_strategy
 
-__all__ = ["describe", "make_strategy", "seeded", "split_specs"]
-
 
 def split_specs(text: str) -> list[str]:
     """Cut a list at its commas, but not inside parentheses.

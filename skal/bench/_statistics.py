@@ -13,19 +13,6 @@ import numpy as np
 import pandas as pd
 from scipy import integrate, special, stats
 
-__all__ = [
-    "Difference",
-    "area",
-    "friedman",
-    "holm",
-    "labels_saved",
-    "paired_difference",
-    "paired_tests",
-    "penalty_matrix",
-    "wilcoxon",
-    "wilcoxon_floor",
-]
-
 
 class Difference(NamedTuple):
     """A mean of paired differences, its t-interval, and the p-value of the paired t-test."""

@@ -25,8 +25,6 @@ from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.exceptions import InvalidParameterError, SkalError
 
-__all__ = ["Store", "StoreError", "write_text"]
-
 # these may grow in a folder: runs that are there stay valid
 _GROWING = {"strategies", "seeds", "name", "notes", "reference"}
 # not the same when a run is made again; one that was interrupted has no warnings from before

@@ -11,8 +11,6 @@ import pandas as pd
 from skal.bench._result import BenchmarkResult, as_text
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 
-__all__ = ["Section", "headline", "sections"]
-
 
 class Section(NamedTuple):
     """A heading, a table of texts without an index, and what to know before reading it."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from skal.bench._statistics import area, labels_saved, paired_tests, wilcoxon_floor
 
-__all__ = ["ALPHA", "Comparison", "compare", "p_phrase", "p_text", "points", "wilcoxon_note"]
-
 ALPHA = 0.05
 
 

@@ -1,4 +1,8 @@
-"""The papers' protocols by name, each with a variant scaled down to two cores under ``NAME_scaled``."""
+"""The papers' protocols by name, each with a variant scaled down to two cores under ``NAME_scaled``.
+
+The module of a paper has ``BASE``, a protocol; ``PRESETS``, which has, for each preset and each suffix of a name in it,
+the settings that differ from ``BASE``; and ``scaled``, the settings of the smaller variant of a protocol.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,20 @@ from skal.bench._presets import _dynamic_al, _npc, _ntk
 from skal.bench._protocol import Protocol
 from skal.exceptions import InvalidParameterError
 
-__all__ = ["PRESETS", "preset"]
-
 
 def _all_presets() -> dict[str, tuple[Protocol, ...]]:
     found = {}
     for paper in (_dynamic_al, _ntk, _npc):
-        for name, protocols in paper.protocols().items():
-            # several have names of their own
-            named = protocols if len(protocols) > 1 else [protocols[0].with_settings(name=name)]
-            found[name] = tuple(named)
-            found[f"{name}_scaled"] = tuple(_scaled_down(protocol, paper.scaled(protocol)) for protocol in named)
+        for name, variants in paper.PRESETS.items():
+            full = [paper.BASE.with_settings(name=name + suffix, **changed) for suffix, changed in variants.items()]
+            found[name] = tuple(full)
+            found[f"{name}_scaled"] = tuple(_scaled_down(protocol, paper.scaled(protocol)) for protocol in full)
     return found
 
 
 def _scaled_down(protocol: Protocol, settings: dict[str, Any]) -> Protocol:
-    settings |= {"name": f"{protocol.name}_scaled", "notes": f"{protocol.notes} Scaled down: {settings['notes']}."}
-    return protocol.with_settings(**settings)
+    notes = f"{protocol.notes} Scaled down: {settings['notes']}."
+    return protocol.with_settings(**settings | {"name": f"{protocol.name}_scaled", "notes": notes})
 
 
 PRESETS: Mapping[str, tuple[Protocol, ...]] = MappingProxyType(_all_presets())

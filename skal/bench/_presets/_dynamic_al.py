@@ -11,20 +11,10 @@ from typing import Any
 
 from skal.bench._protocol import Protocol
 
-__all__ = ["protocols", "scaled"]
-
 BASELINES = ("coreset", "least_confidence", "margin", "entropy", "learning_loss", "badge")
 NOTES = "Minibatch size, scaling of the inputs, cap on the epochs and choice of the seven baselines are ours."
-BASE = Protocol(
-    data="cifar10",
-    net="cnn",
-    strategies=("random", *BASELINES, "dynamic_al"),
-    n_initial=500,
-    batch=250,
-    rounds=10,
-    seeds=5,
-    notes=NOTES,
-)
+LABELS: dict[str, Any] = {"n_initial": 500, "batch": 250, "rounds": 10, "seeds": 5}
+BASE = Protocol(data="cifar10", net="cnn", strategies=("random", *BASELINES, "dynamic_al"), notes=NOTES, **LABELS)
 RESNET: dict[str, Any] = {"net": "resnet18", "net_params": {"stem": "imagenet"}}
 SVHN: dict[str, Any] = {
     "data": "svhn",
@@ -51,18 +41,13 @@ TABLES: dict[str, dict[str, Any]] = {
     "table12": {**REINITIALIZED, "batch": 1000},
     "gamma": {"strategies": ("random", *(f"dynamic_al(gamma={gamma})" for gamma in (0, 1, 2, "inf")))},
 }
-
-
-def protocols() -> dict[str, list[Protocol]]:
-    """All tables by name; table 1 is about dynamicAL alone, and compares several batches."""
-    batches = [
-        BASE.with_settings(
-            name=f"dynamic_al_table1_{rounds}x{batch}", strategies=("random", "dynamic_al"), rounds=rounds, batch=batch
-        )
-        for rounds, batch in ((10, 100), (4, 250), (2, 500), (1, 1000))
-    ]
-    others = {f"dynamic_al_{table}": [BASE.with_settings(**settings)] for table, settings in TABLES.items()}
-    return {"dynamic_al_table1": batches} | others
+# table 1 is about dynamicAL alone, and compares several batches
+BATCHES: dict[str, dict[str, Any]] = {
+    f"_{rounds}x{batch}": {"strategies": ("random", "dynamic_al"), "rounds": rounds, "batch": batch}
+    for rounds, batch in ((10, 100), (4, 250), (2, 500), (1, 1000))
+}
+PRESETS = {"dynamic_al_table1": BATCHES} | {f"dynamic_al_{name}": {"": changed} for name, changed in TABLES.items()}
+SMALL = {"n_initial": 100, "seeds": 3, "n_pool": 5000, "n_test": 2000, "max_epochs": 100}
 
 
 def scaled(protocol: Protocol) -> dict[str, Any]:
@@ -71,12 +56,8 @@ def scaled(protocol: Protocol) -> dict[str, Any]:
     return {
         "net_params": {**protocol.net_params, **narrow.get(protocol.net, {})},
         "data_params": {"image_size": 32} if protocol.data == "caltech101" else protocol.data_params,
-        "n_initial": 100,
         "batch": protocol.batch // 5,
         "rounds": min(protocol.rounds, 4),
-        "seeds": 3,
-        "n_pool": 5000,
-        "n_test": 2000,
-        "max_epochs": 100,
+        **SMALL,
         "notes": "fewer labels, rounds, seeds and images, narrower networks",
     }

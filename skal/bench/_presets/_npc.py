@@ -12,26 +12,12 @@ from typing import Any
 
 from skal.bench._protocol import Protocol
 
-__all__ = ["protocols", "scaled"]
-
-FIXMATCH: dict[str, Any] = {
-    "flip": True,
-    "threshold": 0.95,
-    "lambda_u": 1.0,
-    "mu": 7,
-    "batch_size": 64,
-    "lr": 0.03,
-    "optimizer__momentum": 0.9,
-    "optimizer__nesterov": True,
-    "optimizer__weight_decay": 5e-4,
-    "cosine": True,
-    "ema_decay": 0.999,
-    "iterations_per_epoch": 500,
-    "darp": "uniform",
-    "darp_every": 10,
-    "darp_warmup": 0.4,
-    "darp_alpha": 2.0,
-}
+LOSS: dict[str, Any] = {"flip": True, "threshold": 0.95, "lambda_u": 1.0, "mu": 7, "batch_size": 64}
+SGD = {"lr": 0.03, "optimizer__momentum": 0.9, "optimizer__nesterov": True, "optimizer__weight_decay": 5e-4}
+SCHEDULE = {"cosine": True, "ema_decay": 0.999, "iterations_per_epoch": 500}
+DARP = {"darp": "uniform", "darp_every": 10, "darp_warmup": 0.4, "darp_alpha": 2.0}
+LABELS: dict[str, Any] = {"n_initial": 10, "batch": 20, "rounds": 3, "seeds": 3, "start": "balanced"}
+TRAINING: dict[str, Any] = {"max_epochs": 500, "warm_start": False, "stop_accuracy": None}
 BASE = Protocol(
     data="cifar10",
     inputs="unit",  # augmentations work on pixels in [0, 1]
@@ -39,32 +25,18 @@ BASE = Protocol(
     net_params={"depth": 28, "width": 2},
     # the paper's NPC works on the last layer's kernel; plain npc is the whole network's
     strategies=("random", "margin", "albl", "badge", "npc", "npc(kernel='last_layer')"),
-    n_initial=10,
-    batch=20,
-    rounds=3,
-    seeds=3,
-    start="balanced",
-    semi_supervised=FIXMATCH,
-    max_epochs=500,
-    warm_start=False,
-    stop_accuracy=None,
+    semi_supervised=LOSS | SGD | SCHEDULE | DARP,
+    **LABELS,
+    **TRAINING,
     notes="The number of training steps is ours; the first model is not the median of five.",
 )
-
-
-def protocols() -> dict[str, list[Protocol]]:
-    """All of them by name."""
-    return {
-        "npc_cifar10": [BASE],
-        "npc_cifar100": [BASE.with_settings(data="cifar100", n_initial=100, batch=200)],
-        "npc_zero_shot": [
-            BASE.with_settings(n_initial=size, rounds=0, start="zero_shot", name=f"npc_zero_shot_{size}")
-            for size in (30, 50)
-        ],
-        "npc_single_shot": [
-            BASE.with_settings(batch=size, rounds=1, name=f"npc_single_shot_{size}") for size in (30, 50)
-        ],
-    }
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "npc_cifar10": {"": {}},
+    "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "batch": 200}},
+    "npc_zero_shot": {f"_{size}": {"n_initial": size, "rounds": 0, "start": "zero_shot"} for size in (30, 50)},
+    "npc_single_shot": {f"_{size}": {"batch": size, "rounds": 1} for size in (30, 50)},
+}
+SMALL: dict[str, Any] = {"max_epochs": 20, "n_pool": 2000, "n_test": 2000}
 
 
 def scaled(protocol: Protocol) -> dict[str, Any]:
@@ -74,8 +46,6 @@ def scaled(protocol: Protocol) -> dict[str, Any]:
     return {
         "net_params": {"depth": 10, "width": 1},
         "semi_supervised": {**(protocol.semi_supervised or {}), **short},
-        "max_epochs": 20,
-        "n_pool": 2000,
-        "n_test": 2000,
+        **SMALL,
         "notes": "fewer images and training steps, a smaller network",
     }
