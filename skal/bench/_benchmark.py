@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from joblib import Parallel, delayed
@@ -19,9 +19,10 @@ from skal.bench._nets import make_net
 from skal.bench._protocol import Protocol
 from skal.bench._result import BenchmarkResult
 from skal.bench._run import Run, Task, run_task
-from skal.bench._specs import describe, make_strategy
+from skal.bench._specs import describe
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
+from skal.strategies._names import make_strategy
 
 Strategies = dict[str, tuple[QueryStrategy, Any]]
 
@@ -116,16 +117,18 @@ def run_benchmark(
             else:
                 checkpoint = None if store is None else store.checkpoint(label, seed)
                 tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
-    failed = []
-    bar = tqdm(total=len(done) + len(tasks), initial=len(done), unit="run", file=sys.stderr, disable=not progress)
-    with bar:
-        for task, run, error in _outcomes(tasks, arrays, n_jobs):
-            if run is None:
-                failed.append(f"{task.label}, seed {task.seed}: {error}")
+    failed: list[str] = []
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    shared = on_every_worker(arrays) if tasks else arrays
+    size = {"total": len(done) + len(tasks), "initial": len(done)}
+    with tqdm(**size, unit="run", file=sys.stderr, disable=not progress) as bar:
+        for outcome in parallel(delayed(_attempt)(task, shared) for task in tasks):
+            if isinstance(outcome, str):
+                failed.append(outcome)
             else:
-                done.append(run)
+                done.append(outcome)
                 if store is not None:
-                    store.write(run)
+                    store.write(outcome)
             bar.update()
     if failed:
         kept = "Nothing was saved: pass out to keep finished runs."
@@ -139,19 +142,12 @@ def run_benchmark(
     return result
 
 
-def _outcomes(tasks: list[Task], data: Data, n_jobs: int | None) -> Iterator[tuple[Task, Run | None, str]]:
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    shared = on_every_worker(data) if tasks else data
-    for number, run, error in parallel(delayed(_attempt)(number, task, shared) for number, task in enumerate(tasks)):
-        yield tasks[number], run, error
-
-
-def _attempt(number: int, task: Task, data: Data) -> tuple[int, Run | None, str]:
-    """A failure must not take hours of other runs with it."""
+def _attempt(task: Task, data: Data) -> Run | str:
+    """The run, or how it failed: a failure must not take hours of other runs with it."""
     try:
-        return number, run_task(task, data), ""
+        return run_task(task, data)
     except Exception:  # whatever a user's strategy, network or data may raise
-        return number, None, traceback.format_exc()
+        return f"{task.label}, seed {task.seed}: {traceback.format_exc()}"
 
 
 def _strategies(strategies: Sequence[str] | Mapping[str, Any], own_net: Any) -> Strategies:

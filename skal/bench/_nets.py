@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ _NETS: dict[str, type[nn.Module]] = {
     "resnet18": nets.ResNet18,
     "wide_resnet": nets.WideResNet,
 }
-_WITHOUT_DROPOUT = {"convnet", "resnet18"}
 
 
 def needed_addition(strategy: QueryStrategy) -> str:
@@ -45,9 +45,8 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         expected, remedy = f"one of {', '.join(_NETS)}", "Pass a skorch net to run one of your own."
         raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, protocol.net, remedy)
     addition = needed_addition(strategy)
-    module, params = _module(protocol, shape, n_classes, addition == "dropout")
-    settings: dict[str, Any] = {"module": module, "train_split": None, "verbose": 0, "callbacks__print_log": None}
-    settings |= {f"module__{name}": value for name, value in params.items()}
+    settings: dict[str, Any] = {"train_split": None, "verbose": 0, "callbacks__print_log": None}
+    settings |= _module(protocol, shape, n_classes, addition == "dropout")
     if protocol.semi_supervised is not None:
         return _semi_supervised(protocol, settings, addition)
     callbacks: list[Any] = [("fresh", FreshOptimizer())]
@@ -87,22 +86,18 @@ def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str
     return FixMatchClassifier(**(settings | own))
 
 
-def _module(
-    protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool
-) -> tuple[type[nn.Module], dict[str, Any]]:
-    name = protocol.net
-    params: dict[str, Any] = {"n_features": shape} if name == "mlp" else {"in_channels": shape[0]}
-    if name == "cnn":
-        params["image_size"] = shape[-1]
-    params["n_classes"] = n_classes
-    params |= dict(protocol.net_params)
-    if not dropout or params.get("dropout"):
-        return _NETS[name], params
-    if name in _WITHOUT_DROPOUT:
-        return DropoutBeforeLast, params | {"network": _NETS[name], "dropout": protocol.dropout}
-    if name == "vgg11" and "dropout" not in params:
-        return _NETS[name], params  # it has dropout by itself, for every strategy
-    return _NETS[name], params | {"dropout": protocol.dropout}
+def _module(protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool) -> dict[str, Any]:
+    """The module and its parameters, as skorch calls them."""
+    network = _NETS[protocol.net]
+    known = inspect.signature(network).parameters
+    of_data = {"n_features": shape, "in_channels": shape[0], "image_size": shape[-1], "n_classes": n_classes}
+    params = {name: value for name, value in of_data.items() if name in known} | dict(protocol.net_params)
+    if dropout and "dropout" not in known:
+        params |= {"network": network, "dropout": protocol.dropout}
+        network = DropoutBeforeLast
+    elif dropout and not params.get("dropout", known["dropout"].default):  # VGG has dropout for every strategy
+        params["dropout"] = protocol.dropout
+    return {"module": network} | {f"module__{name}": value for name, value in params.items()}
 
 
 class DropoutBeforeLast(nn.Module):

@@ -1,9 +1,9 @@
-"""Figures of a benchmark's result: each draws on the axes it is given, and returns them."""
+"""Figures of a benchmark's result: each draws on the axes it is given."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -33,7 +33,7 @@ def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
     return {"color": colour, "marker": marker, "markersize": 4, "label": name}
 
 
-def curves(result: BenchmarkResult, ax: Any) -> Any:
+def curves(result: BenchmarkResult, ax: Any) -> None:
     """Mean score by labels; bands of one standard deviation where there are few strategies."""
     mean, std = result.means(), result.stds()
     for name in result.strategies:
@@ -42,11 +42,13 @@ def curves(result: BenchmarkResult, ax: Any) -> Any:
         if len(result.strategies) <= 5 and len(result.seeds) > 1:
             low, high = mean.loc[name] - std.loc[name], mean.loc[name] + std.loc[name]
             ax.fill_between(mean.columns, low, high, color=style["color"], alpha=0.12, linewidth=0)
-    ax.set(xlabel="labels", ylabel="test accuracy", title=_title(result, "mean score"))
-    return _finish(ax, len(result.strategies))
+    seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    title = f"{result.protocol.data}, {result.protocol.net}: mean score over {seeds}"
+    ax.set(xlabel="labels", ylabel="test accuracy", title=title)
+    _finish(ax, len(result.strategies))
 
 
-def areas(result: BenchmarkResult, ax: Any) -> Any:
+def areas(result: BenchmarkResult, ax: Any) -> None:
     """What the verdicts are about: the area's difference from the reference, best on top.
 
     Filled where the test after Holm's correction finds a difference, hollow where it does not.
@@ -63,10 +65,9 @@ def areas(result: BenchmarkResult, ax: Any) -> Any:
     interval = ", with 95 % intervals" if len(result.seeds) > 1 else ""
     ax.set(xlabel=f"points{interval}", title=f"Area under the curve, difference from {result.reference}")
     ax.grid(alpha=0.3)
-    return ax
 
 
-def difference(result: BenchmarkResult, ax: Any) -> Any:
+def difference(result: BenchmarkResult, ax: Any) -> None:
     """Mean paired difference from the reference, in points, with 95 % t-intervals."""
     scores = dict(zip(result.strategies, result.scores, strict=True))  # name: (seed, budget)
     reference = scores.pop(result.reference)
@@ -81,62 +82,46 @@ def difference(result: BenchmarkResult, ax: Any) -> Any:
     ax.axhline(0, color="black", linestyle="--", linewidth=1)
     interval = ", 95 % intervals, each budget for itself" if paired else ""
     ax.set(xlabel="labels", ylabel="points", title=f"Difference from {result.reference}{interval}")
-    return _finish(ax, len(scores))
+    _finish(ax, len(scores))
 
 
-def time(result: BenchmarkResult, ax: Any) -> Any:
+def time(result: BenchmarkResult, ax: Any) -> None:
     """Mean seconds of a query against the mean score at the end of the budget."""
     seconds, final = result.times()["query"], result.means().iloc[:, -1]
     for name in result.strategies:
         style = _style(result, name) | {"linestyle": "none", "markersize": 8}
         ax.plot(np.maximum(seconds[name], 1e-4), final[name], **style)
-    ax.set_xscale("log")
-    ax.set(xlabel="seconds per query", ylabel=f"test accuracy at {result.n_labels[-1]} labels")
-    ax.set_title("Time against accuracy")
-    return _finish(ax, len(result.strategies))
+    labels = {"xlabel": "seconds per query", "ylabel": f"test accuracy at {result.n_labels[-1]} labels"}
+    ax.set(xscale="log", title="Time against accuracy", **labels)
+    _finish(ax, len(result.strategies))
 
 
-def overlap(result: BenchmarkResult, ax: Any) -> Any:
+def overlap(result: BenchmarkResult, ax: Any) -> None:
     """Heat map of the intersection over union."""
     values = result.overlap()
     n = len(values)
     ax.imshow(values.to_numpy(), cmap="Blues", vmin=0, vmax=1)
     ax.set_xticks(range(n), values.columns, rotation=60, ha="right", rotation_mode="anchor")
     ax.set_yticks(range(n), values.index)
-    for i in range(n):
-        for j in range(n):
-            value = values.iloc[i, j]
-            colour = "white" if value > 0.6 else "black"
-            ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8 if n < 9 else 6)
+    for (i, j), value in np.ndenumerate(values.to_numpy()):
+        colour = "white" if value > 0.6 else "black"
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8 if n < 9 else 6)
     ax.set_title("Queried in common: intersection over union")
-    return ax
 
 
-def _title(result: BenchmarkResult, what: str) -> str:
-    seeds = len(result.seeds)
-    return f"{result.protocol.data}, {result.protocol.net}: {what} over {seeds} {'seed' if seeds == 1 else 'seeds'}"
-
-
-def _finish(ax: Any, n_lines: int) -> Any:
+def _finish(ax: Any, n_lines: int) -> None:
     ax.grid(alpha=0.3)
     # many names stand below the axes: inside they would cover the curves, beside them squeeze the axes on a phone
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
     if n_lines:
         ax.legend(frameon=False, fontsize=8, **(below if n_lines > 5 else {}))
-    return ax
 
 
-class Kind(NamedTuple):
-    """A function that draws a result on axes and returns them, and what the report writes below the figure."""
-
-    draw: Callable[[BenchmarkResult, Any], Any]
-    caption: str
-
-
-KINDS = {
-    "curves": Kind(curves, "Mean test accuracy by labels"),
-    "areas": Kind(areas, "Difference of the area under the curve; filled where the verdict is better or worse"),
-    "difference": Kind(difference, "Difference from the reference at each budget"),
-    "time": Kind(time, "Query time against final accuracy"),
-    "overlap": Kind(overlap, "Overlap of what was queried"),
+# a function that draws a result on axes, and what the report writes below the figure
+KINDS: dict[str, tuple[Callable[[BenchmarkResult, Any], None], str]] = {
+    "curves": (curves, "Mean test accuracy by labels"),
+    "areas": (areas, "Difference of the area under the curve; filled where the verdict is better or worse"),
+    "difference": (difference, "Difference from the reference at each budget"),
+    "time": (time, "Query time against final accuracy"),
+    "overlap": (overlap, "Overlap of what was queried"),
 }

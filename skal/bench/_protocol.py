@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import inf
+from functools import partial
 from typing import Any
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
-# what check allows: integers >= 1 (rounds: >= 0), numbers from 0 to a maximum, and choices
-_COUNTS = ("n_initial", "batch", "rounds", "seeds", "batch_size", "max_epochs", "n_pool", "n_test")
-_MAXIMUM = {"lr": inf, "momentum": 1, "weight_decay": inf, "dropout": 1, "stop_accuracy": 1}
 _STARTS = ("random", "balanced", "zero_shot")  # and any strategy
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "inputs": ("signed", "unit", "standardized"),
-    "criterion": ("cross_entropy", "squared"),
-    "optimizer": ("adam", "sgd"),
-    "schedule": ("constant", "one_cycle"),
-    "warm_start": (True, False),
+# what check allows
+_CHECKS: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(("n_initial", "batch", "seeds", "batch_size", "max_epochs"), partial(check_integer, minimum=1)),
+    **dict.fromkeys(("n_pool", "n_test"), partial(check_integer, minimum=1, optional=True)),
+    "rounds": partial(check_integer, minimum=0),
+    **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
+    **dict.fromkeys(("momentum", "dropout"), partial(check_real, minimum=0, maximum=1)),
+    "stop_accuracy": partial(check_real, minimum=0, maximum=1, optional=True),
+    "inputs": partial(check_choice, choices=("signed", "unit", "standardized")),
+    "criterion": partial(check_choice, choices=("cross_entropy", "squared")),
+    "optimizer": partial(check_choice, choices=("adam", "sgd")),
+    "schedule": partial(check_choice, choices=("constant", "one_cycle")),
+    "warm_start": partial(check_choice, choices=(True, False)),
 }
 
 
@@ -131,16 +135,10 @@ class Protocol:
     def check(self) -> Protocol:
         """Refuse values that cannot be run, before anything is."""
         owner = "Protocol"
-        for name in _COUNTS:
-            minimum, optional = int(name != "rounds"), name in {"n_pool", "n_test"}
-            check_integer(owner, name, getattr(self, name), minimum, optional=optional)
-        for name, choices in _CHOICES.items():
-            check_choice(owner, name, getattr(self, name), choices)
+        for name, check in _CHECKS.items():
+            check(owner, name, getattr(self, name))
         if self.start not in _STARTS:
             make_strategy(self.start)
-        for name, maximum in _MAXIMUM.items():
-            if name != "stop_accuracy" or self.stop_accuracy is not None:
-                check_real(owner, name, getattr(self, name), 0, maximum)
         if self.semi_supervised is not None and self.inputs != "unit":
             expected, remedy = "'unit' where images are augmented", "Set inputs='unit'."
             raise InvalidParameterError.for_parameter(owner, "inputs", expected, self.inputs, remedy)

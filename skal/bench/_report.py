@@ -7,6 +7,7 @@ import html
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -104,16 +105,15 @@ def _figures(result: BenchmarkResult) -> dict[str, Figure]:
 def _page(result: BenchmarkResult, figures: dict[str, Figure]) -> str:
     title = html.escape(_title(result))
     verdicts = "".join(f"<li>{html.escape(line)}</li>" for line in headline(result))
-    notes = f"<p class='note'>{html.escape(result.protocol.notes)}</p>" if result.protocol.notes else ""
-    images = "".join(_image(figure, _plots.KINDS[kind].caption) for kind, figure in figures.items())
+    images = "".join(_image(figure, _plots.KINDS[kind][1]) for kind, figure in figures.items())
     tables = [_html_table(section) for section in sections(result)]
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{title}</title><link rel='icon' href='data:,'><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{title}</h1>\n{notes}\n<h2>Verdict</h2>\n<ul class='verdicts'>{verdicts}</ul>\n"
+        f"<h1>{title}</h1>\n{_note(result.protocol.notes)}\n<h2>Verdict</h2>\n<ul class='verdicts'>{verdicts}</ul>\n"
         f"{tables[0]}\n<h2>Figures</h2>\n{images}\n{''.join(tables[1:])}\n"
-        f"<p class='note'>Made with skal {__version__}.</p>\n</body></html>\n"
+        f"{_note(f'Made with skal {__version__}.')}\n</body></html>\n"
     )
 
 
@@ -131,15 +131,14 @@ def _image(figure: Figure, caption: str) -> str:
 
 
 def _html_table(section: Section) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in section.table.columns)
-    rows = section.table.to_numpy()
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
-    note = f"<p class='note'>{html.escape(section.note)}</p>" if section.note else ""
+    table = tabulate(section.table, "keys", "html", showindex=False, disable_numparse=True)  # escapes what is in cells
     kind = " wide" if section.title in {"Settings", "Warnings"} else ""
-    return (
-        f"<h2>{html.escape(section.title)}</h2>\n{note}\n"
-        f"<div class='scroll{kind}'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n"
-    )
+    heading = f"<h2>{html.escape(section.title)}</h2>\n{_note(section.note)}\n"
+    return f"{heading}<div class='scroll{kind}'>{table}</div>\n"
+
+
+def _note(text: str) -> str:
+    return f"<p class='note'>{html.escape(text)}</p>" if text else ""
 
 
 def markdown_report(result: BenchmarkResult) -> str:
@@ -165,7 +164,7 @@ def markdown_report(result: BenchmarkResult) -> str:
     tables = [
         f"## {s.title}\n\n{s.note}\n\n{markdown_table(s.table)}".replace("\n\n\n", "\n") for s in sections(result)
     ]
-    figures = "\n\n".join(f"![{kind.caption}]({name}.png)" for name, kind in _plots.KINDS.items())
+    figures = "\n\n".join(f"![{caption}]({name}.png)" for name, (_, caption) in _plots.KINDS.items())
     parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -197,8 +196,8 @@ def terminal_report(result: BenchmarkResult) -> str:
     """
     parts = [_title(result)]
     for section in sections(result)[:2]:
-        rows, header = section.table.to_numpy().tolist(), list(section.table.columns)
-        table = tabulate(rows, header, disable_numparse=True, stralign="right", colalign=("left",))
+        aligned: Any = {"disable_numparse": True, "stralign": "right", "colalign": ("left",)}
+        table = tabulate(section.table, "keys", showindex=False, **aligned)
         parts.append(f"{section.title}. {section.note}\n\n{table}")
     parts.append("\n".join(headline(result)))
     return "\n\n".join(parts)

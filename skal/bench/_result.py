@@ -90,8 +90,12 @@ class BenchmarkResult:
             raise InvalidParameterError(
                 "No seed has been finished by every strategy, so there is nothing to compare. Run the benchmark on."
             )
-        found = {(run.strategy, run.seed): run.scores for run in self.runs}
-        return np.array([[found[name, seed] for seed in self.seeds] for name in self.strategies])
+        return np.array([[run.scores for run in runs] for runs in self._paired().values()])
+
+    def _paired(self) -> dict[str, list[Run]]:
+        """The runs of each strategy on the paired seeds, in the order of these."""
+        seeds = self.seeds
+        return {name: [r for r in self.runs if r.strategy == name and r.seed in seeds] for name in self.strategies}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per strategy, seed and budget, unpaired seeds included.
@@ -122,21 +126,20 @@ class BenchmarkResult:
 
     def means(self) -> pd.DataFrame:
         """Mean score over the paired seeds: strategy × budget."""
-        return self._by_budget(self.scores.mean(axis=1))
+        return self._by_strategy(self.scores.mean(axis=1), self.n_labels)
 
     def stds(self) -> pd.DataFrame:
         """Sample standard deviation over the paired seeds, NaN with one: strategy × budget."""
         scores = self.scores
         spread = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else np.full_like(scores[:, 0], np.nan)
-        return self._by_budget(spread)
+        return self._by_strategy(spread, self.n_labels)
 
-    def _by_budget(self, values: np.ndarray) -> pd.DataFrame:
-        return pd.DataFrame(values, index=pd.Index(self.strategies, name="strategy"), columns=self.n_labels)
+    def _by_strategy(self, values: np.ndarray, columns: Any) -> pd.DataFrame:
+        return pd.DataFrame(values, index=pd.Index(self.strategies, name="strategy"), columns=columns)
 
     def areas(self) -> pd.DataFrame:
         """Area under the budget curve, as a mean score: strategy × seed."""
-        index = pd.Index(self.strategies, name="strategy")
-        return pd.DataFrame(area(self.n_labels, self.scores), index=index, columns=self.seeds)
+        return self._by_strategy(area(self.n_labels, self.scores), self.seeds)
 
     def comparisons(self) -> list[Comparison]:
         """Every strategy against the reference, each with its verdict in words."""
@@ -154,10 +157,9 @@ class BenchmarkResult:
 
     def pairwise(self) -> pd.DataFrame:
         """Post-hoc tests on the areas of all pairs of strategies, with Holm's correction over the pairs."""
-        pairs = list(combinations(range(len(self.strategies)), 2))
-        names = [[self.strategies[i] for i in pair] for pair in pairs]
-        tests = paired_tests(self.areas().to_numpy(), pairs)
-        return pd.concat([pd.DataFrame(names, columns=["a", "b"]), tests], axis=1)
+        names = pd.DataFrame(list(combinations(self.strategies, 2)), columns=["a", "b"])
+        tests = paired_tests(self.areas().to_numpy(), list(combinations(range(len(self.strategies)), 2)))
+        return pd.concat([names, tests], axis=1)
 
     def penalties(self) -> pd.DataFrame:
         """BADGE's pairwise penalties: the share of budgets at which the row's strategy beats the column's."""
@@ -167,11 +169,10 @@ class BenchmarkResult:
 
     def overlap(self) -> pd.DataFrame:
         """Intersection over union of what the strategies queried, without the labels at the start."""
-        trials: dict[str, list[list[int]]] = {name: [] for name in self.strategies}
-        for run in self.runs:
-            if run.seed in self.seeds:
-                trials[run.strategy].append([index for batch in run.queried for index in batch])
-        return query_overlap(trials)
+        paired = self._paired().items()
+        return query_overlap(
+            {name: [[i for batch in run.queried for i in batch] for run in runs] for name, runs in paired}
+        )
 
     def times(self) -> pd.DataFrame:
         """Mean seconds per round: ``query``, and ``fit`` after it."""
@@ -196,7 +197,10 @@ class BenchmarkResult:
         matplotlib Axes
         """
         check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.KINDS))
-        return _plots.KINDS[kind].draw(self, _plots.new_axes() if ax is None else ax)
+        ax = _plots.new_axes() if ax is None else ax
+        draw, _ = _plots.KINDS[kind]
+        draw(self, ax)
+        return ax
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``."""

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.base import clone
 
 from skal.base import QueryStrategy
-from skal.strategies._names import make_strategy
 
 
 def split_specs(text: str) -> list[str]:

@@ -57,18 +57,14 @@ def _other_networks(result: BenchmarkResult) -> str:
 
 
 def _against_reference(result: BenchmarkResult) -> Section:
-    reference, found = result.reference, result.comparisons()
+    reference, tests = result.reference, result.tests()
     columns = {
-        "strategy": [c.strategy for c in found],
-        "verdict": [c.outcome for c in found],
-        "area": [f"{100 * c.area:.2f}" for c in found],
-        f"difference from {reference}": [points(c.difference) for c in found],
-        "95 % interval": [_interval(c.low, c.high) for c in found],
-        "p": [p_text(c.p) for c in found],
-        "p (Holm)": [p_text(c.p_holm) for c in found],
-        "Wilcoxon p": [p_text(c.p_wilcoxon) for c in found],
-        "Wilcoxon p (Holm)": [p_text(c.p_wilcoxon_holm) for c in found],
-        "labels saved": ["not reached" if math.isnan(c.labels_saved) else f"{c.labels_saved:.0f}" for c in found],
+        "strategy": tests.index,
+        "verdict": [comparison.outcome for comparison in result.comparisons()],
+        "area": tests["area"].map(lambda area: f"{100 * area:.2f}"),
+        f"difference from {reference}": tests["difference"].map(points),
+        **_interval_and_p(tests, ["p", "p_holm", "p_wilcoxon", "p_wilcoxon_holm"]),
+        "labels saved": tests["labels_saved"].map(lambda n: "not reached" if math.isnan(n) else f"{n:.0f}"),
     }
     statistic, p = result.friedman()
     note = (
@@ -79,7 +75,7 @@ def _against_reference(result: BenchmarkResult) -> Section:
     )
     if not math.isnan(p):
         note += f" Friedman's test over all strategies: χ² = {statistic:.2f}, {p_phrase(p)}."
-    note += f" {wilcoxon_note(len(result.seeds), len(found))}"
+    note += f" {wilcoxon_note(len(result.seeds), len(tests))}"
     return Section(f"Against {reference}", pd.DataFrame(columns), note.strip())
 
 
@@ -88,9 +84,7 @@ def _pairwise(result: BenchmarkResult) -> Section:
     columns = {
         "pair": tests["a"] + " − " + tests["b"],
         "difference": tests["mean"].map(points),
-        "95 % interval": [_interval(*bounds) for bounds in zip(tests["low"], tests["high"], strict=True)],
-        "p (Holm)": tests["p_holm"].map(p_text),
-        "Wilcoxon p (Holm)": tests["p_wilcoxon_holm"].map(p_text),
+        **_interval_and_p(tests, ["p_holm", "p_wilcoxon_holm"]),
     }
     note = "Paired t-tests and Wilcoxon's tests on the areas of all pairs, Holm's correction over the pairs."
     note += f" {wilcoxon_note(len(result.seeds), len(tests))}"
@@ -146,5 +140,8 @@ def _matrix(table: pd.DataFrame) -> pd.DataFrame:
     return as_text(table, "{:.2f}").rename_axis("").reset_index()
 
 
-def _interval(low: float, high: float) -> str:
-    return "–" if math.isnan(low) else f"{points(low)} … {points(high)}"
+def _interval_and_p(tests: pd.DataFrame, names: list[str]) -> dict[str, Any]:
+    bounds = zip(tests["low"], tests["high"], strict=True)
+    interval = ["–" if math.isnan(low) else f"{points(low)} … {points(high)}" for low, high in bounds]
+    headings = {"p": "p", "p_holm": "p (Holm)", "p_wilcoxon": "Wilcoxon p", "p_wilcoxon_holm": "Wilcoxon p (Holm)"}
+    return {"95 % interval": interval} | {headings[name]: tests[name].map(p_text) for name in names}

@@ -17,11 +17,11 @@ from skorch import NeuralNetClassifier
 from skal.base import QueryStrategy
 from skal.bench import BenchmarkError, BenchmarkResult, Protocol, run_benchmark
 from skal.bench._nets import make_net
-from skal.bench._specs import make_strategy
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
 from skal.strategies import Entropy, RandomSampling
+from skal.strategies._names import make_strategy
 
 TINY = {
     "net": "mlp",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from skal.bench import PRESETS, Protocol, preset, run_benchmark
-from skal.bench._specs import make_strategy
 from skal.exceptions import InvalidParameterError
+from skal.strategies._names import make_strategy
 
 FULL = [name for name in PRESETS if not name.endswith("_scaled")]
 TABLES = [f"dynamic_al_table{k}" for k in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12)]

@@ -8,9 +8,10 @@ import pytest
 from skal import strategies
 from skal.base import QueryStrategy
 from skal.bench import Protocol
-from skal.bench._specs import describe, make_strategy, seeded, split_specs
+from skal.bench._specs import describe, seeded, split_specs
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import ALBL, BADGE, NPC, DynamicAL, LeastConfidence, RandomSampling
+from skal.strategies._names import make_strategy
 
 
 def test_every_function_and_the_two_short_names_are_known():
