@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +36,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     ...
     0
     """
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if args.run is None:
-        parser.print_help()
-        return 0
+    args = _parser().parse_args(argv)
     try:
-        return args.run(args)
+        args.run(args)
     except (SkalError, OSError) as error:
         print(f"skal {args.command}: {error}", file=sys.stderr)
         return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="skal", description="Deep active learning for scikit-learn users.")
     parser.add_argument("--version", action="version", version=f"skal {__version__}")
-    parser.set_defaults(run=None)
+    parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    _add_demo(commands)
-    _add_bench(commands)
-    _add_report(commands)
+    for add in (_add_demo, _add_bench, _add_report):
+        add(commands)
     return parser
 
 
 def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {text!r} instead")
-    return value
+    return int(text)
 
 
 # option: (setting of skal.bench.Protocol, help)
@@ -80,24 +73,19 @@ _COUNTS = {
 }
 
 
-def _add_counts(parser: argparse.ArgumentParser, defaults: dict[str, int | None]) -> None:
-    """Add an option for each setting in ``defaults``."""
+def _add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:
+    """An option for each setting: for those in ``defaults`` if there are any."""
     for flag, (setting, text) in _COUNTS.items():
-        if setting in defaults:
-            default = defaults[setting]
+        if setting in defaults or not defaults:
+            default = defaults.get(setting)
             parser.add_argument(flag, type=_positive, dest=setting, default=default, metavar="N", help=text)
 
 
-# name in the table: strategy. reference="linearized" is what NTKLookahead falls back to, with a warning, for a network
-# trained with cross-entropy, as this one is.
-_DEMO_STRATEGIES = {
-    "random": "random",
-    "entropy": "entropy",
-    "dynamic_al": "dynamic_al",
-    "ntk_lookahead": "ntk_lookahead(reference='linearized')",
-    "npc": "npc",
-}
-_DEMO_COUNTS: dict[str, int | None] = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 3, "max_epochs": 40}
+# name in the table: strategy
+_DEMO_STRATEGIES = {name: name for name in ("random", "entropy", "dynamic_al", "ntk_lookahead", "npc")}
+# what NTKLookahead falls back to, with a warning, for a network trained with cross-entropy, as this one is
+_DEMO_STRATEGIES["ntk_lookahead"] += "(reference='linearized')"
+_DEMO_COUNTS = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 3, "max_epochs": 40}
 _DEMO_SETTINGS: dict[str, Any] = {"net": "mlp", "inputs": "unit", "lr": 0.003, "batch_size": 32, "stop_accuracy": None}
 
 
@@ -110,11 +98,11 @@ def _add_demo(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("skal-demo"), metavar="FOLDER", help="where the plot goes")
-    _add_counts(parser, _DEMO_COUNTS)
+    _add_counts(parser, **_DEMO_COUNTS)
     parser.set_defaults(run=_demo)
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _demo(args: argparse.Namespace) -> None:
     from skal.bench import run_benchmark  # takes long to import: only when needed
 
     args.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should fail before the run
@@ -127,7 +115,6 @@ def _demo(args: argparse.Namespace) -> int:
     path = args.out / "learning_curve.png"
     result.plot().figure.savefig(path, dpi=150)
     print(f"Learning curves: {path}")
-    return 0
 
 
 def _add_bench(commands: Any) -> None:
@@ -148,14 +135,15 @@ def _add_bench(commands: Any) -> None:
         metavar="A,B,…",
         help="function names of skal.strategies, random, albl; with parameters as in 'dynamic_al(gamma=0)'",
     )
-    _add_counts(parser, dict.fromkeys(setting for setting, _ in _COUNTS.values()))
-    parser.add_argument("--reinitialize", action="store_true", help="start every round from new weights")
+    _add_counts(parser)
+    new_weights = "start every round from new weights"
+    parser.add_argument("--reinitialize", action="store_const", const=False, dest="warm_start", help=new_weights)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs in parallel; -1 uses every core")
     parser.add_argument("--out", type=Path, default=Path("skal-bench"), metavar="FOLDER", help="where results go")
     parser.set_defaults(run=_bench)
 
 
-def _bench(args: argparse.Namespace) -> int:
+def _bench(args: argparse.Namespace) -> None:
     from skal.bench import PRESETS, Protocol, preset, run_benchmark
     from skal.bench._specs import split_specs
 
@@ -163,22 +151,19 @@ def _bench(args: argparse.Namespace) -> int:
         for name, protocols in PRESETS.items():
             sizes = ", ".join(f"{p.data}, {p.net}, {p.n_initial} + {p.rounds} x {p.batch}" for p in protocols)
             print(f"{name}: {sizes}")
-        return 0
-    names = ["data", "net", *(setting for setting, _ in _COUNTS.values())]
-    settings = {name: value for name in names if (value := getattr(args, name)) is not None}
-    if args.net is not None:
-        settings["net_params"] = {}  # the preset's belong to its own network
+        return
+    known = {field.name for field in fields(Protocol)}
+    settings = {name: value for name, value in vars(args).items() if name in known and value is not None}
     if args.strategies is not None:
         settings["strategies"] = tuple(split_specs(args.strategies))
-    if args.reinitialize:
-        settings["warm_start"] = False
+    if args.net is not None:
+        settings["net_params"] = {}  # the preset's belong to its own network
     protocols = (Protocol(),) if args.preset is None else preset(args.preset)
     for protocol in protocols:
         out = args.out / protocol.name if len(protocols) > 1 else args.out
         chosen = protocol.with_settings(**settings)
         result = run_benchmark(protocol=chosen, out=out, n_jobs=args.jobs, progress=True, data_home=args.data_home)
         _print_report(result, out)
-    return 0
 
 
 def _add_report(commands: Any) -> None:
@@ -191,13 +176,12 @@ def _add_report(commands: Any) -> None:
     parser.set_defaults(run=_report)
 
 
-def _report(args: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> None:
     from skal.bench import BenchmarkResult
 
     inside = sorted(path.parent for path in args.folder.glob("*/settings.json"))
     for folder in inside or [args.folder]:  # a preset of several protocols has a folder for each
         _print_report(BenchmarkResult.load(folder), folder)
-    return 0
 
 
 def _print_report(result: Any, folder: Path) -> None:

@@ -27,9 +27,8 @@ def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
     if name == result.reference:
         return {"color": "black", "linestyle": "--", "marker": "o", "markersize": 4, "label": name}
     position = [other for other in result.strategies if other != result.reference].index(name)
-    colours = mpl.colormaps["tab20"](np.arange(20))
     marker = _MARKERS[(position + 1) % len(_MARKERS)]
-    colour = colours[(2 * position + position // 10) % 20]
+    colour = mpl.colormaps["tab20"]((2 * position + position // 10) % 20)
     return {"color": colour, "marker": marker, "markersize": 4, "label": name}
 
 

@@ -102,22 +102,14 @@ class BenchmarkResult:
 
         ``seconds_query`` is NaN at the start, unless the strategy chose the first labels, too.
         """
-        frames = []
+        columns = ["strategy", "seed", "round", "n_labels", "score", "train_score", "seconds_fit", "seconds_query"]
+        rows: list[tuple[Any, ...]] = []
         for run in self.runs:
             # one query less than budgets, unless there is one before the first training
-            unqueried = len(run.n_labels) - len(run.seconds_query)
-            columns = {
-                "strategy": run.strategy,
-                "seed": run.seed,
-                "round": range(len(run.n_labels)),
-                "n_labels": run.n_labels,
-                "score": run.scores,
-                "train_score": run.train_scores,
-                "seconds_fit": run.seconds_fit,
-                "seconds_query": [np.nan] * unqueried + run.seconds_query,
-            }
-            frames.append(pd.DataFrame(columns))
-        return pd.concat(frames, ignore_index=True)
+            queries = [np.nan] * (len(run.n_labels) - len(run.seconds_query)) + run.seconds_query
+            budgets = zip(run.n_labels, run.scores, run.train_scores, run.seconds_fit, queries, strict=True)
+            rows += [(run.strategy, run.seed, k, *numbers) for k, numbers in enumerate(budgets)]
+        return pd.DataFrame(rows, columns=columns)
 
     def table(self) -> pd.DataFrame:
         """Test score in percent, mean ± standard deviation over seeds: a row per strategy, a column per budget."""

@@ -40,8 +40,6 @@ def area(n_labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     >>> round(float(area(np.array([10, 20, 40]), np.array([0.2, 0.4, 0.6]))), 6)
     0.433333
     """
-    n_labels = np.asarray(n_labels, dtype=float)
-    scores = np.asarray(scores, dtype=float)
     if len(n_labels) == 1:
         return scores[..., 0]
     return integrate.trapezoid(scores, n_labels, axis=-1) / (n_labels[-1] - n_labels[0])
@@ -60,9 +58,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     >>> mean, round(low, 3), round(high, 3), round(p, 4)
     (2.0, -0.484, 4.484, 0.0742)
     """
-    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
-    n = len(d)
-    mean = float(d.mean())
+    d = a - b
+    n, mean = len(d), float(d.mean())
     if n < 2:
         return Difference(mean, np.nan, np.nan, np.nan)
     error = float(d.std(ddof=1)) / math.sqrt(n)
@@ -81,9 +78,8 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
     >>> wilcoxon(np.arange(1.0, 7.0), np.zeros(6))
     0.03125
     """
-    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
     # sums of floating-point scores: what should be tied differs in the last digits
-    d = np.round(d, 12)
+    d = np.round(a - b, 12)
     d = d[d != 0]  # Wilcoxon's own treatment of zeros, scipy's default
     if len(d) == 0:
         return 1.0
@@ -164,7 +160,7 @@ def friedman(areas: np.ndarray) -> tuple[float, float]:
     ----------
     areas : (strategy, seed) array
     """
-    areas = np.round(np.asarray(areas, dtype=float), 12)
+    areas = np.round(areas, 12)
     if areas.shape[0] < 3 or areas.shape[1] < 2:
         return np.nan, np.nan
     if (areas == areas[:1]).all():
@@ -190,7 +186,6 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
     (strategy, strategy) array
         NaN with fewer than two seeds.
     """
-    scores = np.asarray(scores, dtype=float)
     n_strategies, n_seeds, _ = scores.shape
     if n_seeds < 2:
         return np.full((n_strategies, n_strategies), np.nan)
@@ -220,15 +215,13 @@ def labels_saved(n_labels: np.ndarray, curve: np.ndarray, target: float) -> floa
 
     Examples
     --------
-    >>> labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.7, 0.9]), 0.8)
+    >>> labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.75, 1.0]), 0.875)
     10.0
     """
-    n_labels, curve = np.asarray(n_labels, dtype=float), np.asarray(curve, dtype=float)
     below = np.flatnonzero(curve < target - 1e-12)
     if len(below) == 0:
         return float(n_labels[-1] - n_labels[0])
     last = below[-1]
     if last == len(curve) - 1:
         return np.nan
-    share = (target - curve[last]) / (curve[last + 1] - curve[last])
-    return float(n_labels[-1] - (n_labels[last] + share * (n_labels[last + 1] - n_labels[last])))
+    return float(n_labels[-1] - np.interp(target, curve[last : last + 2], n_labels[last : last + 2]))

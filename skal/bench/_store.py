@@ -48,8 +48,6 @@ class Store:
         path = self.folder / "settings.json"
         if path.exists():
             self._refuse_other(_read(path), json.loads(text))
-        for name in ("runs", "timings"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
         write_text(path, text)
 
     def _refuse_other(self, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -96,8 +94,10 @@ class Store:
         return (self.folder / "checkpoints" / _stem(strategy, seed)).absolute()
 
     def close(self) -> None:
-        """Remove what only unfinished runs need."""
+        """Remove what only unfinished runs need, and drafts of files whose writer was killed."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        for draft in [*self.folder.glob("runs/.*"), *self.folder.glob("timings/.*")]:
+            draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -54,7 +54,8 @@ class Comparison:
             if self.p <= ALPHA:  # the interval leaves out zero, and would seem to contradict the verdict
                 possible += f" (by itself {p_phrase(self.p)}, before the correction for several comparisons)"
             return f"not distinguishable from {name}, {p_phrase(self.p_holm)}: {possible}"
-        where = _where(self.ahead if self.outcome == "better" else self.behind, self.n_budgets)
+        count = self.ahead if self.outcome == "better" else self.behind
+        where = "at every budget" if count == self.n_budgets else f"overall, at {count} of {self.n_budgets} budgets"
         interval = f"95 % interval of the difference {points(self.low)} to {points(self.high)} points"
         return f"{self.outcome} than {name} {where}, {p_phrase(self.p_holm)} ({interval})"
 
@@ -120,10 +121,6 @@ def p_text(p: float) -> str:
 def p_phrase(p: float) -> str:
     """The same, with the relation."""
     return f"p {p_text(p)}" if p < 0.001 else f"p = {p_text(p)}"
-
-
-def _where(count: int, n_budgets: int) -> str:
-    return "at every budget" if count == n_budgets else f"overall, at {count} of {n_budgets} budgets"
 
 
 def points(value: float) -> str:

@@ -139,6 +139,15 @@ def test_a_folder_grows_by_seeds_and_strategies_and_refuses_other_settings(tmp_p
         run_benchmark({"random": Entropy()}, out=tmp_path, **TINY)
 
 
+def test_drafts_of_a_killed_process_are_removed(tmp_path):
+    run_benchmark(["random"], out=tmp_path, **TINY | {"seeds": 1})
+    drafts = [tmp_path / folder / ".random.seed0.json.1" for folder in ("runs", "timings")]
+    for draft in drafts:
+        draft.write_text("{")
+    run_benchmark(["random"], out=tmp_path, **TINY | {"seeds": 1})
+    assert not any(draft.exists() for draft in drafts)
+
+
 class Slow(RandomSampling):
     """Leaves time to be killed in."""
 
