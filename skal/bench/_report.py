@@ -7,7 +7,6 @@ import html
 import io
 import os
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -195,10 +194,9 @@ def terminal_report(result: BenchmarkResult) -> str:
     digits, mlp, 20 to 40 labels
     """
     parts = [_title(result)]
-    for section in sections(result)[:2]:
-        aligned: Any = {"disable_numparse": True, "stralign": "right", "colalign": ("left",)}
-        table = tabulate(section.table, "keys", showindex=False, **aligned)
-        parts.append(f"{section.title}. {section.note}\n\n{table}")
+    for title, table, note in sections(result)[:2]:
+        text = tabulate(table, "keys", showindex=False, disable_numparse=True, stralign="right", colalign=("left",))
+        parts.append(f"{title}. {note}\n\n{text}")
     parts.append("\n".join(headline(result)))
     return "\n\n".join(parts)
 
