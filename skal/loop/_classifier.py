@@ -44,7 +44,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         an integer, from the loop's if it is None.
     n_initial : int, default=20
         Labels before the first query. With 0 a skorch net makes the first query with its initial weights.
-    initial : {"random", "stratified", "auto"}, strategy or array of int, default="random"
+    initial : {"random", "stratified", "auto"}, strategy or array of int, default="auto"
         How the first samples are chosen. "stratified" reads all of y, to have every class from the start. A strategy
         that needs no labels, such as ``MaxHerding()``, or its name, chooses them before anything is trained. "auto" is
         ``MaxHerding`` where features mean something (a classifier on inputs that are numbers, or a network with frozen
@@ -129,7 +129,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         query_strategy: Any = margin,
         *,
         n_initial: int = 20,
-        initial: Any = "random",
+        initial: Any = "auto",
         query_size: int = 10,
         n_rounds: int | None = 10,
         budget: int | None = None,

@@ -16,6 +16,7 @@ from skal.loop._config import LoopConfig
 from skal.loop._labels import encode, read_labels
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
+from skal.strategies._default import Recommended
 
 __all__ = ["Selector", "draw_stratified", "random_states"]
 
@@ -66,8 +67,11 @@ class Selector:
             _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
             X_pool = take_rows(self.config.X, pool)
             positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
-        used, reason = getattr(strategy, "strategy_", strategy), getattr(strategy, "reason_", "as asked for")
-        state.start = f"{getattr(used, '__name__', type(used).__name__)}: {reason}"
+        if isinstance(strategy, Recommended):  # what its numbers mean depends on its choice
+            strategy, reason, metrics = strategy.strategy_, strategy.reason_, None
+        else:
+            reason = "as asked for"
+        state.start = f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
         return pool[positions], _as_numbers(metrics)
 
     def _query(

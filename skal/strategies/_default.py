@@ -58,9 +58,12 @@ def _why_no_features(context: QueryContext) -> str | None:
             return "the inputs are no table of numbers"
         if not np.isfinite(array).all():
             return "the inputs have missing values"
+        # features are compared by their directions
+        array = array.reshape(len(array), -1).astype(np.float64)
+        array /= np.maximum(np.linalg.norm(array, axis=1, keepdims=True), np.finfo(float).tiny)
         first = array[:1] if first is None else first
-        constant = constant and bool((array == first).all())
-    return "the inputs are all the same" if constant else None
+        constant = constant and np.allclose(array, first)
+    return "the inputs all have one direction" if constant else None
 
 
 class Recommended(QueryStrategy):
