@@ -82,9 +82,7 @@ def take_rows(X: Any, rows: Any) -> Any:
         return X.tocsr()[rows]
     if is_lazy(X):
         return _read(X, rows)
-    if hasattr(X, "shape"):
-        return X[rows]
-    if isinstance(rows, slice):
+    if hasattr(X, "shape") or isinstance(rows, slice):
         return X[rows]
     return [X[i] for i in np.asarray(rows).tolist()]
 

@@ -106,7 +106,7 @@ class Sharding:
             for result in progress:
                 yield tree_map(lambda x: x.tensor(device) if isinstance(x, _Sent) else x, result)
         except _ShardFailedError as failure:
-            raise failure.rebuilt(samples.name) from failure
+            raise failure.args[0] from failure
 
     def _in_parallel(
         self, function: Function, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
@@ -128,7 +128,7 @@ class Sharding:
                 rows = shippable(samples.read(start, stop)) if sends_rows else None
                 numbers = samples.row_numbers(start, stop)
                 # in a tuple, which joblib does not scatter to a single Dask worker that might die
-                yield delayed(run)(payload, digest, (start, stop, rows, numbers))
+                yield delayed(run)(payload, digest, (start, stop, rows, numbers, samples.name))
 
         streams = getattr(get_active_backend()[0], "supports_return_generator", False)
         parallel = Parallel(
@@ -231,27 +231,23 @@ class _Sent:
 
 
 class _ShardFailedError(Exception):
-    """An error in a worker, with the rows that it was working on."""
+    """Carries the error of a shard to the caller, who tells it from what happens to the worker itself."""
 
-    def __init__(self, first: int, last: int, error: BaseException) -> None:
-        super().__init__(first, last, error)
-        self.first, self.last, self.error = first, last, error
 
-    def rebuilt(self, name: str) -> BaseException:
-        """The error once more, in its own type if that can be made from a message, with the rows in it."""
-        message = f"{self.error} (in rows {self.first} to {self.last} of {name})"
-        try:
-            rebuilt = type(self.error)(message)
-        except Exception:
-            rebuilt = None
-        if isinstance(rebuilt, BaseException) and message in str(rebuilt):
+def _rebuilt(error: Exception, message: str) -> Exception:
+    """The error with another message, in its own type if that can be made from a message and can travel."""
+    try:
+        rebuilt = pickle.loads(pickle.dumps(type(error)(message)))
+        if type(rebuilt) is type(error) and message in str(rebuilt):
             return rebuilt
-        return ShardError(f"{type(self.error).__name__}: {message}")
+    except Exception:  # whatever keeps it from being made or from travelling, its text can
+        pass
+    return ShardError(f"{type(error).__name__}: {message}")
 
 
-def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any]) -> Any:
+def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, str]) -> Any:
     """One shard, in a worker."""
-    start, stop, rows, numbers = shard
+    start, stop, rows, numbers, name = shard
     function = None
     with one_thread():
         try:
@@ -263,8 +259,8 @@ def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any]) -
         except Exception as error:
             if function is None and isinstance(error, ImportError):  # a package that the worker lacks, not the shard
                 raise
-            failure = _ShardFailedError(int(numbers[0]), int(numbers[-1]), _picklable(error))
-            raise failure.with_traceback(error.__traceback__) from None
+            rebuilt = _rebuilt(error, f"{error} (in rows {numbers[0]} to {numbers[-1]} of {name})")
+            raise _ShardFailedError(rebuilt).with_traceback(error.__traceback__) from None
 
 
 def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
@@ -287,15 +283,6 @@ def _unpacked(payload: np.ndarray, digest: bytes) -> Any:
         kept[digest] = pickle.loads(payload.data)
     kept.move_to_end(digest)
     return kept[digest]
-
-
-def _picklable(error: Exception) -> Exception:
-    try:
-        if type(pickle.loads(pickle.dumps(error))) is type(error):
-            return error
-    except Exception:  # whatever keeps it from travelling, its text can
-        pass
-    return ShardError(f"{type(error).__name__}: {error}")
 
 
 @contextmanager

@@ -117,28 +117,21 @@ def check_convention(strategy: Any, learner: Any, X_pool: Any) -> None:
         expect(np.array_equal(got, indices), f"{name} must get the indices {indices}. Got {got!r}.")
 
 
-class _Counting:
-    """A strategy that counts how often it is asked."""
-
-    def __init__(self, strategy: Any) -> None:
-        self.strategy = strategy
-        self.calls = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return self.strategy(*args, **kwargs)
-
-
 def check_called_once(strategy: Any, learner: Any, X_pool: Any) -> None:
     """``query`` of modAL's learner and of skal's: one call of the strategy, and its indices and their rows."""
+    calls: list[Any] = []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return fresh(strategy)(*args, **kwargs)
+
     for n_instances in (1, 2, 5):
         expected, _ = fresh(strategy).select(learner, X_pool, n_instances)
-        for number in range(2):
-            counting = _Counting(fresh(strategy))
-            active = _learners(learner, counting)[number]
+        for active in _learners(learner, counting):
+            calls.clear()
             name = f"{type(active).__module__}.ActiveLearner.query(X_pool, n_instances={n_instances})"
             indices, samples = active.query(X_pool, n_instances=n_instances)
-            expect(counting.calls == 1, f"{name} must call the strategy once. Got {counting.calls} calls.")
+            expect(len(calls) == 1, f"{name} must call the strategy once. Got {len(calls)} calls.")
             expect(np.array_equal(indices, expected), f"{name} must return {expected}. Got {indices!r}.")
             expect(np.array_equal(samples, X_pool[expected]), f"{name} must return the rows of these indices.")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from skal._core.network import preserved_rng
 from skal.checks._support import copied, expect, fresh
@@ -17,21 +18,13 @@ from skal.context import unwrap_estimator
 
 def _flatten(value: Any, name: str, into: dict[str, Any]) -> None:
     """Write the leaves of nested containers as bytes and texts that can be compared."""
-    if isinstance(value, Tensor):
-        array = value.detach().cpu().numpy()
-        into[name] = (str(value.device), str(array.dtype), array.shape, array.tobytes())
-    elif isinstance(value, np.ndarray):
-        into[name] = (str(value.dtype), value.shape, value.tobytes())
-    elif isinstance(value, Mapping):
-        into[f"keys of {name}"] = list(value)
-        for key, part in value.items():
-            _flatten(part, f"{name}[{key!r}]", into)
-    elif isinstance(value, (list, tuple)):
-        into[f"length of {name}"] = len(value)
-        for position, part in enumerate(value):
-            _flatten(part, f"{name}[{position}]", into)
-    else:
-        into[name] = repr(value)
+    leaves, into[f"structure of {name}"] = tree_flatten_with_path(value)
+    for path, leaf in leaves:
+        device = str(leaf.device) if isinstance(leaf, Tensor) else ""
+        leaf = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+        is_array = isinstance(leaf, np.ndarray)
+        content = (device, str(leaf.dtype), leaf.shape, leaf.tobytes()) if is_array else repr(leaf)
+        into[f"{name}{keystr(path)}"] = content
 
 
 def snapshot(learner: Any) -> dict[str, Any]:

@@ -46,24 +46,15 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _stand_ins() -> dict[tuple[str, str], Callable[..., Any]]:
     # Functions are made anew for each file: a pickle can set attributes on what it is given.
-    def reconstruct(cls: Any, shape: Any, code: Any) -> _Array:
-        return _Array()
-
-    def from_buffer(buffer: Any, dtype: _DType, shape: Any, order: Any) -> _Array:
-        result = _Array()
-        result.fill(buffer, dtype, shape, order == "F")
-        return result
-
-    def encode(text: str, encoding: str) -> bytes:
-        # How Python 3 writes bytes in the protocols of Python 2.
-        return text.encode("latin1")
-
     return {
-        ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-        ("numpy.core.numeric", "_frombuffer"): from_buffer,
+        ("numpy.core.multiarray", "_reconstruct"): lambda cls, shape, code: _Array(),
+        ("numpy.core.numeric", "_frombuffer"): lambda buffer, dtype, shape, order: _Array().fill(
+            buffer, dtype, shape, order == "F"
+        ),
         ("numpy", "ndarray"): _Array,
         ("numpy", "dtype"): _DType,
-        ("_codecs", "encode"): encode,
+        # How Python 3 writes bytes in the protocols of Python 2.
+        ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
     }
 
 
@@ -100,9 +91,10 @@ class _Array:
         _, shape, dtype, fortran, buffer = state
         self.fill(buffer, dtype, shape, fortran)
 
-    def fill(self, buffer: Any, dtype: _DType, shape: Any, fortran: Any) -> None:
+    def fill(self, buffer: Any, dtype: _DType, shape: Any, fortran: Any) -> Any:
         lengths = tuple(int(length) for length in shape)
         numbers = np.frombuffer(buffer, dtype=dtype.numpy())
         if len(numbers) != prod(lengths):
             raise pickle.UnpicklingError(f"an array of shape {lengths} holds {len(numbers)} values")
         self.array = numbers.reshape(lengths, order="F" if fortran else "C")
+        return self

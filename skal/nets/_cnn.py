@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from skal.nets._layers import dropout_layer
+from skal.nets._layers import check_sizes, dropout_layer
 from skal.validation import check_integer, check_real
 
 # Two unpadded 5x5 convolutions, each followed by 2x2 pooling, leave at least one pixel from this size on.
@@ -40,8 +40,7 @@ class CNN(nn.Module):
 
     def __init__(self, in_channels: int = 3, n_classes: int = 10, image_size: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
-        check_integer("CNN", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
-        check_integer("CNN", "n_classes", n_classes, 1)
+        check_sizes("CNN", in_channels, n_classes=n_classes)
         check_integer("CNN", "image_size", image_size, 4, remedy="Enlarge images that are smaller than 4x4.")
         check_real("CNN", "dropout", dropout, 0, 1, below_maximum=True)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from skal.validation import check_integer
+from skal.nets._layers import check_sizes
 
 
 class ConvNet(nn.Module):
@@ -35,10 +35,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, in_channels: int = 3, n_classes: int = 10, depth: int = 3, width: int = 64) -> None:
         super().__init__()
-        check_integer("ConvNet", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
-        check_integer("ConvNet", "n_classes", n_classes, 1)
-        check_integer("ConvNet", "depth", depth, 1)
-        check_integer("ConvNet", "width", width, 1)
+        check_sizes("ConvNet", in_channels, n_classes=n_classes, depth=depth, width=width)
 
         layers: list[nn.Module] = []
         for channels in (in_channels, *[width] * (depth - 1)):

@@ -9,6 +9,13 @@ from torch import nn
 from skal.validation import check_integer
 
 
+def check_sizes(owner: str, in_channels: Any, **sizes: Any) -> None:
+    """Refuse channels of images, and other sizes, that are not integers >= 1."""
+    check_integer(owner, "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
+    for name, value in sizes.items():
+        check_integer(owner, name, value, 1)
+
+
 def check_widths(owner: str, name: str, value: Any) -> tuple[int, ...]:
     """Layer widths as a tuple; a single integer stands for one layer."""
     widths = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)

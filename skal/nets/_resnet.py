@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from skal.nets._layers import initialise_convolutions
-from skal.validation import check_choice, check_integer
+from skal.nets._layers import check_sizes, initialise_convolutions
+from skal.validation import check_choice
 
 
 class ResNet18(nn.Module):
@@ -47,9 +47,7 @@ class ResNet18(nn.Module):
         super().__init__()
         remedy = "Use 'cifar' for images up to about 64x64, 'imagenet' for larger ones."
         check_choice("ResNet18", "stem", stem, ["cifar", "imagenet"], remedy=remedy)
-        check_integer("ResNet18", "width", width, 1)
-        check_integer("ResNet18", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
-        check_integer("ResNet18", "n_classes", n_classes, 1)
+        check_sizes("ResNet18", in_channels, width=width, n_classes=n_classes)
 
         self.maxpool: nn.Module
         if stem == "imagenet":

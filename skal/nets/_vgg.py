@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from skal.nets._layers import check_widths, hidden_layers
-from skal.validation import check_choice, check_integer, check_real
+from skal.nets._layers import check_sizes, check_widths, hidden_layers
+from skal.validation import check_choice, check_real
 
 # Channels of each 3x3 convolution; "M" is 2x2 max pooling. Configuration A of Simonyan and Zisserman (2015).
 _CONFIGURATION: tuple[int | str, ...] = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
@@ -55,8 +55,7 @@ class VGG11(nn.Module):
         super().__init__()
         remedy = "Pass in_channels and n_classes by name if one of them was meant."
         check_choice("VGG11", "batch_norm", batch_norm, [True, False], remedy=remedy)
-        check_integer("VGG11", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
-        check_integer("VGG11", "n_classes", n_classes, 1)
+        check_sizes("VGG11", in_channels, n_classes=n_classes)
         check_real("VGG11", "dropout", dropout, 0, 1, below_maximum=True)
         widths = (512, *check_widths("VGG11", "hidden", hidden))
 

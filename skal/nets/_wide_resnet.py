@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.nets._layers import dropout_layer, initialise_convolutions
+from skal.nets._layers import check_sizes, dropout_layer, initialise_convolutions
 from skal.validation import check_integer, check_real
 
 
@@ -53,10 +53,8 @@ class WideResNet(nn.Module):
         if rest:
             remedy = "Pass 10, 16, 22, 28 or 40 for n = 1, 2, 3, 4 or 6 blocks per group."
             raise InvalidParameterError.for_parameter("WideResNet", "depth", "6 n + 4 with n >= 1", depth, remedy)
-        check_integer("WideResNet", "width", width, 1)
         check_real("WideResNet", "dropout", dropout, 0, 1, below_maximum=True)
-        check_integer("WideResNet", "in_channels", in_channels, 1, remedy="Pass 1 for grey or 3 for colour.")
-        check_integer("WideResNet", "n_classes", n_classes, 1)
+        check_sizes("WideResNet", in_channels, width=width, n_classes=n_classes)
 
         self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=3, padding=1, bias=False)
         self.layer1 = _group(n_blocks, 16, 16 * width, 1, dropout)

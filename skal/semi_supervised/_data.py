@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -73,18 +74,15 @@ class Permutations(Sampler):
         self.total = total
 
     def __iter__(self) -> Iterator[int]:
-        count = 0
-        while True:
-            for position in torch.randperm(self.n).tolist():
-                if self.total is not None and count >= self.total:
-                    return
-                count += 1
-                yield position
+        positions = (position for _ in count() for position in torch.randperm(self.n).tolist())
+        for number, position in enumerate(positions):
+            if number == self.total:
+                return
+            yield position
 
     def __len__(self) -> int:
-        if self.total is None:
-            raise TypeError("an endless sampler has no length")
-        return self.total
+        # that an endless one has no length is what len() says of None
+        return self.total  # type: ignore[return-value]
 
 
 class PairedInputs(Dataset):

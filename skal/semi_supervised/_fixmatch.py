@@ -253,7 +253,7 @@ class FixMatchClassifier(AveragingClassifier):
         run = self._training
         if self.cosine:
             run.scale_learning_rates(math.cos(7 * math.pi * run.n_done / (16 * run.n_total)))
-        run.next_iteration()
+        run.unlabelled_batch = next(run.unlabelled_batches, None)
         step = super().train_step(batch, **fit_params)
         run.n_done += 1
         return step

@@ -40,9 +40,9 @@ class Training:
         Of labelled samples.
     n_per_epoch, n_total, n_done : int
         Iterations.
-    unlabelled_batches : iterator or None
+    unlabelled_batches : iterator
     unlabelled_batch : object
-        The one of this iteration.
+        The one of this iteration, None if there is none.
     """
 
     def __init__(self, net: Any, X: Any, y: Any, y_true: Any, epochs: int) -> None:
@@ -75,7 +75,7 @@ class Training:
             )
         self.n_per_epoch = net.iterations_per_epoch or math.ceil(len(self.labels) / per_iteration)
         self.n_total, self.n_done = self.n_per_epoch * epochs, 0
-        self.unlabelled_batches: Iterator[Any] | None = None
+        self.unlabelled_batches: Iterator[Any] = iter(())
         self.unlabelled_batch: Any = None
 
         self.statistics = EpochStatistics(self.n_classes, truth, net.device)
@@ -93,11 +93,6 @@ class Training:
     def has_unlabelled(self) -> bool:
         """Whether a sample has no label."""
         return len(self.labelled) < len(self.labels)
-
-    def next_iteration(self) -> None:
-        """Draw the next unlabelled batch."""
-        if self.unlabelled_batches is not None:
-            self.unlabelled_batch = next(self.unlabelled_batches)
 
     def scale_learning_rates(self, factor: float) -> None:
         """Set the learning rates to this multiple of those that the training started with."""
