@@ -44,7 +44,7 @@ class Samples:
     _: KW_ONLY
     name: str = "X"
     transform: Callable[[Any], Any] | None = None
-    rows: np.ndarray | range | None = None
+    rows: Any = None
     allow_nan: bool = False
     numbers: Sequence[int] | np.ndarray | None = None
 
@@ -56,10 +56,11 @@ class Samples:
                 f"{self.name} must be an array or a data frame when the network stands at the end of a Pipeline. "
                 f"Got a {type(self.X).__name__} instead. Move the preprocessing into the Dataset, or pass arrays."
             )
-        self._n = n_rows(self.X, self.name) if self.rows is None else len(self.rows)
+        if self.rows is None:
+            self.rows = range(n_rows(self.X, self.name))
 
     def __len__(self) -> int:
-        return self._n
+        return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: where it finds the samples, or these rows and no others."""
@@ -67,40 +68,30 @@ class Samples:
         reference = reference_to(self.X)
         if reference is not None:
             return state | {"X": reference}
-        numbers = self.row_numbers(0, self._n)
-        return state | {"X": shippable(self.read(0, self._n)), "rows": None, "numbers": numbers}
+        n = len(self)
+        return state | {"X": shippable(self.read(0, n)), "rows": range(n), "numbers": self.row_numbers(0, n)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"X": opened(state["X"])})
 
     def take(self, rows: np.ndarray | range) -> Samples:
         """A part of the samples; nothing is read or transformed yet. A range is read in one piece."""
-        whole, numbers = self.rows, self.numbers
-        if numbers is not None:
-            numbers = numbers[rows.start : rows.stop] if isinstance(rows, range) else np.asarray(numbers)[rows]
-        if isinstance(rows, range):
-            rows = rows if whole is None else whole[rows.start : rows.stop]
-        elif whole is None:
-            rows = np.asarray(rows)
-        else:
-            rows = whole[rows] if isinstance(whole, np.ndarray) else np.asarray(rows) + whole.start
-        return replace(self, rows=rows, numbers=numbers)
+        numbers = None if self.numbers is None else _part(self.numbers, rows)
+        return replace(self, rows=_part(self.rows, rows), numbers=numbers)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""
-        if self.numbers is not None:
-            return self.numbers[start:stop]
-        return range(start, stop) if self.rows is None else self.rows[start:stop]
+        return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
     def read(self, start: int, stop: int) -> Any:
         """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed."""
-        rows = range(start, stop) if self.rows is None else self.rows[start:stop]
+        rows = self.rows[start:stop]
         return take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
 
     def chunks(self, size: int) -> Iterator[Any]:
         """Transformed chunks of at most ``size`` rows, checked to be finite (a Dataset's items are not looked at)."""
-        for start in range(0, self._n, size):
-            stop = min(start + size, self._n)
+        for start in range(0, len(self), size):
+            stop = start + size
             chunk = self.read(start, stop)
             if self.transform is not None:
                 chunk = self.transform(chunk)
@@ -109,3 +100,10 @@ class Samples:
             if not self.allow_nan and not isinstance(chunk, Dataset):
                 check_finite(chunk, self.name, self.row_numbers(start, stop))
             yield chunk
+
+
+def _part(whole: Any, rows: np.ndarray | range) -> Any:
+    """Some entries of a sequence of numbers; a range of it stays a range, or a view."""
+    if isinstance(rows, range):
+        return whole[rows.start : rows.stop]
+    return np.asarray(rows) + whole.start if isinstance(whole, range) else np.asarray(whole)[rows]

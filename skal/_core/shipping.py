@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,38 +15,25 @@ from skal._core.containers import is_lazy, n_rows
 from skal.exceptions import InvalidParameterError
 
 
-class MemmapReference(NamedTuple):
-    """A memory map, or a part of one, as its place in a file."""
-
-    filename: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-    def open(self) -> np.ndarray:
-        """The same numbers, read-only."""
-        if not Path(self.filename).exists():
-            raise FileNotFoundError(
-                f"A worker must find the memory map's file. Got no {self.filename} there. "
-                "Put it at the same path on every machine, on a shared file system for example."
-            )
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        raw = np.memmap(self.filename, np.uint8, "r", self.offset, (last + self.dtype.itemsize,))
-        return np.ndarray(self.shape, self.dtype, raw.data, strides=self.strides)
+def _open_memmap(
+    filename: str, dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> np.ndarray:
+    """A memory map, or a part of one, by its place in a file: read-only."""
+    if not Path(filename).exists():
+        raise FileNotFoundError(
+            f"A worker must find the memory map's file. Got no {filename} there. "
+            "Put it at the same path on every machine, on a shared file system for example."
+        )
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    raw = np.memmap(filename, np.uint8, "r", offset, (last + dtype.itemsize,))
+    return np.ndarray(shape, dtype, raw.data, strides=strides)
 
 
-class Hdf5Reference(NamedTuple):
-    """A dataset of an HDF5 file."""
+def _open_hdf5(filename: str, name: str) -> Any:
+    """A dataset of an HDF5 file, read-only."""
+    import h5py
 
-    filename: str
-    name: str
-
-    def open(self) -> Any:
-        """The same dataset, read-only."""
-        import h5py
-
-        return h5py.File(self.filename, "r")[self.name]
+    return h5py.File(filename, "r")[name]
 
 
 def reference_to(X: Any) -> Any | None:
@@ -70,10 +58,10 @@ def reference_to(X: Any) -> Any | None:
             "An HDF5 file that several processes read must be open for reading only. "
             f"Got {file.filename} with mode {file.mode!r}. Open it with h5py.File(name, 'r'), or use n_jobs=1."
         )
-    return Hdf5Reference(file.filename, X.name)
+    return partial(_open_hdf5, file.filename, X.name)
 
 
-def _memmap_reference(X: np.memmap) -> MemmapReference | None:
+def _memmap_reference(X: np.memmap) -> Any | None:
     name = X.filename
     if name is None or not Path(str(name)).exists() or min((0, *X.strides)) < 0 or X.size == 0:
         return None
@@ -86,14 +74,14 @@ def _memmap_reference(X: np.memmap) -> MemmapReference | None:
         return None
     if X.flags.writeable:
         base.flush()
-    return MemmapReference(str(Path(str(name)).resolve()), X.dtype, X.shape, X.strides, base.offset + start)
+    return partial(_open_memmap, str(Path(str(name)).resolve()), X.dtype, X.shape, X.strides, base.offset + start)
 
 
 def opened(reference: Any) -> Any:
     """What :func:`reference_to` stood for."""
     if isinstance(reference, Mapping):
         return {key: opened(value) for key, value in reference.items()}
-    return reference.open() if isinstance(reference, (MemmapReference, Hdf5Reference)) else reference
+    return reference() if isinstance(reference, partial) else reference
 
 
 def shippable(rows: Any) -> Any:

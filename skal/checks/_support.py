@@ -173,14 +173,9 @@ def expect(condition: Any, message: str) -> None:
 def expect_batch(
     strategy: Any, learner: Any, X_pool: Any, n_instances: int, case: str = "the pool", **params: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The indices and metrics that a fresh clone gives; they must be valid."""
+    """What a fresh clone gives: it must be distinct int64 positions in the pool, with one metric each."""
     indices, metrics = fresh(strategy, **params).select(learner, X_pool, n_instances)
-    expect_valid(indices, metrics, n_instances, len(X_pool), case)
-    return indices, metrics
-
-
-def expect_valid(indices: Any, metrics: Any, n_instances: int, n_pool: int, case: str) -> None:
-    """An answer must be distinct int64 positions in the pool, with one metric each."""
+    n_pool = len(X_pool)
     must = f"For {case} the indices must"
     expect(isinstance(indices, np.ndarray), f"{must} be an array. Got {type(indices).__name__}.")
     expect(indices.dtype == np.int64, f"{must} be int64. Got {indices.dtype}.")
@@ -189,6 +184,7 @@ def expect_valid(indices: Any, metrics: Any, n_instances: int, n_pool: int, case
     expect(len(np.unique(indices)) == n_instances, f"{must} be distinct. Got {indices}: remember what was chosen.")
     shape = np.shape(metrics)
     expect(shape[:1] == (n_instances,), f"For {case} there must be one metric for each sample. Got shape {shape}.")
+    return indices, metrics
 
 
 def expect_same(expected: np.ndarray, got: np.ndarray, what: str) -> None:

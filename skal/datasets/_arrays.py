@@ -34,10 +34,8 @@ def to_nchw(images: NDArray[Any], source: str) -> NDArray[Any]:
         return images[:, np.newaxis]
     if images.ndim == 4:
         channels_first, channels_last = shape[1] in (1, 3), shape[3] in (1, 3)
-        if channels_first and not channels_last:
-            return images
-        if channels_last and not channels_first:
-            return images.transpose(0, 3, 1, 2)
+        if channels_first != channels_last:
+            return images if channels_first else images.transpose(0, 3, 1, 2)
     raise ValueError(
         f"{source}: images must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with exactly one axis C of "
         f"length 1 or 3. Got {shape} instead. Reshape the array, for example to (N, H, W)."

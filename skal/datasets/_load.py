@@ -110,24 +110,32 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
     check_integer("load", "image_size", image_size, 1, optional=True)
     if name == "digits":
-        _refuse_image_size(image_size, name)
-        return _bunch(name, _read_digits(), _DIGITS_DESCRIPTION)
+        layout, paths, description = Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
+    else:
+        layout, paths, description = _find(name, find_home(data_home))
+    if image_size is not None and not layout.resizes:
+        expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"
+        remedy = "Leave it out: these images have one size already."
+        raise InvalidParameterError.for_parameter("load", "image_size", expected, image_size, remedy)
+    layout.check(paths)
+    arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
+    check_arrays(arrays)
+    (X_train, y_train, _), (X_test, y_test, _), target_names = arrays
+    data = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
+    return Bunch(**data, target_names=list(target_names), name=name, DESCR=description)
+
+
+def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
+    """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
     known = _KNOWN.get(name)
     layouts = known.layouts if known else npz_layouts(name)
-    home = find_home(data_home)
     located = locate(layouts, home)
     if located is None:
         message = missing_message(name, home, layouts, known.url if known else None)
         raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_KNOWN)}.")
     layout, paths = located
-    if not layout.resizes:
-        _refuse_image_size(image_size, name)
-    layout.check(paths)
-    arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
-    check_arrays(arrays)
     where = paths[0] if len(paths) == 1 else paths[0].parent
-    description = f"{known.description if known else name}, read from {where}"
-    return _bunch(name, arrays, description)
+    return layout, paths, f"{known.description if known else name}, read from {where}"
 
 
 def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
@@ -171,14 +179,7 @@ def _would_load(layouts: Sequence[Layout], home: Path) -> bool:
     return located is not None
 
 
-def _refuse_image_size(image_size: int | None, name: str) -> None:
-    if image_size is not None:
-        expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"
-        remedy = "Leave it out: these images have one size already."
-        raise InvalidParameterError.for_parameter("load", "image_size", expected, image_size, remedy)
-
-
-def _read_digits() -> Arrays:
+def _read_digits(paths: Sequence[Path]) -> Arrays:
     """scikit-learn's 1,797 digits (N, 1, 8, 8), which need no files."""
     bunch = load_digits()
     # Pixels count the dark points of a 4x4 cell, so that the largest value is 16.
@@ -187,9 +188,3 @@ def _read_digits() -> Arrays:
     chosen = every_fifth(labels)
     train, test = (Split(images[mask], labels[mask], "digits") for mask in (~chosen, chosen))
     return Arrays(train, test, DIGITS)
-
-
-def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
-    (X_train, y_train, _), (X_test, y_test, _), target_names = arrays
-    data = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
-    return Bunch(**data, target_names=list(target_names), name=name, DESCR=description)

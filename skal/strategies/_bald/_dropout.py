@@ -124,11 +124,11 @@ def apply_dropout(layer: Any, x: Tensor, shape: tuple[int, ...], seed: tuple[int
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)
     keep = 1 - layer.p
+    if keep == 0:
+        return torch.zeros_like(x)
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
     mask = (torch.rand(shape, generator=generator) < keep).to(x)
     if isinstance(layer, _ALPHA):
-        if keep == 0:
-            return torch.zeros_like(x)
         scale = (keep * (1 + layer.p * _SATURATION**2)) ** -0.5
         return scale * (x * mask + _SATURATION * (1 - mask)) - scale * _SATURATION * layer.p
-    return x * (mask / keep) if keep > 0 else torch.zeros_like(x)
+    return x * (mask / keep)
