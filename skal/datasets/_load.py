@@ -109,10 +109,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         expected = "the name of a data set, without folders or spaces"
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
     check_integer("load", "image_size", image_size, 1, optional=True)
-    if name == "digits":
-        layout, paths, description = Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
-    else:
-        layout, paths, description = _find(name, find_home(data_home))
+    layout, paths, description = _find(name, find_home(data_home))
     if image_size is not None and not layout.resizes:
         expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"
         remedy = "Leave it out: these images have one size already."
@@ -127,6 +124,8 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
 
 def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
     """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
+    if name == "digits":
+        return Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
     known = _KNOWN.get(name)
     layouts = known.layouts if known else npz_layouts(name)
     located = locate(layouts, home)
