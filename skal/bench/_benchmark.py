@@ -172,8 +172,9 @@ def _name(value: Any) -> str:
 
 
 def _describe_net(net: Any) -> str:
-    """The parameters of a net of the user's, without addresses, which differ from process to process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(net.get_params(deep=False).items())))
+    """The parameters of a net of the user's, without what differs from process to process: addresses, skorch's sets."""
+    params = {name: value for name, value in net.get_params(deep=False).items() if not name.startswith("_")}
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(params.items())))
 
 
 def _refuse_other(run: Run, strategy: QueryStrategy) -> None:

@@ -17,6 +17,7 @@ from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, LearningLoss
+from skal.validation import check_choice
 
 _NETS: dict[str, type[nn.Module]] = {
     "mlp": nets.MLP,
@@ -41,11 +42,11 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     From one torch seed it starts with the same weights for every strategy: dropout has none, and the loss prediction
     is initialised after the network it sits beside.
     """
-    if protocol.net not in _NETS:
-        expected, remedy = f"one of {', '.join(_NETS)}", "Pass a skorch net to run one of your own."
-        raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, protocol.net, remedy)
+    remedy = "Pass a skorch net to run one of your own."
+    check_choice("run_benchmark", "net", protocol.net, list(_NETS), remedy=remedy)
     addition = needed_addition(strategy)
     settings: dict[str, Any] = {"train_split": None, "verbose": 0, "callbacks__print_log": None}
+    settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 512}
     settings |= _module(protocol, shape, n_classes, addition == "dropout")
     if protocol.semi_supervised is not None:
         return _semi_supervised(protocol, settings, addition)
@@ -60,9 +61,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         "lr": protocol.lr,
         "optimizer__weight_decay": protocol.weight_decay,
         "batch_size": protocol.batch_size,
-        "max_epochs": protocol.max_epochs,
         "iterator_train__shuffle": True,
-        "iterator_valid__batch_size": 512,
         "warm_start": protocol.warm_start,
         "callbacks": callbacks,
     }
@@ -82,7 +81,6 @@ def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str
     own = dict(protocol.semi_supervised or {})
     if own.pop("flip", False):
         own["augment"] = (WeakImage(flip=True), StrongImage(flip=True))
-    settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 512}
     return FixMatchClassifier(**(settings | own))
 
 

@@ -46,7 +46,7 @@ def test_list(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "--preset", "nothing"], "must be one of dynamic_al_table1"),
+        (["bench", "--preset", "nothing"], "must be one of 'dynamic_al_table1'"),
         (["bench", "--strategies", "luck"], "Got 'luck'"),
         (["bench", "--data", "no_such_data", "--data-home", "."], "no_such_data"),
         (["report", "nowhere"], "settings.json is missing"),

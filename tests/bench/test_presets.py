@@ -89,7 +89,7 @@ def test_the_training_of_dynamic_al(name):
 
 
 def test_unknown_preset():
-    with pytest.raises(InvalidParameterError, match="one of dynamic_al_table1"):
+    with pytest.raises(InvalidParameterError, match="one of 'dynamic_al_table1'"):
         preset("table2")
 
 

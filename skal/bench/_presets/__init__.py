@@ -12,7 +12,7 @@ from typing import Any
 
 from skal.bench._presets import _dynamic_al, _npc, _ntk
 from skal.bench._protocol import Protocol
-from skal.exceptions import InvalidParameterError
+from skal.validation import check_choice
 
 
 def _all_presets() -> dict[str, tuple[Protocol, ...]]:
@@ -50,7 +50,5 @@ def preset(name: str) -> tuple[Protocol, ...]:
     >>> [(p.rounds, p.batch) for p in preset("dynamic_al_table1")]
     [(10, 100), (4, 250), (2, 500), (1, 1000)]
     """
-    if name not in PRESETS:
-        expected = f"one of {', '.join(PRESETS)}"
-        raise InvalidParameterError.for_parameter("skal.bench", "preset", expected, name, "Choose one of these.")
+    check_choice("skal.bench", "preset", name, list(PRESETS))
     return PRESETS[name]
