@@ -16,7 +16,7 @@ from skal.nets import MLP, SquaredLoss
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 SEEDS = range(3)
-STEPS = (0, 1, 3, 10, 30, 100)
+STEPS = (0, 1, 3, 10, 30, 100, 300)
 N_TRAIN, N_TEST = 60, 200
 
 
@@ -91,6 +91,8 @@ def _plot(by_width: dict, by_step: dict, out: Path) -> None:
     for key, label in (("frobenius", "relative Frobenius"), ("lambda_max", "λ_max")):
         left.loglog(WIDTHS, [np.mean(by_width[w][key]) for w in WIDTHS], "o-", label=label)
         middle.plot(STEPS, [np.mean(by_step[e][key]) for e in STEPS], "o-", label=label)
+    differences = [np.mean(by_step[e]["prediction_difference"]) for e in STEPS]
+    middle.plot(STEPS, differences, "o-", label="kernel regressions")
     start = np.mean(by_width[WIDTHS[0]]["frobenius"])
     left.loglog(WIDTHS, [start * (w / WIDTHS[0]) ** -0.5 for w in WIDTHS], "k:", label="width$^{-1/2}$")
     for key, label in (("pntk_accuracy", "pNTK regression"), ("entk_accuracy", "eNTK regression")):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from skal._core.graph import nodes_behind
-from skal._core.losses import Loss, loss_of
+from skal._core.losses import Loss, is_cross_entropy, loss_of
 from skal._core.network import Network, evaluating
 from skal._core.order import mirrored, two_orders
 from skal._core.samples import Samples
@@ -36,8 +36,8 @@ class LastLayer:
     width : int
         Number of features that it receives per sample.
     gives_logits : bool
-        Whether its output is the network's output, up to a softmax or logarithm: then the gradient of the loss with
-        respect to its weight is ``(softmax(f) - onehot) ⊗ input``.
+        Whether its output is the network's output, up to a softmax or logarithm that belongs to the loss: then the
+        gradient of the loss with respect to its weight is ``q ⊗ input``, with q the derivative at the logits.
     call : int
         Which of the layer's calls in a forward pass makes the outputs; -1 is the last one.
     in_order : bool
@@ -156,7 +156,7 @@ def _looked_at(network: Network, samples: Samples, found: _Call, number: int) ->
     if not in_order:  # one sample has no other order
         passes = [_observed(network, next(network.batches(samples, 1)), found.name, number)]
     width = passes[0][0].numel() // passes[0][2].shape[0]
-    gives_logits = all(_is_read_as(output, given) for _, given, output in passes)
+    gives_logits = all(_are_logits(given, output, network.criterion) for _, given, output in passes)
     return LastLayer(found.name, found.layer, width, gives_logits, number, in_order)
 
 
@@ -177,15 +177,21 @@ def _observed(network: Network, batch: Any, name: str, number: int) -> tuple[Ten
     return *seen[number], output
 
 
-def _is_read_as(output: Tensor, given: Tensor | None) -> bool:
-    """Whether the network's output is what the layer gave, or its softmax, or the logarithm of that."""
+def _are_logits(given: Tensor | None, output: Tensor, criterion: nn.Module | None) -> bool:
+    """Whether the loss depends on what the layer gave as it does on logits.
+
+    That is so if it is the network's output; for a softmax before NLLLoss; and for a log-softmax, which changes nothing
+    about the cross-entropy. A softmax before the squared loss has a derivative of its own.
+    """
     if given is None or given.shape != output.shape:
         return False
     given, output = given.double(), output.double()
-    return any(
-        torch.allclose(read, output, rtol=1e-3, atol=1e-5)
-        for read in (given, torch.softmax(given, -1), torch.log_softmax(given, -1))
-    )
+    reads = [given]
+    if criterion is None or isinstance(criterion, nn.NLLLoss):
+        reads.append(torch.softmax(given, -1))
+    if criterion is None or is_cross_entropy(criterion):
+        reads.append(torch.log_softmax(given, -1))
+    return any(torch.allclose(read, output, rtol=1e-3, atol=1e-5) for read in reads)
 
 
 def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor]:
@@ -208,29 +214,30 @@ def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLa
     def shard(part: Samples) -> tuple[Tensor, Tensor]:
         return filled(_embedding_batches(network, part, batch_size, last), len(part))
 
-    features, outputs = filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
-    with torch.no_grad():
-        return features, network.to_logits(outputs)
+    return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
 
 
 def _embedding_batches(
     network: Network, samples: Samples, batch_size: int, last: LastLayer
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    seen: list[Tensor] = []
+    seen: list[tuple[Tensor, Any]] = []
+    # behind a softmax the logits still have the digits that log(p + ε) has lost
+    behind_softmax = last.gives_logits and isinstance(network.criterion, nn.NLLLoss)
 
-    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         first = _first_input(args, kwargs)
         assert first is not None  # or it would not have been found
-        seen.append(first.detach().clone())
+        seen.append((first.detach().clone(), output.detach().clone() if behind_softmax else None))
 
     with evaluating(network.module), torch.no_grad():
-        handle = network.module.get_submodule(last.name).register_forward_pre_hook(record, with_kwargs=True)
+        handle = network.module.get_submodule(last.name).register_forward_hook(record, with_kwargs=True)
         try:
             for batch in network.batches(samples, batch_size):
                 seen.clear()
                 output = network.output(batch)
                 network.check_output(output)
-                yield seen[last.call].reshape(output.shape[0], -1), output
+                features, given = seen[last.call]
+                yield features.reshape(output.shape[0], -1), given if behind_softmax else network.to_logits(output)
         finally:
             handle.remove()
 

@@ -19,7 +19,7 @@ from skal._core.outputs import is_binary
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
-__all__ = ["Binary", "CrossEntropy", "Loss", "SquaredError", "loss_of", "sum_of_others"]
+__all__ = ["Binary", "CrossEntropy", "Loss", "SquaredError", "is_cross_entropy", "loss_of", "sum_of_others"]
 
 
 def sum_of_others(x: Tensor) -> Tensor:
@@ -262,6 +262,11 @@ def loss_of(criterion: Any, *, behind_softmax: torch.dtype | None = None) -> Los
 def _is(criterion: Any, kind: type) -> bool:
     """Whether a criterion computes what this class does; a subclass may have a ``forward`` of its own."""
     return isinstance(criterion, kind) and type(criterion).forward is kind.forward  # type: ignore[attr-defined]
+
+
+def is_cross_entropy(criterion: nn.Module) -> bool:
+    """Whether a criterion takes the softmax itself, so that a constant added to all logits makes no difference."""
+    return _is(criterion, nn.CrossEntropyLoss)
 
 
 def _second_logit(f: Tensor) -> Tensor:

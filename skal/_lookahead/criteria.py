@@ -14,6 +14,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
+
+from skal._core.losses import sum_of_others
 
 __all__ = ["CRITERIA", "criterion_terms", "settle_known", "terms_of_outputs"]
 
@@ -70,11 +73,18 @@ def _lengths(s: Tensor, moved: Tensor | None, residual: Tensor) -> Tensor:
 
 
 def _expected_lengths(s: Tensor, moved: Tensor | None, G: Tensor, p: Tensor) -> Tensor:
-    """``Σ_y p_y ‖b + s r_y‖``; the labels share everything but ``b·r_y = b_y − b·G`` and ``‖r_y‖``."""
-    rr = _squares(G)[:, None] - 2 * G + 1  # (r, c): ‖e_y − G‖²
+    """``Σ_y p_y ‖b + s r_y‖``; the labels share everything but ``b·r_y`` and ``‖r_y‖``, with ``r_y = e_y − G``.
+
+    The residual of the label t that G fits best may be tiny. It is never a difference of squares or of large products:
+    ``‖r_y‖² = (1 − G_y)² + Σ_{others} G²`` and ``b·r_y = b·r_t + b_y − b_t``.
+    """
+    rr = (1 - G).square() + sum_of_others(G.square())  # (r, c)
     if moved is None:
-        return s.abs() * (p * rr.clamp_min(0).sqrt()).sum(1, keepdim=True)
-    br = moved - _dots(moved, G)[..., None]  # (r, e, c)
+        return s.abs() * (p * rr.sqrt()).sum(1, keepdim=True)
+    best = G.argmax(1)
+    residual = one_hot(best, G.shape[1]).to(G) - G
+    own = moved[:, best].T if moved.ndim == 2 else moved.gather(2, best[:, None, None])[..., 0]  # b_t: (r, e) or (r, 1)
+    br = _dots(moved, residual)[..., None] + (moved - own[..., None])  # (r, e, c)
     norms = _norms(s[..., None], _squares(moved)[..., None], br, rr[:, None])
     return torch.einsum("rec,rc->re", norms, p)
 

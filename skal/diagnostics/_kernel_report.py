@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve
 
+from skal._core.network import Network
+from skal._core.samples import Samples
 from skal.diagnostics._alignment import one_hot_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
@@ -23,9 +25,14 @@ def kernel_report(
     pntk_test: Any = None,
     entk_test: Any = None,
     y_test: Any = None,
+    outputs: Any = None,
+    outputs_test: Any = None,
     ridge: float = 1e-6,
 ) -> dict[str, float]:
     """Compare the pseudo-NTK K, taken as ``K ⊗ I_C``, with the empirical NTK.
+
+    The two kernel regressions are those of the linearised network,
+    ``f(x) + Θ(x, X) (Θ(X, X) + ρI)⁻¹ (Y − f(X))``, with either kernel [1]_.
 
     Parameters
     ----------
@@ -38,6 +45,8 @@ def kernel_report(
         The kernels between test and training samples.
     y_test : (m,) integer array, optional
         Labels to score the regressions with.
+    outputs, outputs_test : (n, C) and (m, C) arrays, optional
+        The network's outputs f, the prior mean of the regressions, at training and test samples; None is zero.
     ridge : float, default=1e-6
         Of the regressions, relative to the mean diagonal.
 
@@ -47,6 +56,11 @@ def kernel_report(
         Relative differences ``frobenius``, ``lambda_max``, ``lambda_min``, ``condition``; ``off_diagonal_mass``, the
         share of the empirical NTK's squared entries that stand between different classes, which the pseudo-NTK sets
         to zero; ``prediction_difference`` (relative, Frobenius), ``pntk_accuracy`` and ``entk_accuracy`` if asked for.
+
+    References
+    ----------
+    .. [1] Mohamadi, "Neural Tangent Kernels: Approximations and Applications", master's thesis, UBC 2023,
+       Equations 3.4 and 3.5.
 
     Examples
     --------
@@ -84,9 +98,15 @@ def kernel_report(
         remedy = "The regressions need pntk_test and entk_test, from tangent_kernel(net, X_test, X)."
         Y = as_finite_array("kernel_report", "targets", targets, (n, C), remedy="Pass one-hot labels.")
         between = as_finite_array("kernel_report", "pntk_test", pntk_test, ("m", n), remedy=remedy)
-        by_pntk = between @ _regression(K, Y, ridge)
+        start, start_test = np.zeros((n, C)), np.zeros((len(between), C))
+        if outputs is not None or outputs_test is not None:
+            both = "Pass outputs and outputs_test, or neither."
+            start = as_finite_array("kernel_report", "outputs", outputs, (n, C), remedy=both)
+            start_test = as_finite_array("kernel_report", "outputs_test", outputs_test, start_test.shape, remedy=both)
+        residuals = Y - start
+        by_pntk = start_test + between @ _regression(K, residuals, ridge)
         between = as_finite_array("kernel_report", "entk_test", entk_test, (len(between) * C, n * C), remedy=remedy)
-        by_entk = (between @ _regression(Theta, Y.reshape(-1), ridge)).reshape(-1, C)
+        by_entk = start_test + (between @ _regression(Theta, residuals.reshape(-1), ridge)).reshape(-1, C)
         report["prediction_difference"] = float(np.linalg.norm(by_pntk - by_entk) / np.linalg.norm(by_entk))
         if y_test is not None:
             report["pntk_accuracy"] = float(np.mean(by_pntk.argmax(1) == np.asarray(y_test)))
@@ -119,7 +139,7 @@ def kernel_report_of(
     ridge: float = 1e-6,
     **kernel_params: Any,
 ) -> dict[str, float]:
-    """:func:`kernel_report` of a network on samples; test data adds the two kernel regressions.
+    """:func:`kernel_report` of a network on samples; test data adds the two kernel regressions around its outputs.
 
     Parameters
     ----------
@@ -145,6 +165,8 @@ def kernel_report_of(
     if y is None or X_test is None:
         return kernel_report(kernels["pntk"], kernels["entk"])
     test = {kind: tangent_kernel(net, X_test, X, kind=kind, **kernel_params) for kind in ("pntk", "entk")}
+    network, batch_size = Network(net), kernel_params.get("batch_size", 256)
+    f, f_test = (network.all_logits(Samples(x), batch_size).double().cpu().numpy() for x in (X, X_test))
     return kernel_report(
         kernels["pntk"],
         kernels["entk"],
@@ -152,5 +174,7 @@ def kernel_report_of(
         pntk_test=test["pntk"],
         entk_test=test["entk"],
         y_test=y_test,
+        outputs=f,
+        outputs_test=f_test,
         ridge=ridge,
     )

@@ -9,8 +9,9 @@ from torch import nn
 from skal._core.last_layer import embeddings, find_last_layer
 from skal.context import Network, Samples
 from skal.exceptions import OutputError, SampleOrderWarning, UnsupportedLayerError
-from skal.nets import CNN, MLP, ConvNet, ResNet18
+from skal.nets import CNN, MLP, ConvNet, ResNet18, SquaredLoss
 
+from ..support.learners import net_of
 from ..support.networks import ResidualBlock, TextTransformer
 
 
@@ -146,6 +147,19 @@ def test_a_softmax_after_the_last_layer_is_seen_through(end):
     last = find_last_layer(Network(module), Samples(np.ones((2, 4), dtype=np.float32)))
     assert last.name == "0"
     assert last.gives_logits
+
+
+def test_a_softmax_before_the_squared_loss_has_a_derivative_of_its_own():
+    module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+    samples = Samples(np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
+    assert not find_last_layer(Network(net_of(module, SquaredLoss)), samples).gives_logits
+    network = Network(net_of(module, nn.NLLLoss))
+    last = find_last_layer(network, samples)
+    assert last.gives_logits
+    with torch.no_grad():
+        module[0].weight.mul_(100)  # probabilities of which float32 cannot tell some from zero
+        logits = embeddings(network, samples, 2, last)[1]
+        torch.testing.assert_close(logits, module[0](torch.as_tensor(samples.X)))
 
 
 @pytest.mark.parametrize("module", [InPlaceAfterHead(4, 3, hidden=(5,)), nn.Sequential(nn.Linear(4, 3), nn.Tanh())])

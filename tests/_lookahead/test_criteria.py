@@ -44,3 +44,23 @@ def test_large_outputs_keep_their_entropy():
     new = F + s[0, :, None] * torch.eye(2).double()[:, None]
     expected = terms_of_outputs("eer", new, F).mean(0)
     torch.testing.assert_close(criterion_terms("eer", s, F, None, G, proba, None)[0], expected)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("moves", [None, 1e-8, 1.0])
+def test_expected_change_of_a_certain_label_is_that_of_the_label(own, moves):
+    """With all probability on one label the two criteria are one, however small the residual of that label is."""
+    r, e, c = 3, 4, 5
+    torch.manual_seed(0)
+    labels = torch.tensor([2, 0, 4])
+    p = torch.nn.functional.one_hot(labels, c).double()
+    G = p + 1e-8 * torch.randn(r, c).double()
+    A = torch.rand(r, 1 if own else e).double()
+    F = torch.randn(*((r, 1, c) if own else (e, c))).double()
+    moved = None if moves is None else moves * torch.randn_like(F)
+    emoc = criterion_terms("emoc", A, F, moved, G, p, None)
+    mlmoc = criterion_terms("mlmoc", A, F, moved, G, p, None)
+    torch.testing.assert_close(emoc, mlmoc, rtol=1e-7, atol=0)
+    move = A[..., None] * (p - G)[:, None]
+    truth = torch.linalg.vector_norm(move if moved is None else moved + move, dim=-1)
+    torch.testing.assert_close(emoc, truth, rtol=1e-7, atol=0)

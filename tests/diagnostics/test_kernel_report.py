@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from skal.diagnostics import kernel_report, kernel_report_of
 from skal.exceptions import InvalidParameterError
-from skal.nets import MLP
+from skal.nets import MLP, SquaredLoss
 from skal.tangent import tangent_kernel
 
 
@@ -58,6 +58,40 @@ def test_equal_kernels_predict_the_same():
     assert report["pntk_accuracy"] == np.mean(expected == y_test)
 
 
+def test_regressions_start_from_the_outputs():
+    """Equations 3.4 and 3.5 of the thesis, written out."""
+    rng = np.random.default_rng(0)
+    n, m, C = 4, 6, 3
+    K, Theta = positive_definite(rng, n), positive_definite(rng, n * C)
+    between, between_all = rng.normal(size=(m, n)), rng.normal(size=(m * C, n * C))
+    f, f_test, Y = rng.normal(size=(n, C)), rng.normal(size=(m, C)), np.eye(C)[[0, 1, 2, 0]]
+    report = kernel_report(
+        K, Theta, targets=Y, pntk_test=between, entk_test=between_all, outputs=f, outputs_test=f_test, ridge=0
+    )
+    by_pntk = f_test + between @ np.linalg.solve(K, Y - f)
+    by_entk = f_test + (between_all @ np.linalg.solve(Theta, (Y - f).reshape(-1))).reshape(m, C)
+    expected = np.linalg.norm(by_pntk - by_entk) / np.linalg.norm(by_entk)
+    assert report["prediction_difference"] == pytest.approx(expected)
+    with pytest.raises(InvalidParameterError, match=r"'outputs_test'.*Pass outputs and outputs_test, or neither"):
+        kernel_report(K, Theta, targets=Y, pntk_test=between, entk_test=between_all, outputs=f)
+
+
+def test_the_regressions_come_together_while_the_network_learns():
+    """As in the thesis' Figure 3.7: what is left to be learnt is what the kernels differ about."""
+    torch.manual_seed(0)
+    net, rng = MLP(5, 3, hidden=(64,)).double(), np.random.default_rng(0)
+    X, X_test = rng.normal(size=(12, 5)), rng.normal(size=(20, 5))
+    y = rng.integers(3, size=12)
+    inputs, labels, criterion = torch.as_tensor(X), torch.as_tensor(y), SquaredLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    before = kernel_report_of(net, X, y, X_test)["prediction_difference"]
+    for _ in range(200):
+        optimizer.zero_grad()
+        criterion(net(inputs), labels).backward()
+        optimizer.step()
+    assert kernel_report_of(net, X, y, X_test)["prediction_difference"] < before / 2
+
+
 def test_network_form_is_the_pure_form():
     torch.manual_seed(0)
     net = MLP(5, 3, hidden=(16,)).double()
@@ -66,7 +100,9 @@ def test_network_form_is_the_pure_form():
     kernels = [tangent_kernel(net, X, kind=kind) for kind in ("pntk", "entk")]
     assert kernel_report_of(net, X) == pytest.approx(kernel_report(*kernels))
     test = {f"{kind}_test": tangent_kernel(net, X_test, X, kind=kind) for kind in ("pntk", "entk")}
-    expected = kernel_report(*kernels, targets=np.eye(3)[y], **test, y_test=y_test, ridge=1e-3)
+    with torch.no_grad():
+        outputs = {"outputs": net(torch.as_tensor(X)).numpy(), "outputs_test": net(torch.as_tensor(X_test)).numpy()}
+    expected = kernel_report(*kernels, targets=np.eye(3)[y], **test, y_test=y_test, **outputs, ridge=1e-3)
     report = kernel_report_of(net, X, y, X_test, y_test, ridge=1e-3, batch_size=2)
     assert report == pytest.approx(expected)
     assert set(report) > {"prediction_difference", "pntk_accuracy", "entk_accuracy"}

@@ -159,6 +159,47 @@ def test_reuse_notices_other_weights():
         assert not np.allclose(DynamicAL().scores(learner, X), first)
 
 
+def certain(end, scale):
+    """A float32 network whose logits are so far apart that hardly any loss is left, and inputs."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, N_CLASSES))
+    with torch.no_grad():
+        module[2].weight *= scale
+    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    if end is None:
+        return module, net_trained_with(nn.CrossEntropyLoss(), module), X
+    return module, net_trained_with(nn.NLLLoss(), nn.Sequential(module, end)), X
+
+
+@pytest.mark.parametrize("end", [None, nn.Softmax(dim=1)])
+def test_float32_keeps_its_digits_at_a_small_loss(end):
+    module, net, X = certain(end, 80)
+    y = predicted(module, X)
+    losses = -np.log(probabilities(module, X).max(1))
+    assert np.median(losses) < 1e-5
+    g = oracle.loss_gradients(module, X, y)
+    error = np.abs(gradient_scores(net, X, y)[0] / (g**2).sum(1) - 1)
+    assert np.median(error) < 1e-5
+    assert error[losses > 1e-7].max() < 1e-4
+
+
+@pytest.mark.parametrize("end", [None, nn.Softmax(dim=1)])
+@pytest.mark.parametrize("scale", [100, 300])
+def test_last_layer_of_a_network_that_is_certain(scale, end):
+    module, net, X = certain(end, scale)
+    inputs = module[:2](torch.as_tensor(X)).detach()
+    f = module[2](inputs).detach().double()
+    p = torch.softmax(f, 1).numpy()
+    epsilon = 0 if end is None else torch.finfo(torch.float32).eps  # skorch's loss is −log(p + ε)
+    expected = np.zeros(len(X))
+    for y in range(N_CLASSES):
+        others = np.delete(p, y, axis=1)
+        expected += p[:, y] ** 2 / (p[:, y] + epsilon) * np.sqrt(others.sum(1) ** 2 + (others**2).sum(1))
+    expected *= (inputs.double().square().sum(1) + 1).sqrt().numpy()
+    assert np.median(expected) < 1e-4
+    np.testing.assert_allclose(EGL(layers="last").scores(learner_of(net), X), expected, rtol=1e-10)
+
+
 class Unreduced(nn.Module):
     def forward(self, outputs, target):
         return nn.functional.cross_entropy(outputs, target)
