@@ -143,8 +143,7 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
     if _is_frame(X):
         numbers = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
         return all_finite(numbers.to_numpy())
-    if isinstance(X, (float, np.floating)):
-        return bool(np.isfinite(X))
+    X = np.asarray(X) if isinstance(X, float) else X
     dtype = getattr(X, "dtype", None)
     if not isinstance(dtype, np.dtype) or dtype.kind not in "fc":
         return True

@@ -105,10 +105,9 @@ def forecast_seconds(
     """
     n = n_rows(X_pool, "X_pool")
     small, large = (min(size, n) for size in sizes)
-    first = 0.0 if large == n else _timed(strategy, learner, X_pool, n_instances, small)
-    second = _timed(strategy, learner, X_pool, n_instances, large)
     if large == n:
-        return second
+        return _timed(strategy, learner, X_pool, n_instances, large)
+    first, second = (_timed(strategy, learner, X_pool, n_instances, size) for size in (small, large))
     slope = max(0.0, second - first) / (work(large) - work(small))
     return second + slope * (work(n) - work(large))
 

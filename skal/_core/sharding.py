@@ -274,9 +274,7 @@ _run_anywhere.__module__ = "__main__"  # so that it is pickled with its code, no
 
 
 def _unpacked(payload: np.ndarray, digest: bytes) -> Any:
-    if not hasattr(_local, "kept"):
-        _local.kept = OrderedDict()
-    kept: OrderedDict[bytes, Any] = _local.kept
+    kept: OrderedDict[bytes, Any] = vars(_local).setdefault("kept", OrderedDict())
     if digest not in kept:
         while len(kept) >= _KEPT:
             kept.popitem(last=False)

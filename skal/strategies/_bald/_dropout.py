@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -90,8 +90,9 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
     }
 
 
-@contextmanager
-def _masked(layers: list[Any], shapes: Shapes, seed: int) -> Iterator[None]:
+def _masked(layers: list[Any], shapes: Shapes, seed: int) -> AbstractContextManager[None]:
+    """Inside, the layers drop what this seed's masks say."""
+
     def drop(position: int, call: int, x: Tensor) -> Tensor:
         shape = shapes.get((position, call))
         if shape is None or len(shape) != x.ndim:
@@ -100,8 +101,7 @@ def _masked(layers: list[Any], shapes: Shapes, seed: int) -> Iterator[None]:
         shape = tuple(1 if known == 1 else size for known, size in zip(shape, x.shape, strict=True))
         return apply_dropout(layers[position], x, shape, (seed, position, call))
 
-    with _outputs_changed_by(drop, layers):
-        yield
+    return _outputs_changed_by(drop, layers)
 
 
 @contextmanager
