@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-__all__ = ["distinct_rows", "fingerprints", "row_keys"]
+__all__ = ["copy_groups", "distinct_rows", "fingerprints", "row_keys"]
 
 
 def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
@@ -34,15 +34,30 @@ def _as_array(tensor: Tensor) -> np.ndarray:
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()  # numpy has none
 
 
-def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set[bytes]) -> np.ndarray:
-    """Rows of the samples that are no copies of an earlier one or of what has been seen; they are added to that."""
+def _shared_fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
+    """Those of all samples, in order, read by the network's workers."""
 
     def shard(part: Samples) -> np.ndarray:
         return np.frombuffer(b"".join(fingerprints(network, part, batch_size)), dtype="V16")
 
-    rows = []
     shards = network.sharding.map(shard, samples, batch_size)
-    for row, fingerprint in enumerate(digest.tobytes() for digests in shards for digest in digests):
+    return (digest.tobytes() for digests in shards for digest in digests)
+
+
+def copy_groups(network: Network, samples: Samples, known: Samples, batch_size: int) -> np.ndarray:
+    """(n,) integers that exact copies share, −1 for copies of known samples."""
+    groups = dict.fromkeys(fingerprints(network, known, batch_size), -1)
+    numbers = [
+        groups.setdefault(fingerprint, row)
+        for row, fingerprint in enumerate(_shared_fingerprints(network, samples, batch_size))
+    ]
+    return np.array(numbers, dtype=np.int64)
+
+
+def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set[bytes]) -> np.ndarray:
+    """Rows of the samples that are no copies of an earlier one or of what has been seen; they are added to that."""
+    rows = []
+    for row, fingerprint in enumerate(_shared_fingerprints(network, samples, batch_size)):
         if fingerprint not in seen:
             seen.add(fingerprint)
             rows.append(row)

@@ -39,7 +39,7 @@ from skal._core.memory import rows_within
 from skal._core.network import Network, evaluating, preserved_rng
 from skal._core.samples import Samples
 from skal._lookahead.criteria import settle_known, terms_of_outputs
-from skal._lookahead.posterior import Outputs, Posterior, places
+from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances
 from skal._lookahead.query import Settings
 from skal._lookahead.sources import KernelSource, exact_kernel, read_outputs
 from skal.callbacks import OneCycle
@@ -110,7 +110,7 @@ def solve_directly(K: Tensor, K_E: Tensor, residuals: Tensor, f_E: Tensor, rho: 
 
 def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor) -> tuple[NewOutputs, Posterior]:
     """What solves the augmented system of any candidate and label, and the posterior before there is one."""
-    pool, epsilon = context.pool, torch.finfo(context.network.dtype).eps
+    pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
     kernel = exact_kernel(context.engine(settings.backend), settings.kernel)
     source = KernelSource(context, kernel, ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
     B, own = source.B, source.own(pool)
@@ -257,7 +257,7 @@ def wide_source(context: QueryContext, settings: Settings) -> KernelSource:
         return infinite_diagonal(inputs(samples), depth)[:, None, None]
 
     source = GaussianProcessSource if settings.retraining == "gp" else KernelSource
-    epsilon = torch.finfo(torch.float64).eps
+    epsilon = precision_of_variances(torch.float64, torch.float64)
     return source(context, (kernel, own), ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
 
 

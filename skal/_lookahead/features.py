@@ -19,7 +19,7 @@ from torch import Tensor
 
 from skal._core.samples import Samples
 from skal._core.sharding import filled
-from skal._lookahead.posterior import RidgeSolver, copies_of_labelled
+from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
@@ -55,7 +55,6 @@ class Features(NamedTuple):
     prior: Tensor  # (N,), Θ(x, x)
     variance: Tensor  # (N,), S(x, x), as exact as k_x
     logits: Tensor  # (N, c)
-    copies: Tensor  # (N,) bool, which are copies of labelled samples
 
 
 class FeatureReader:
@@ -70,9 +69,10 @@ class FeatureReader:
     ) -> None:
         self.engine, self.kind, self.k, self.ridge, self.seed = engine, kind, n_features, ridge, seed
         self._cotangents = kernel_cotangents(kind, engine.n_classes)
-        self.epsilon = torch.finfo(engine.network.dtype).eps
         always = 8 * (2 * len(labelled) + 4 * engine.n_classes + 2)  # bytes of what is in float64
         self._lay_out(labelled, (room - always) // engine.element_size)
+        products = torch.float64 if self._signs is None else engine.network.precision
+        self.epsilon = precision_of_variances(engine.network.dtype, products)
         self._labelled = self._read(labelled, lambda read: read)
         self.logits = self._labelled.logits.double()
         self._K_factors, self.K_LL = self._kernel(self._labelled)
@@ -173,8 +173,7 @@ class FeatureReader:
         for a, g in read.factors:
             prior += _squared_norms(a) * _squared_norms(g)
         variance = (prior - (k * alpha).sum(0)).clamp_min_(0)
-        copies = copies_of_labelled(k, self.K_LL.diagonal(), prior, self.epsilon)
-        return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double(), copies)
+        return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double())
 
     def kernel_rows(self, features: Features) -> Tensor:
         """(N, n) kernel of candidates with the labelled samples: ``K α + ρ α``."""
@@ -195,21 +194,12 @@ class FeatureReader:
         return S.addmm_(k[here], alpha[there].T, alpha=-1).addmm_(alpha[here], beta.T, alpha=-1)
 
 
-def squared_distances(features: Features, j: int) -> Tensor:
-    """(N,) to candidate j: of the outer products as they are, of the rest in what labels leave."""
-    total = _squared_norms(features.psi - features.psi[j])
-    for a, g in features.factors:
-        lengths = _squared_norms(a) * _squared_norms(g)
-        total += lengths + lengths[j] - 2 * (a.double() @ a[j].double()) * (g.double() @ g[j].double())
-    return total
-
-
 def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:
     return isinstance(gradient, Outer) and gradient.positions == 1 and gradient.groups == 1
 
 
 def _squared_norms(rows: Tensor) -> Tensor:
-    return rows.square().sum(1, dtype=torch.float64)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:

@@ -23,14 +23,12 @@ from torch.nn.functional import one_hot
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
 
-__all__ = ["KernelBlocks", "Outputs", "Posterior", "RidgeSolver", "copies_of_labelled"]
+__all__ = ["KernelBlocks", "Outputs", "Posterior", "RidgeSolver", "precision_of_variances"]
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 MADE = 2**21
 # entries, times labels, that are worked on at once: what fits into the cache is quick
 WORKED_ON = 2**16
-# differences of so many units of rounding, relative to the kernel's diagonal, are none
-ROUNDING = 64
 
 # (r,) rows, (m,) columns -> (rB, mB) float64
 Block = Callable[[Tensor, Tensor], Tensor]
@@ -92,19 +90,18 @@ class Posterior:
     linearized: Tensor  # (N, c), F at the candidates
     rho: float
     evaluation: Tensor  # (e,), the candidates over which the change is summed, standing for all
-    copies: Tensor  # (N,) bool, which candidates are copies of labelled samples
-    epsilon: float  # relative precision of the kernel: a variance below it is rounding
-    distances: Callable[[int], Tensor] | None = None  # (N,) squared ones to a candidate, from S if None
+    groups: Tensor  # (N,) integers that copies share; −1 for copies of labelled samples
+    epsilon: float  # a variance below this part of the prior one is rounding
     S: Tensor | None = None  # (NB, eB), with the evaluation set; None if it is made whenever it is needed
     n_total: int | None = None  # how many samples the evaluation set stands for; None is all free candidates
     made: int = MADE
 
     def __post_init__(self) -> None:
-        self.own, self.linearized, self.copies = self.own.clone(), self.linearized.clone(), self.copies.clone()
+        self.own, self.linearized, self.groups = self.own.clone(), self.linearized.clone(), self.groups.clone()
         self.N, self.B = self.own.shape[:2]
-        self.free = torch.ones_like(self.copies)  # which candidates can still be labelled
+        self.free = torch.ones_like(self.groups, dtype=torch.bool)  # which candidates can still be labelled
         self._everyone = torch.arange(self.N, device=self.own.device)
-        self._rounding, self._first_variance = ROUNDING * self.epsilon * self.prior, self.variance
+        self._rounding = self.epsilon * self.prior
         self._downdates: list[Tensor] = []  # w with S = S_0 − Σ w wᵀ
 
     @property
@@ -118,7 +115,7 @@ class Posterior:
 
         The second matters without a ridge, where u vanishes for whatever the labelled samples determine.
         """
-        return self.copies | (self.variance + self.rho <= self._rounding)
+        return (self.groups < 0) | (self.variance + self.rho <= self._rounding)
 
     def condition(self, j: int, label: int) -> None:
         """Take candidate j as labelled: it is no candidate and no evaluation sample any more.
@@ -128,12 +125,7 @@ class Posterior:
         self.free[j] = False
         here = self._everyone[j : j + 1]
         column = self.block(self._everyone, here)  # (NB, B)
-        if self.distances is None:
-            covariance = mean_diagonal(column.reshape(self.N, self.B, self.B))
-            distances = self._first_variance + self._first_variance[j] - 2 * covariance
-        else:
-            distances = self.distances(j)
-        self.copies |= distances <= self._rounding
+        self.groups = labelled_with(self.groups, j)
         if bool(self.variance[j] + self.rho <= self._rounding[j]):
             return  # a second label for the same sample, and no ridge to weigh the two with
         for w in self._downdates:
@@ -221,6 +213,7 @@ class KernelBlocks:
     outputs: Outputs  # of the candidates
     evaluation: Tensor  # (e,)
     ridge: float
+    groups: Tensor  # (N,), see Posterior
     epsilon: float
     among: Block | None = None  # among the candidates, if they may be labelled
 
@@ -235,6 +228,7 @@ class KernelBlocks:
         self.K_LL = torch.cat([torch.cat([self.K_LL, side], dim=1), torch.cat([side.T, column[here]], dim=1)])
         self.K_LC = torch.cat([self.K_LC, column.T])
         self.residuals = torch.cat([self.residuals, self.outputs.residual(j, label)[None]])
+        self.groups = labelled_with(self.groups, j)
 
     def posterior(self, n_total: int | None = None) -> Posterior:
         """What one more label would do now; conditioning it changes nothing here.
@@ -256,19 +250,21 @@ class KernelBlocks:
         own = self.own - k.transpose(1, 2) @ a
         own = own.clamp_min_(0) if B == 1 else own
         F = f + (alpha.T @ self.residuals.reshape(len(alpha), -1)).reshape(f.shape)
-        prior, own_L = mean_diagonal(self.own), self.K_LL.diagonal().reshape(-1, B).mean(1)
-        traces = K_LC.reshape(-1, B, N, B).diagonal(dim1=1, dim2=3).mean(2)  # (n, N)
-        copies = copies_of_labelled(traces, own_L, prior, epsilon)
-        return Posterior(block, own, prior, self.outputs, F, rho, evaluation, copies, epsilon, S=S, n_total=n_total)
+        prior, groups = mean_diagonal(self.own), self.groups
+        return Posterior(block, own, prior, self.outputs, F, rho, evaluation, groups, epsilon, S=S, n_total=n_total)
 
 
-def copies_of_labelled(K_LC: Tensor, own: Tensor, prior: Tensor, epsilon: float) -> Tensor:
-    """(N,) which candidates are at no distance from some labelled sample, as far as rounding lets one tell.
+def labelled_with(groups: Tensor, j: int) -> Tensor:
+    """(N,) groups of copies after candidate j has got a label: its copies are copies of a labelled sample."""
+    return groups.masked_fill(groups == groups[j], -1)
 
-    From the kernel between them (n, N) and its diagonals (n,) and (N,), which have the relative precision epsilon.
+
+def precision_of_variances(gradients: torch.dtype, products: torch.dtype) -> float:
+    """What rounding leaves of a variance that is zero, relative to the kernel's diagonal.
+
+    A variance is a squared distance of gradients: their own rounding enters squared, that of their products as it is.
     """
-    distance = own[:, None] + prior - 2 * K_LC
-    return (distance <= ROUNDING * epsilon * torch.maximum(own[:, None], prior)).any(0)
+    return 4 * torch.finfo(gradients).eps ** 2 + 64 * torch.finfo(products).eps
 
 
 def diagonal_blocks(K: Tensor, B: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from skal._core.outputs import compares_outputs, is_binary
 from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
-from skal._lookahead.posterior import KernelBlocks, Posterior
+from skal._lookahead.posterior import KernelBlocks, Posterior, precision_of_variances
 from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel
 from skal.base import top
 from skal.context import QueryContext
@@ -138,7 +138,7 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
         remedy = "The first of the two classes has the constant logit 0, which has no gradient."
         raise InvalidParameterError.for_parameter(context.owner, "kernel", expected, settings.kernel, remedy)
     if k is None:
-        epsilon = torch.finfo(context.network.dtype).eps
+        epsilon = precision_of_variances(context.network.dtype, torch.float64)
         kernel = exact_kernel(engine, settings.kernel)
         return KernelSource(context, kernel, ridge=ridge, epsilon=epsilon, memory=memory // 2)
     seed = int(generator.integers(2**31))

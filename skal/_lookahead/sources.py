@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.copies import copy_groups
 from skal._core.memory import rows_within
 from skal._core.network import Network
 from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._core.samples import Samples
 from skal._core.sharding import filled
-from skal._lookahead.features import FeatureReader, Features, PlanChangedError, squared_distances
+from skal._lookahead.features import FeatureReader, Features, PlanChangedError
 from skal._lookahead.posterior import MADE, KernelBlocks, Outputs, Posterior, RidgeSolver, diagonal_blocks, places
 from skal.context import QueryContext
 from skal.reuse import reused
@@ -66,8 +67,17 @@ def _residuals(context: QueryContext, outputs: Outputs) -> Tensor:
     return one_hot(labels, len(labels), context.n_classes, context.logit_network).double() - outputs.link
 
 
+def _groups_of_copies(context: QueryContext, samples: Samples) -> Tensor:
+    """(N,) integers that exact copies among the samples share; −1 for copies of labelled samples.
+
+    Copies are told by what the network is given: gradients of different samples may differ by less than rounding.
+    """
+    groups = copy_groups(context.network, samples, context.labelled, context.batch_size)
+    return torch.as_tensor(groups, device=context.device)
+
+
 class KernelSource:
-    """Exact blocks of a scalar or matrix kernel of relative precision epsilon, within so many bytes."""
+    """Exact blocks of a scalar or matrix kernel, within so many bytes; epsilon is the precision of variances."""
 
     def __init__(self, context: QueryContext, kernel: Kernel, *, ridge: float, epsilon: float, memory: int) -> None:
         self.context, self.ridge, self.epsilon, self.memory = context, ridge, epsilon, memory
@@ -111,7 +121,10 @@ class KernelSource:
         """These blocks of the kernel, with what else belongs to them."""
         K_LC, positions = self.kernel(self.context.labelled, samples), torch.as_tensor(evaluation, device=K_CE.device)
         outputs, ridge, epsilon = self.outputs(samples), self.ridge, self.epsilon
-        return KernelBlocks(self.K_LL, K_LC, K_CE, own, self.residuals, outputs, positions, ridge, epsilon, among)
+        groups = _groups_of_copies(self.context, samples)
+        return KernelBlocks(
+            self.K_LL, K_LC, K_CE, own, self.residuals, outputs, positions, ridge, groups, epsilon, among
+        )
 
     def linearized(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""
@@ -171,15 +184,14 @@ class FeatureSource:
         reader, outputs, own = self.reader, self._outputs(features.logits), features.variance[:, None, None]
         everyone = torch.arange(len(rows), device=own.device)
         positions = torch.as_tensor(evaluation, device=own.device)
-        block, distances = partial(reader.covariance, features), partial(squared_distances, features)
+        block = partial(reader.covariance, features)
         keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
         S = block(everyone, positions) if keep else None
         F, rho = outputs.f + features.alpha @ self.residuals, reader.solver.rho
-        prior, copies, epsilon = features.prior, features.copies, reader.epsilon
+        prior, epsilon = features.prior, reader.epsilon
+        groups = _groups_of_copies(self.context, pool if everything else pool.take(rows))
         made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
-        return Posterior(
-            block, own, prior, outputs, F, rho, positions, copies, epsilon, distances, S, n_total=n_total, made=made
-        )
+        return Posterior(block, own, prior, outputs, F, rho, positions, groups, epsilon, S, n_total=n_total, made=made)
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
         """For true labels, one after the other; exact with the labelled samples, and estimated among candidates."""
@@ -192,7 +204,10 @@ class FeatureSource:
 
         K_CE, own = among(torch.arange(len(pool), device=alpha.device), positions), features.prior[:, None, None]
         outputs, ridge, epsilon = self._outputs(features.logits), reader.ridge, reader.epsilon
-        return KernelBlocks(reader.K_LL, K_CL.T, K_CE, own, self.residuals, outputs, positions, ridge, epsilon, among)
+        groups = _groups_of_copies(self.context, pool)
+        return KernelBlocks(
+            reader.K_LL, K_CL.T, K_CE, own, self.residuals, outputs, positions, ridge, groups, epsilon, among
+        )
 
     def linearized(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""

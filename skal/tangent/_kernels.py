@@ -145,7 +145,8 @@ def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tenso
     """(n,) squared norms of the gradients, in float64: one pass, no pairs. Not for ``entk``."""
 
     def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
-        return torch.stack([engine.scores(by_name, n)[0] for by_name in gradients]).sum(0)
+        zeros = torch.zeros(n, dtype=torch.float64, device=engine.device)
+        return sum((g.lengths().square() for by_name in gradients for g in by_name.values()), zeros)
 
     return engine.collect(samples, kernel_cotangents(kind, engine.n_classes), reduce)
 

@@ -20,7 +20,7 @@ class Problem:
 
     def __init__(self, n=5, N=8, C=3, B=1, seed=0, interpolating=False, squared_loss=True, ridge=1e-3):
         rng = np.random.default_rng(seed)
-        self.n, self.N, self.C, self.B = n, N, C, B
+        self.n, self.N, self.C, self.B, self.groups = n, N, C, B, None
         factors = rng.normal(size=((n + N) * B, 2 * (n + N) * B))
         self.K = factors @ factors.T
         self.f = rng.normal(size=(n + N, C))
@@ -80,8 +80,9 @@ class Problem:
         def block(rows, columns):
             return K_CC[places(rows, B)][:, places(columns, B)]
 
-        block, epsilon = block if among else None, torch.finfo(torch.float64).eps
-        return KernelBlocks(K_LL, K_LC, K_CE, own, residuals, outputs, every, self.ridge, epsilon, block)
+        block, epsilon = block if among else None, 64 * torch.finfo(torch.float64).eps
+        groups = torch.arange(N) if self.groups is None else self.groups
+        return KernelBlocks(K_LL, K_LC, K_CE, own, residuals, outputs, every, self.ridge, groups, epsilon, block)
 
     def posterior(self, evaluation=None, keep=True):
         posterior = self.blocks(evaluation).posterior()
@@ -184,6 +185,7 @@ def with_copies(ridge, seed=0, B=1):
     samples[n + 2], samples[n + 5] = 1, n + 4
     rows = (samples[:, None] * B + np.arange(B)).ravel()
     problem.K, problem.f, problem.link = problem.K[np.ix_(rows, rows)], problem.f[samples], problem.link[samples]
+    problem.groups = torch.as_tensor(np.where(samples < n, -1, samples)[n:])
     return problem
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from joblib import parallel_config
 from scipy.stats import kendalltau
+from sklearn.datasets import load_digits
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -505,3 +506,39 @@ def test_it_is_exported():
     assert skal.ntk_lookahead is ntk_lookahead
     learner, X_pool = mlp()
     assert ntk_lookahead(learner, X_pool, 3).tolist() == NTKLookahead()(learner, X_pool, 3).tolist()
+
+
+def _years():
+    """80 samples with one unscaled column, which all gradients are nearly parallel to."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 5)).astype("float32")
+    X[:, 0] = rng.integers(1950, 2020, 100)
+    return X, rng.integers(0, 3, 100), lambda: MLP(5, 3, hidden=(16,)), 20
+
+
+def _digits():
+    X, y = load_digits(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(y))[:240]
+    return X[rows].astype("float32"), y[rows], lambda: MLP(64, 10, hidden=(32,)), 40
+
+
+@pytest.mark.parametrize("batch", ["top", "greedy"])
+@pytest.mark.parametrize("params", [{}, {"n_features": None}, {"n_features": None, "evaluation": 30}], ids=str)
+@pytest.mark.parametrize(
+    ("data", "dtype", "tolerance"),
+    [(_years, "float32", 1e-6), (_digits, "float32", 1e-6), (_digits, "float16", 2e-2), (_digits, "bfloat16", 0.2)],
+)
+def test_samples_with_nearly_the_same_gradients_are_no_copies(data, dtype, tolerance, params, batch):
+    X, y, make, n = data()
+    torch.manual_seed(0)
+    net = NeuralNetClassifier(make, criterion=SquaredLoss, train_split=None, verbose=0, max_epochs=3, lr=1e-6)
+    net.fit(X[:n], y[:n])
+    answers = []
+    for precision in (torch.float64, getattr(torch, dtype)):
+        net.module_.to(precision)
+        learner = SimpleNamespace(estimator=net, X_training=X[:n], y_training=y[:n])
+        strategy = NTKLookahead(criterion="mlmoc", batch=batch, random_state=0, **params)
+        answers.append(strategy.scores(learner, X[n:]) if batch == "top" else strategy.select(learner, X[n:], 5)[1])
+    expected, got = answers
+    assert (expected > 0).all()
+    np.testing.assert_allclose(got, expected, rtol=tolerance)
