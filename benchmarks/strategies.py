@@ -1,4 +1,4 @@
-"""All strategies on digits, MNIST and a part of CIFAR-10, over paired seeds, with the tests of skal.bench.
+"""The papers' strategies on digits, MNIST and a part of CIFAR-10, over paired seeds, with the tests of skal.bench.
 
 ``python -m benchmarks.strategies [digits|mnist|cifar10_sub ...] [--out FOLDER] [--jobs N] [--figures FOLDER]``; digits
 without an argument. Results are saved as they come, in ``skal-bench`` by default: repeat the command to continue

@@ -9,9 +9,10 @@ from benchmarks import check_report, strategies
 from ..bench.results import make_result
 
 
-def test_all_strategies_take_part():
+def test_all_strategies_of_the_papers_take_part():
     functions = {name for name in skal.strategies.__all__ if name.islower()}
-    assert set(strategies.STRATEGIES) == functions - {"random_sampling"} | {"random", "albl"}
+    coverage = {"max_herding", "uherding", "typiclust", "prob_cover"}  # for frozen features
+    assert set(strategies.STRATEGIES) == functions - {"random_sampling"} - coverage | {"random", "albl"}
     assert len(strategies.STRATEGIES) == 13
 
 
