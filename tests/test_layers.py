@@ -17,7 +17,7 @@ LAYERS = [
     {"diagnostics", "loss_prediction", "_lookahead"},
     {"base", "context", "compat"},
     {"tangent", "callbacks"},
-    {"_core", "reuse"},
+    {"_core", "reuse", "features"},
     {"nets", "datasets"},
     {"validation"},
     {"exceptions", "_version"},

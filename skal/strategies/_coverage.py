@@ -29,7 +29,7 @@ KERNELS = ["rbf", "laplace", "tophat", "cosine"]
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
 _BLOCK_BYTES = 2**26  # of features that are read at once
-_CACHE_BYTES = 2**22  # of similarities that are made at once: they are worked on several times, near the processor
+_CACHE_BYTES = 2**21  # of similarities that are made at once: they are worked on several times, near the processor
 _FIRST_LOOK = 16  # candidates whose gains are brought up to date at first
 
 Similarity = Callable[[Tensor], Tensor]
