@@ -95,8 +95,7 @@ class Samples:
             chunk = self.read(start, stop)
             if self.transform is not None:
                 chunk = self.transform(chunk)
-            if sp.issparse(chunk) and self.transform is not None:
-                chunk = chunk.toarray()
+                chunk = chunk.toarray() if sp.issparse(chunk) else chunk
             if not self.allow_nan and not isinstance(chunk, Dataset):
                 check_finite(chunk, self.name, self.row_numbers(start, stop))
             yield chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -93,14 +94,12 @@ def check_one_class(strategy: Any, learner: Any, X_pool: Any) -> None:
     expect_batch(strategy, one_class, X_pool, 5, "a learner that knows one class")
 
 
-def _learners(learner: Any, strategy: Any) -> list[Any]:
+def _learners(learner: Any, strategy: Any) -> Iterator[Any]:
     """The two ActiveLearners around the same estimator and labels, without training it again."""
-    made = []
     for cls in (modAL.models.ActiveLearner, ActiveLearner):
         active = cls(learner.estimator, query_strategy=strategy)
         active.X_training, active.y_training = learner.X_training, learner.y_training
-        made.append(active)
-    return made
+        yield active
 
 
 def check_convention(strategy: Any, learner: Any, X_pool: Any) -> None:

@@ -93,14 +93,11 @@ class LossPredictionClassifier(NeuralNetClassifier):
     @contextmanager
     def _data_at_hand(self, X: Any, y: Any) -> Iterator[None]:
         """Inside, :meth:`initialize_module` can take two samples to find the layers' widths with."""
-        if hasattr(self, "_data"):
-            yield
-            return
         self._data = (X, y)
         try:
             yield
         finally:
-            del self._data
+            self.__dict__.pop("_data", None)  # fit calls partial_fit, which has done it then
 
     def initialize_module(self) -> LossPredictionClassifier:
         """Make the module, and put the loss prediction beside it."""

@@ -88,9 +88,7 @@ class AveragingClassifier(NeuralNetClassifier):
         """Put the trained parameters back, and start an average."""
         super().on_train_begin(net, X=X, y=y, **kwargs)
         if self._trained is not None:
-            with torch.no_grad():
-                for name, parameter in self.module_.named_parameters():
-                    parameter.copy_(self._trained[name])
+            self.module_.load_state_dict(self._trained, strict=False)  # the buffers are the latest already
         self._trained = None
         self._average = ParameterAverage(self.module_, self.ema_decay)
 

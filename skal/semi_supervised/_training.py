@@ -36,6 +36,8 @@ class Training:
         −1 for unlabelled.
     labelled : array
         The rows that have a label.
+    has_unlabelled : bool
+        Whether there are others.
     batch_size : int
         Of labelled samples.
     n_per_epoch, n_total, n_done : int
@@ -53,6 +55,7 @@ class Training:
         self.X = X
         self.labels = checked_labels(owner, X, y)
         self.labelled = labelled_rows(owner, self.labels)
+        self.has_unlabelled = len(self.labelled) < len(self.labels)
         truth = None if y_true is None else torch.as_tensor(checked_labels(owner, X, y_true, "y_true"))
         self.n_classes = Network(net).n_classes(Samples(X, name="X"))
         if self.labels.max() >= self.n_classes:
@@ -88,11 +91,6 @@ class Training:
             )
         self.groups = net.optimizer_.param_groups
         self.lrs = [group["lr"] for group in self.groups]
-
-    @property
-    def has_unlabelled(self) -> bool:
-        """Whether a sample has no label."""
-        return len(self.labelled) < len(self.labels)
 
     def scale_learning_rates(self, factor: float) -> None:
         """Set the learning rates to this multiple of those that the training started with."""
