@@ -295,6 +295,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
 
     ``f(learner, X_pool, n_instances=1, **params)`` is ``strategy(**params)(learner, X_pool, n_instances)``. The
     function's ``strategy`` attribute is the class. Its docstring has the parameters and the examples of the class.
+    Of a score strategy, ``f.scores(learner, X_pool, **params)`` gives the scores: what modAL calls a utility measure.
 
     Parameters
     ----------
@@ -337,6 +338,8 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     query.__signature__ = inspect.Signature([*own, *params])  # type: ignore[attr-defined]
     query.strategy = strategy  # type: ignore[attr-defined]
     query.make = make  # type: ignore[attr-defined]
+    if issubclass(strategy, ScoreStrategy):
+        query.scores = lambda learner, X_pool, **params: make(**params).scores(learner, X_pool)  # type: ignore
     query.__name__ = query.__qualname__ = name
     query.__module__ = module
     query.__doc__ = _function_doc(strategy, name)
@@ -362,7 +365,8 @@ def as_strategy(query_strategy: Any, **params: Any) -> QueryStrategy | None:
     if isinstance(query_strategy, QueryStrategy) and not params:
         return query_strategy
     if isinstance(query_strategy, partial) and not query_strategy.args:
-        return as_strategy(query_strategy.func, **(query_strategy.keywords | params))
+        own = {name: value for name, value in query_strategy.keywords.items() if name != "n_instances"}
+        return as_strategy(query_strategy.func, **(own | params))
     make = getattr(query_strategy, "make", None)
     return make(**params) if isinstance(getattr(query_strategy, "strategy", None), type) and callable(make) else None
 

@@ -16,7 +16,7 @@ from skorch import NeuralNet
 from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
-from skal._core.estimators import allows_nan, chained, unwrap_estimator
+from skal._core.estimators import allows_nan, chained, is_committee, unwrap_estimator
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal._core.memory import DEFAULT_MEMORY
 from skal._core.network import Network
@@ -47,7 +47,7 @@ class QueryContext:
 
     Parameters
     ----------
-    learner : object with ``estimator``, ``X_training`` and ``y_training``
+    learner : object with ``estimator``, ``X_training`` and ``y_training``, or a modAL ``Committee``
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
     batch_size : int
         Samples per network pass.
@@ -91,13 +91,14 @@ class QueryContext:
         sharding: Sharding | None = None,
         max_memory: int | str | None = None,
     ) -> None:
-        if not hasattr(learner, "estimator"):
+        if not hasattr(learner, "estimator") and not is_committee(learner):
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
-                f"Got {type(learner).__name__} instead. Pass a modAL or skal ActiveLearner."
+                f"Got {type(learner).__name__} instead. Pass a modAL or skal ActiveLearner, or a modAL Committee."
             )
         self.learner = learner
-        self.estimator = learner.estimator
+        # a committee is a classifier itself: its probabilities are the mean over its learners
+        self.estimator = learner if is_committee(learner) else learner.estimator
         self._set(batch_size, owner, sharding, max_memory)
         self._results: dict[Any, Any] | None = None  # what the arms of one query share
         if n_rows(X_pool, "X_pool") == 0:
@@ -123,6 +124,10 @@ class QueryContext:
                 _ = self.network
             elif isinstance(self.estimator, Pipeline):
                 check_is_fitted(self.estimator.steps[-1][1])
+            elif is_committee(self.estimator):
+                # it always has classes_: None until all its learners are fitted; a committee of regressors has none
+                if getattr(self.estimator, "classes_", ()) is None:
+                    raise SklearnNotFittedError
             elif hasattr(self.estimator, "fit"):
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
@@ -243,6 +248,12 @@ class QueryContext:
     @property
     def net(self) -> NeuralNet:
         """The skorch net."""
+        if is_committee(self.inner_estimator):
+            raise NoNetworkError(
+                f"The estimator that {self.owner} works on must be one skorch net. "
+                f"Got a {type(self.inner_estimator).__name__} of {len(self.inner_estimator)} learners instead. "
+                "Use a strategy that needs only predict_proba (margin, entropy), or query with one of the learners."
+            )
         if not self.has_network:
             raise NoNetworkError(
                 f"The estimator that {self.owner} works on must be a skorch net, or a Pipeline or search object that "

@@ -12,7 +12,7 @@ from skorch import NeuralNet
 
 from skal.exceptions import NotFittedError
 
-__all__ = ["allows_nan", "chained", "unwrap_estimator"]
+__all__ = ["allows_nan", "chained", "is_committee", "unwrap_estimator"]
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
@@ -60,6 +60,11 @@ def _is_estimator(value: Any) -> bool:
     return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
 
 
+def is_committee(learner: Any) -> bool:
+    """Whether this is modAL's ``Committee`` or ``CommitteeRegressor``: a list of learners that predict together."""
+    return hasattr(learner, "learner_list")
+
+
 def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
     """All transformers, one after the other, as one function of X; None if there are none."""
     if not transformers:
@@ -81,6 +86,9 @@ def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
 
 def allows_nan(estimator: Any) -> bool:
     """Whether an estimator says in its tags that it takes NaN, as imputers and histogram boosters do."""
+    if is_committee(estimator):
+        ways_in = (unwrap_estimator(learner.estimator) for learner in estimator.learner_list)
+        return all(allows_nan((steps or [inner])[0]) for inner, steps in ways_in)
     try:
         return bool(get_tags(estimator).input_tags.allow_nan)
     except (AttributeError, TypeError):  # an estimator that follows only a part of scikit-learn's conventions

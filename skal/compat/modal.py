@@ -1,29 +1,24 @@
 """The bridge to modAL, releases 0.4.1 and 0.4.2.1.
 
-modAL passes ``force_all_finite`` to ``sklearn.utils.check_X_y``, which scikit-learn 1.6 deprecated and 1.8 removed in
-favour of ``ensure_all_finite``. :func:`patch_modal` gives modAL's own modules a ``check_X_y`` that knows both names.
-Importing skal does this once; nothing else in modAL, and nothing in scikit-learn, is changed.
+Importing skal calls :func:`patch_modal`, once. It repairs modAL's own modules where the installed numpy, pandas or
+scikit-learn have left modAL behind, and changes nothing in those packages. The guide's page on modAL lists the repairs.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import sys
 from typing import Any
 
-import modAL.models  # noqa: F401 (so that the modules to be patched are loaded)
-from sklearn.utils import check_X_y
+from skal.compat._repairs import make_repairs
+from skal.exceptions import InvalidParameterError
 
-__all__ = ["ask", "expects_metrics", "patch_modal"]
-
-_OLD, _NEW = "force_all_finite", "ensure_all_finite"
+__all__ = ["ask", "expects_metrics", "insists_on_n_instances", "patch_modal", "strategy_name", "takes_n_instances"]
 
 
 def patch_modal() -> bool:
-    """Let modAL run on the installed scikit-learn.
+    """Let modAL run on the installed packages.
 
-    Does nothing where scikit-learn still knows only the old name, or when called again.
+    Makes the repairs that are needed and have not been made; none where modAL runs by itself.
 
     Returns
     -------
@@ -36,26 +31,7 @@ def patch_modal() -> bool:
     >>> patch_modal()  # importing skal has done it
     False
     """
-    if _NEW not in inspect.signature(check_X_y).parameters:
-        return False
-    patched = False
-    for name, module in list(sys.modules.items()):
-        own = getattr(module, "check_X_y", None)
-        if name.split(".")[0] == "modAL" and own is not None and not hasattr(own, "_renamed_by_skal"):
-            module.check_X_y = _renaming(own)  # type: ignore[attr-defined]
-            patched = True
-    return patched
-
-
-def _renaming(check: Any) -> Any:
-    @functools.wraps(check)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _OLD in kwargs:
-            kwargs[_NEW] = kwargs.pop(_OLD)
-        return check(*args, **kwargs)
-
-    wrapper._renamed_by_skal = True  # type: ignore[attr-defined]
-    return wrapper
+    return make_repairs()
 
 
 def expects_metrics(learner: Any) -> bool:
@@ -87,20 +63,113 @@ def expects_metrics(learner: Any) -> bool:
     return False
 
 
-def ask(strategy: Any, learner: Any, X_pool: Any, n_instances: int, **params: Any) -> tuple[Any, Any]:
-    """Indices and metrics (None without) from a query function in either of modAL's conventions, called once.
+def takes_n_instances(strategy: Any) -> bool:
+    """Whether a query function can be told how many samples to choose.
+
+    modAL's first form of a strategy is a function of learner and pool, with keyword arguments of its own: it chooses
+    as many samples as it likes, mostly one.
 
     Parameters
     ----------
     strategy : callable
-    learner, X_pool, n_instances, **params
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from skal.compat.modal import takes_n_instances
+    >>> takes_n_instances(lambda learner, X_pool: 0)
+    False
+    >>> takes_n_instances(lambda learner, X_pool, n_instances=1: range(n_instances))
+    True
+    """
+    parameters = _parameters(strategy)
+    return "n_instances" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _parameters(strategy: Any) -> dict[str, inspect.Parameter]:
+    """The parameters that can be given by name; of a function that does not say, ``**anything``."""
+    try:
+        parameters = inspect.signature(strategy).parameters
+    except (TypeError, ValueError):
+        return {"anything": inspect.Parameter("anything", inspect.Parameter.VAR_KEYWORD)}
+    return {name: p for name, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
+
+
+def insists_on_n_instances(strategy: Any) -> bool:
+    """Whether a query function must be told how many samples to choose: it has no default of its own.
+
+    Parameters
+    ----------
+    strategy : callable
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from skal.compat.modal import insists_on_n_instances
+    >>> insists_on_n_instances(lambda learner, X_pool, n_instances: range(n_instances))
+    True
+    """
+    parameter = _parameters(strategy).get("n_instances")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def ask(strategy: Any, learner: Any, X_pool: Any, n_instances: int | None = None, **params: Any) -> tuple[Any, Any]:
+    """Indices and metrics (None without) from a query function in any of modAL's forms, called once.
+
+    Parameters
+    ----------
+    strategy : callable
+    learner, X_pool, **params
         What it is called with.
+    n_instances : int, optional
+        Passed on if it is given and the function takes it. A function that does not is asked for one sample only.
 
     Examples
     --------
     >>> from skal.compat.modal import ask
     >>> ask(lambda learner, X_pool, n_instances: [2, 0], None, [1, 2, 3], 2)
     ([2, 0], None)
+    >>> ask(lambda learner, X_pool, threshold: (2, 0.7), None, [1, 2, 3], threshold=0.5)
+    (2, 0.7)
     """
-    answer = strategy(learner, X_pool, n_instances=n_instances, **params)
+    if n_instances is not None and takes_n_instances(strategy):
+        params["n_instances"] = n_instances
+    elif n_instances not in (None, 1):
+        raise InvalidParameterError.for_parameter(
+            strategy_name(strategy),
+            "n_instances",
+            "1, since the function does not take it",
+            n_instances,
+            "Query one sample at a time, or give the function a parameter n_instances.",
+        )
+    answer = strategy(learner, X_pool, **params)
     return answer if isinstance(answer, tuple) else (answer, None)
+
+
+def strategy_name(strategy: Any) -> str:
+    """What to call a query function in a message.
+
+    Parameters
+    ----------
+    strategy : callable
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from modAL.uncertainty import margin_sampling
+    >>> from skal.compat.modal import strategy_name
+    >>> strategy_name(partial(margin_sampling, n_instances=3))
+    'margin_sampling'
+    """
+    strategy = getattr(strategy, "func", strategy)
+    return getattr(strategy, "__name__", type(strategy).__name__)

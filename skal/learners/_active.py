@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
 from skal.base import as_strategy
-from skal.compat.modal import ask
+from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 from skal.strategies._names import named_strategy
 
@@ -33,8 +33,9 @@ class ActiveLearner(_ModalActiveLearner):
         A skorch net, a Pipeline that ends in one, or any scikit-learn classifier.
     query_strategy : callable, str or None, default=modAL's uncertainty_sampling
         A strategy of :mod:`skal.strategies`, of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns
-        indices or ``(indices, metrics)``. A string is the name of a strategy's function, such as ``"margin"``;
-        ``"auto"`` and None are the recommended strategy, which is ``query_strategy.strategy_`` after a query.
+        indices or ``(indices, metrics)``. A function without ``n_instances`` can be asked for one sample at a time.
+        A string is the name of a strategy's function, such as ``"margin"``; ``"auto"`` and None are the recommended
+        strategy, which is ``query_strategy.strategy_`` after a query.
     X_training, y_training : optional
         Labelled samples to fit the estimator on at once. For a Dataset of ``(x, y)`` pairs ``y_training`` may be None.
     bootstrap_init, on_transformed, force_all_finite : bool
@@ -83,13 +84,17 @@ class ActiveLearner(_ModalActiveLearner):
         if X_training is not None:
             self.fit(X_training, y_training, bootstrap=bootstrap_init, **fit_kwargs)
 
-    def query(self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False, **query_kwargs: Any) -> tuple:
+    def query(
+        self, X_pool: Any, n_instances: int | None = None, return_metrics: bool = False, **query_kwargs: Any
+    ) -> tuple:
         """Ask the strategy, once, which samples of the pool to label.
 
         Parameters
         ----------
         X_pool : array-like, tensor, memory map, Dataset, data frame, or dict of arrays
         n_instances : int, default=1
+            If it is not given, a function that is not skal's is called without it, as modAL does: the function's own
+            default, or that of a ``partial``, counts.
         return_metrics : bool, default=False
             Whether to return the strategy's metrics too (None if it has none).
         **query_kwargs
@@ -98,16 +103,28 @@ class ActiveLearner(_ModalActiveLearner):
         Returns
         -------
         indices : (n_instances,) int64 array
+            One number if a function without ``n_instances`` returned one number.
         samples : the chosen rows, in the type of X_pool (a ``Subset`` of a Dataset)
+            The row alone if ``indices`` is one number.
         metrics : only with ``return_metrics=True``
         """
         strategy = as_strategy(self.query_strategy, **query_kwargs)
         if strategy is not None:
-            indices, metrics = strategy.select(self, X_pool, n_instances)
+            if n_instances is None:
+                n_instances = getattr(self.query_strategy, "keywords", {}).get("n_instances", 1)  # a partial has them
+            answer, metrics = strategy.select(self, X_pool, n_instances)
         else:
-            indices, metrics = ask(self.query_strategy, self, X_pool, n_instances, **query_kwargs)
-        indices = _checked_indices(indices, n_rows(X_pool, "X_pool"), n_instances, self.query_strategy)
+            if n_instances is None and insists_on_n_instances(self.query_strategy):
+                n_instances = 1
+            answer, metrics = ask(self.query_strategy, self, X_pool, n_instances, **query_kwargs)
+        told = strategy is not None or takes_n_instances(self.query_strategy)
+        name, n_pool = strategy_name(self.query_strategy), n_rows(X_pool, "X_pool")
+        indices = _checked_indices(answer, n_pool, name)
+        if told:
+            _check_number(indices, n_instances, name)
         samples = take_rows(X_pool, indices)
+        if not told and n_instances is None and np.ndim(answer) == 0:  # as modAL hands it on
+            indices, samples = indices[0], _only_row(samples)
         return (indices, samples, metrics) if return_metrics else (indices, samples)
 
     def fit(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
@@ -207,26 +224,37 @@ def _shape(X: Any) -> str:
     return str(tuple(X.shape)) if hasattr(X, "shape") else type(X).__name__
 
 
-def _checked_indices(indices: Any, n_pool: int, n_instances: int, strategy: Any) -> np.ndarray:
+def _checked_indices(indices: Any, n_pool: int, name: str) -> np.ndarray:
     """Indices as a flat int64 array, refused if they cannot be used."""
-    name = getattr(strategy, "__name__", type(strategy).__name__)
     if isinstance(indices, torch.Tensor):
         indices = indices.cpu().numpy()
     array = np.atleast_1d(np.asarray(indices))
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
         raise InvalidQueryError(
-            f"The query strategy {name} must return a flat array of integer indices. Got {shorten(indices)} instead. "
-            "Return positions in X_pool."
+            f"The query strategy {name} must return a flat array of integer indices, at least one. "
+            f"Got {shorten(indices)} instead. Return positions in X_pool."
         )
     array = array.astype(np.int64)
-    if len(array) != n_instances or len(set(array.tolist())) != n_instances:
-        raise InvalidQueryError(
-            f"The query strategy {name} must return n_instances={n_instances} distinct indices. "
-            f"Got {shorten(array.tolist())} instead. Remove the duplicates and return as many as were asked for."
-        )
     if array.min() < 0 or array.max() >= n_pool:
         raise InvalidQueryError(
             f"The query strategy {name} must return indices in 0 … {n_pool - 1}. Got {shorten(array.tolist())} "
             "instead. Return positions in X_pool, not in another set."
         )
     return array
+
+
+def _check_number(indices: np.ndarray, n_instances: int | None, name: str) -> None:
+    """Refuse indices that are not as many as were asked for, or not distinct."""
+    wanted = len(indices) if n_instances is None else n_instances
+    if len(indices) != wanted or len(set(indices.tolist())) != wanted:
+        raise InvalidQueryError(
+            f"The query strategy {name} must return n_instances={wanted} distinct indices. "
+            f"Got {shorten(indices.tolist())} instead. Remove the duplicates and return as many as were asked for."
+        )
+
+
+def _only_row(samples: Any) -> Any:
+    """A row of an array, an item of a list, a Series of a frame; of anything else still a set of one row."""
+    if isinstance(samples, (np.ndarray, torch.Tensor, list)):
+        return samples[0]
+    return samples.iloc[0] if hasattr(samples, "iloc") else samples

@@ -9,12 +9,15 @@ import scipy.sparse as sp
 import torch
 from modAL.batch import uncertainty_batch_sampling
 from modAL.models import ActiveLearner as ModalActiveLearner
+from modAL.multilabel import SVM_binary_minimum
 from modAL.uncertainty import entropy_sampling, margin_sampling, uncertainty_sampling
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
@@ -199,6 +202,151 @@ def test_modals_batch_strategy(flat_data, make_net, n_instances):
         assert len(set(indices.tolist())) == n_instances
         assert np.array_equal(samples, X[20:][indices])
         learner.teach(samples, y[20:][indices])
+
+
+def test_without_n_instances_a_foreign_function_decides(flat_data):
+    """As in modAL: its own default, or that of a partial; skal's strategies give one sample."""
+    X, y = flat_data
+
+    def numbers(query_strategy, **given):
+        learner = ActiveLearner(GaussianNB(), query_strategy, X[:20], y[:20])
+        return len(learner.query(X[20:], **given)[0])
+
+    assert numbers(uncertainty_batch_sampling) == 20
+    assert numbers(partial(uncertainty_batch_sampling, n_instances=3)) == 3
+    assert numbers(partial(uncertainty_batch_sampling, n_instances=3), n_instances=2) == 2
+    assert numbers(uncertainty_sampling) == numbers(first_ones) == numbers(margin) == numbers(Entropy()) == 1
+    assert numbers(partial(margin, n_instances=3)) == numbers(partial(Entropy(), n_instances=3)) == 3
+    assert numbers(partial(margin, n_instances=3, subset=30), n_instances=2) == 2
+    indices = ActiveLearner(GaussianNB(), partial(margin, n_instances=3), X, y).query(X, return_metrics=True)
+    np.testing.assert_array_equal(indices[2], margin.scores(ActiveLearner(GaussianNB(), margin, X, y), X)[indices[0]])
+
+
+class OldForm:
+    """A strategy in modAL's first form: a function of learner and pool, with keyword arguments of its own."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.calls = []
+
+    def __call__(self, classifier, X, threshold=0.5):
+        self.calls.append(threshold)
+        return self.answer
+
+
+POOL = np.arange(8.0).reshape(4, 2)
+
+
+def test_the_old_form_is_called_without_n_instances(recorded):
+    recorded.query_strategy = strategy = OldForm(np.array([2]))
+    for given in ({}, {"n_instances": 1}, {"threshold": 0.9}, {"n_instances": 1, "threshold": 0.9}):
+        indices, samples = recorded.query(POOL, **given)
+        assert indices.tolist() == [2]
+        assert samples.tolist() == [[4, 5]]
+    assert strategy.calls == [0.5, 0.5, 0.9, 0.9]
+
+
+def test_the_old_form_is_asked_for_one_sample_only(recorded):
+    recorded.query_strategy = strategy = OldForm(np.array([2]))
+    with pytest.raises(InvalidParameterError, match=r"'n_instances' parameter of OldForm must be 1, since .* Got 3"):
+        recorded.query(POOL, 3)
+    recorded.query_strategy = partial(lambda classifier, X: 0)
+    with pytest.raises(InvalidParameterError, match="parameter of <lambda> must be 1"):
+        recorded.query(POOL, n_instances=2)
+    assert not strategy.calls
+
+
+@pytest.mark.parametrize("answer", [[3, 1], np.array([1, 1, 0]), (np.array([3, 1]), POOL[[3, 1]])])
+def test_the_old_form_chooses_how_many(recorded, answer):
+    """What it chooses is handed on, with duplicates, as modAL does."""
+    recorded.query_strategy = OldForm(answer)
+    chosen = np.asarray(answer[0] if isinstance(answer, tuple) else answer)
+    indices, samples = recorded.query(POOL)
+    assert indices.tolist() == chosen.tolist()
+    assert samples.tolist() == POOL[chosen].tolist()
+
+
+def answers_of(cls, answer, X_pool, **given):
+    return cls(Recorder(), OldForm(answer)).query(X_pool, **given)
+
+
+@pytest.mark.parametrize(
+    "X_pool", [POOL, pd.DataFrame(POOL, columns=["a", "b"], index=range(7, 11)), sp.csr_matrix(POOL), POOL.tolist()]
+)
+def test_one_number_of_the_old_form_is_handed_on_as_by_modal(X_pool):
+    for answer in (2, np.int64(2), np.array(2)):
+        expected = answers_of(ModalActiveLearner, answer, X_pool)
+        indices, samples = answers_of(ActiveLearner, answer, X_pool)
+        assert (indices, indices.dtype, np.ndim(indices)) == (2, np.int64, 0)
+        assert type(samples) is type(expected[1])
+        as_arrays = [np.asarray(part.todense() if sp.issparse(part) else part) for part in (samples, expected[1])]
+        np.testing.assert_array_equal(*as_arrays)
+        # whoever says how many wants that many rows
+        indices, samples = answers_of(ActiveLearner, answer, X_pool, n_instances=1)
+        assert indices.tolist() == [2]
+        assert np.shape(samples) == (1, 2)
+
+
+def test_one_number_of_the_old_form_in_other_pools():
+    assert torch.equal(answers_of(ActiveLearner, 2, torch.from_numpy(POOL))[1], torch.from_numpy(POOL[2]))
+    dataset = TensorDataset(torch.from_numpy(POOL))
+    _, samples = answers_of(ActiveLearner, torch.tensor(2), dataset)
+    assert len(samples) == 1
+    assert torch.equal(samples[0][0], torch.from_numpy(POOL[2]))
+
+
+@pytest.mark.parametrize("answer", [7, [0, 9], [-1], 0.5, "first", np.array([], dtype=int)])
+def test_the_old_form_is_checked_too(recorded, answer):
+    recorded.query_strategy = OldForm(answer)
+    with pytest.raises(InvalidQueryError, match="query strategy OldForm must return"):
+        recorded.query(POOL)
+
+
+def test_modals_strategies_of_the_old_form():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = (X > 0).astype(int)
+    learner = ActiveLearner(OneVsRestClassifier(LinearSVC(dual=False)), SVM_binary_minimum, X[:20], y[:20])
+    closest = np.argmin(np.abs(learner.estimator.decision_function(X[20:])).min(axis=1))
+    index, sample = learner.query(X[20:])
+    assert index == closest
+    assert sample.tolist() == X[20 + index].tolist()
+    learner.teach(sample[None], y[20 + index][None])
+    assert learner.y_training.shape == (21, 3)
+    with pytest.raises(InvalidParameterError, match="SVM_binary_minimum"):
+        learner.query(X[20:], n_instances=2)
+
+
+def test_a_function_that_does_not_say_what_it_takes(recorded):
+    class Opaque:
+        __signature__ = "none"
+
+        def __call__(self, classifier, X, n_instances=1):
+            return np.arange(n_instances)
+
+    recorded.query_strategy = Opaque()
+    assert recorded.query(POOL)[0].tolist() == [0]
+    assert recorded.query(POOL, 2)[0].tolist() == [0, 1]
+
+
+def test_fit_teach_and_score_take_what_modals_take(flat_data):
+    X, y = flat_data
+    weights = np.linspace(0.5, 1.5, 60)
+    learners = [cls(GaussianNB(), X_training=X[:30], y_training=y[:30]) for cls in (ModalActiveLearner, ActiveLearner)]
+    scores = []
+    for learner in learners:
+        learner.teach(X=X[30:], y=y[30:], bootstrap=False, only_new=False, sample_weight=weights)
+        learner.fit(X=X, y=y, bootstrap=False, sample_weight=weights)
+        scores.append(learner.score(X, y, sample_weight=weights))
+        learner.teach(X, y, only_new=True, sample_weight=weights)
+        assert learner.predict(X).shape == (60,)
+    assert scores[0] == scores[1]
+    several = ActiveLearner(KNeighborsClassifier(1), X_training=X[:3, 0, None], y_training=np.eye(3, dtype=int))
+    several.teach(X[3:5, 0, None], [[1, 0, 0], [0, 1, 0]])
+    assert len(several.y_training) == 5
+    flat = ActiveLearner(Recorder(), X_training=np.array(["a", "b"]), y_training=[0, 1])
+    flat.teach(["c"], [1])
+    assert flat.X_training.tolist() == ["a", "b", "c"]
 
 
 def as_memory_map(X, tmp_path):
