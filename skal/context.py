@@ -309,6 +309,12 @@ class QueryContext:
     @property
     def n_labelled(self) -> int:
         """Number of labelled samples; 0 before the first."""
+        if is_committee(self.learner):
+            raise NoLabelledDataError(
+                f"The learner that calls {self.owner} must have one set of labelled samples. "
+                f"Got a {type(self.learner).__name__} instead, whose learners each have their own. "
+                "Use a strategy that needs only predict_proba (margin, entropy), or query with one of the learners."
+            )
         X = getattr(self.learner, "X_training", None)
         return 0 if X is None else n_rows(X, "X_training")
 

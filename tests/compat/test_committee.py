@@ -1,5 +1,6 @@
 """skal's strategies in modAL's Committee, and modAL's tools around skal's scores."""
 
+import re
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import skal
 from skal import strategies
-from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
+from skal.exceptions import InvalidTypeError, NoLabelledDataError, NoNetworkError, NotFittedError
 from skal.strategies import ALBL, Entropy, LeastConfidence, Margin, RandomSampling, entropy, least_confidence, margin
 
 LEARNERS = [ModalActiveLearner, skal.ActiveLearner]
@@ -74,8 +75,11 @@ def test_scores_and_costs_of_a_committee(make_committee, flat_data):
     np.testing.assert_allclose(entropy.scores(committee, X), consensus_entropy(committee, X), atol=1e-6)
     assert Entropy().cost(committee, X).passes.forward == 0
     assert len(set(RandomSampling(random_state=0).select(committee, X, 5)[0].tolist())) == 5
-    indices, _ = ALBL(arms=[Margin(), RandomSampling()], random_state=0).select(committee, X, 3)
-    assert len(set(indices.tolist())) == 3
+    with pytest.raises(NoLabelledDataError, match="calls ALBL must have one set of labelled samples"):
+        ALBL(arms=[Margin(), RandomSampling()]).select(committee, X, 3)
+
+
+ONLY_PROBABILITIES = {"RandomSampling", "LeastConfidence", "Margin", "Entropy", "BADGE"}
 
 
 @pytest.mark.parametrize("name", [n for n in strategies.__all__ if isinstance(getattr(strategies, n), type)])
@@ -83,11 +87,16 @@ def test_the_other_strategies_say_why_not(make_committee, flat_data, name):
     X, _ = flat_data
     strategy = getattr(strategies, name)()
     committee = make_committee(strategy)
-    if not strategy.needs_network:
-        assert len(committee.query(X, n_instances=2)[0]) == 2
+    if name in ONLY_PROBABILITIES:
+        assert len(set(committee.query(X, n_instances=2)[0].tolist())) == 2
         return
-    with pytest.raises(NoNetworkError, match=rf"{name} works on must be one skorch net\. Got a Committee of 3"):
+    if strategy.needs_network:
+        error, why = NoNetworkError, f"{name} works on must be one skorch net. Got a Committee of 3 learners"
+    else:
+        error, why = NoLabelledDataError, "one set of labelled samples. Got a Committee instead"
+    with pytest.raises(error, match=re.escape(why)) as caught:
         committee.query(X, n_instances=2)
+    assert "Use a strategy that needs only predict_proba" in str(caught.value)
 
 
 def test_a_committee_of_nets_is_asked_for_probabilities(make_committee, make_net, flat_data):
@@ -95,8 +104,8 @@ def test_a_committee_of_nets_is_asked_for_probabilities(make_committee, make_net
     committee = make_committee(margin, make_net)
     assert len(committee.query(X, n_instances=3)[0]) == 3
     with pytest.raises(NoNetworkError, match="query with one of the learners"):
-        strategies.badge(committee, X, 3)
-    assert len(strategies.BADGE().select(committee.learner_list[0], X, 3)[0]) == 3
+        strategies.egl(committee, X, 3)
+    assert len(strategies.EGL().select(committee.learner_list[0], X, 3)[0]) == 3
 
 
 def test_a_learner_whose_estimator_is_a_committee(make_committee, flat_data):
@@ -104,7 +113,7 @@ def test_a_learner_whose_estimator_is_a_committee(make_committee, flat_data):
     learner = skal.ActiveLearner(make_committee(None), margin)
     assert learner.query(X, 3)[0].tolist() == margin(SimpleCommittee(learner.estimator), X, 3).tolist()
     with pytest.raises(NoNetworkError, match="Got a Committee of 3 learners"):
-        strategies.badge(learner, X)
+        strategies.egl(learner, X)
 
 
 class SimpleCommittee:
