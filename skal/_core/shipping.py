@@ -63,15 +63,13 @@ def reference_to(X: Any) -> Any | None:
 
 def _memmap_reference(X: np.memmap) -> Any | None:
     name = X.filename
-    if name is None or not Path(str(name)).exists() or min((0, *X.strides)) < 0 or X.size == 0:
-        return None
+    if name is None or not Path(str(name)).exists() or min((0, *X.strides)) < 0 or X.size == 0 or X.mode == "c":
+        return None  # mode "c": changes in this process alone
     base: Any = X
     while isinstance(base.base, np.memmap):
         base = base.base
     # the offset that a view inherits is that of the map it was cut from
     start = X.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    if X.mode == "c":  # changes in this process alone
-        return None
     if X.flags.writeable:
         base.flush()
     return partial(_open_memmap, str(Path(str(name)).resolve()), X.dtype, X.shape, X.strides, base.offset + start)

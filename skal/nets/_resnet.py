@@ -49,13 +49,9 @@ class ResNet18(nn.Module):
         check_choice("ResNet18", "stem", stem, ["cifar", "imagenet"], remedy=remedy)
         check_sizes("ResNet18", in_channels, width=width, n_classes=n_classes)
 
-        self.maxpool: nn.Module
-        if stem == "imagenet":
-            self.conv1 = nn.Conv2d(in_channels, width, kernel_size=7, stride=2, padding=3, bias=False)
-            self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        else:
-            self.conv1 = nn.Conv2d(in_channels, width, kernel_size=3, stride=1, padding=1, bias=False)
-            self.maxpool = nn.Identity()
+        size, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        self.conv1 = nn.Conv2d(in_channels, width, kernel_size=size, stride=stride, padding=size // 2, bias=False)
+        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.layer1 = _stage(width, width, stride=1)
