@@ -62,7 +62,11 @@ def _stored(path: Path) -> list[str]:
 
 def _split(path: Path, name: str) -> Split:
     X, y = f"{path}, X_{name}", f"{path}, y_{name}"
-    images = scale_images(to_nchw(_array(path, f"X_{name}"), X), X)
+    array = _array(path, f"X_{name}")
+    if array.ndim == 2 and array.dtype.kind == "f":  # features, of texts or of a network, are left as they are
+        images = np.ascontiguousarray(array, dtype=np.float32)
+    else:
+        images = scale_images(to_nchw(array, X), X)
     return Split(images, to_labels(_array(path, f"y_{name}"), y), str(path))
 
 

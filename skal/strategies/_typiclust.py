@@ -140,7 +140,8 @@ def clustered(
         return (labelled if part is None else read(part)).float().cpu().numpy()
 
     n = sum(map(len, blocks)) + len(labelled)
-    kmeans = MiniBatchKMeans(n_clusters, batch_size=4096, n_init=1, random_state=seed, max_iter=_SWEEPS)
+    settings = {"batch_size": 4096, "init_size": max(3 * n_clusters, 1000), "n_init": 1, "max_iter": _SWEEPS}
+    kmeans = MiniBatchKMeans(n_clusters, random_state=seed, **settings)
     if len(parts) == 1 or n * read.width * 4 <= _BLOCK_BYTES * 64:
         return kmeans.fit_predict(np.concatenate([rows_of(part) for part in parts]))
     for part in parts:

@@ -152,3 +152,13 @@ def test_a_damaged_byte_is_refused(tmp_path, position):
     (tmp_path / "toy.npz").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"toy\.npz: the array X_train cannot be read"):
         load("toy", tmp_path)
+
+
+def test_features_are_left_as_they_are(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = (3 * rng.normal(size=(8, 5))).astype(np.float16), np.arange(8) % 2
+    np.savez(tmp_path / "embedded.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
+    data = load("embedded", tmp_path)
+    assert data.X_train.dtype == np.float32
+    np.testing.assert_array_equal(data.X_train, X)
+    assert data.X_test.shape == (3, 5)
