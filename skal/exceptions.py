@@ -38,6 +38,7 @@ __all__ = [
     "SkalWarning",
     "TwoLevelWarning",
     "UnsupportedLayerError",
+    "VanishingKernelWarning",
     "WorkerError",
 ]
 
@@ -445,6 +446,29 @@ class TwoLevelWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only 14 of 40 embeddings, so BADGE selects in two ...
+    """
+
+
+class VanishingKernelWarning(SkalWarning):
+    """The pseudo-NTK is rounding, because the network's outputs sum to a constant.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import npc
+    >>> learner, X_pool = make_learner()
+    >>> class Centred(type(learner.estimator.module_)):
+    ...     def forward(self, x):
+    ...         logits = super().forward(x)
+    ...         return logits - logits.mean(1, keepdim=True)
+    >>> learner.estimator.module_.__class__ = Centred
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     npc(learner, X_pool, 2, kernel="pntk")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.VanishingKernelWarning: The pseudo-NTK that NPC uses vanishes ...
     """
 
 

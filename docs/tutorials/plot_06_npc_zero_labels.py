@@ -172,7 +172,7 @@ print(textwrap.fill(str(caught[0].message), 100))
 print("eigenvalues:", metrics)
 
 # %%
-# The default, ``kernel="pntk"``, uses all layers and has no such problem with the same network.
+# The default, the pseudo-NTK, uses all layers and has no such problem with the same network.
 
 _, _, metrics = ActiveLearner(narrow, NPC(random_state=0)).query(X, n_instances=10, return_metrics=True)
 print("eigenvalue:", metrics[0])

@@ -45,6 +45,7 @@ from skal._lookahead.sources import KernelSource, exact_kernel, read_outputs
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
+from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
 __all__ = ["Retrainer", "criterion_scores", "infinite_kernel", "retrained_scores", "solve_directly", "wide_source"]
@@ -111,7 +112,8 @@ def solve_directly(K: Tensor, K_E: Tensor, residuals: Tensor, f_E: Tensor, rho: 
 def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor) -> tuple[NewOutputs, Posterior]:
     """What solves the augmented system of any candidate and label, and the posterior before there is one."""
     pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
-    kernel = exact_kernel(context.engine(settings.backend), settings.kernel)
+    engine = context.engine(settings.backend)
+    kernel = exact_kernel(engine, settled_kernel(engine, pool, settings.kernel, context.owner))
     source = KernelSource(context, kernel, ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
     B, own = source.B, source.own(pool)
     blocks = source.blocks_of(pool, evaluation[:0], own.new_empty(len(pool) * B, 0), own)

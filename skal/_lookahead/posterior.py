@@ -22,6 +22,7 @@ from torch.nn.functional import one_hot
 
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
+from skal.tangent._engine import no_gradients
 
 __all__ = ["KernelBlocks", "Outputs", "Posterior", "RidgeSolver", "precision_of_variances"]
 
@@ -32,6 +33,16 @@ WORKED_ON = 2**16
 
 # (r,) rows, (m,) columns -> (rB, mB) float64
 Block = Callable[[Tensor, Tensor], Tensor]
+
+
+def factor(K: Tensor) -> Tensor:
+    """Cholesky factor of a symmetric matrix; what of it is singular gets as little as makes it regular."""
+    scale, jitter, eye = float(K.diagonal().mean()), 0.0, torch.eye(len(K), dtype=K.dtype, device=K.device)
+    L, failed = torch.linalg.cholesky_ex(K)
+    while bool(failed) and math.isfinite(jitter):
+        jitter = max(10 * jitter, torch.finfo(K.dtype).eps * len(K) * abs(scale), torch.finfo(K.dtype).tiny)
+        L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
+    return L
 
 
 class RidgeSolver:
@@ -47,12 +58,8 @@ class RidgeSolver:
                 "The kernel of the labelled samples must be finite. Got NaN or infinity instead. Training has probably "
                 "diverged: lower the learning rate or scale the inputs, and fit again."
             )
-        self.rho = jitter = ridge * scale
-        eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
-        self._L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
-        while bool(failed):
-            jitter = max(10 * jitter, torch.finfo(K.dtype).eps * len(K) * scale, torch.finfo(K.dtype).tiny)
-            self._L, failed = torch.linalg.cholesky_ex(K + jitter * eye)
+        self.rho = ridge * scale
+        self._L = factor(K + self.rho * torch.eye(len(K), dtype=K.dtype, device=K.device))
 
     def __call__(self, B: Tensor) -> Tensor:
         """(n, m) -> (n, m)."""
@@ -101,7 +108,7 @@ class Posterior:
         self.N, self.B = self.own.shape[:2]
         self.free = torch.ones_like(self.groups, dtype=torch.bool)  # which candidates can still be labelled
         self._everyone = torch.arange(self.N, device=self.own.device)
-        self._rounding = self.epsilon * self.prior
+        self._rounding = (self.epsilon if self.B == 1 else max(1e-11, self.epsilon)) * self.prior
         self._downdates: list[Tensor] = []  # w with S = S_0 − Σ w wᵀ
 
     @property
@@ -133,7 +140,7 @@ class Posterior:
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         residual = self.outputs.residual(j, label) + self.outputs.f[j] - self.linearized[j]
         # with the factor of u a block of the downdate is w_x w_x'ᵀ
-        L = torch.linalg.cholesky(self._u(here)[0])
+        L = factor(self._u(here)[0])
         w = torch.linalg.solve_triangular(L, column.T, upper=False).T
         z = torch.linalg.solve_triangular(L, residual.reshape(self.B, -1), upper=False)
         self.linearized += (w @ z).reshape(self.linearized.shape)
@@ -147,6 +154,8 @@ class Posterior:
         """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
         own = self.own[rows]
         floor = self.rho + torch.finfo(own.dtype).eps * mean_diagonal(own)
+        if self.B > 1:  # outputs that sum to a constant leave a direction without any variance
+            floor = floor + self._rounding[rows] / 4
         return own + floor[:, None, None] * torch.eye(self.B, dtype=own.dtype, device=own.device)
 
     def scores(self, criterion: str, reference: str, rows: Tensor | None = None) -> Tensor:
@@ -155,6 +164,8 @@ class Posterior:
         Samples that are known change nothing: they score 0, and for ``eer`` no more than any other.
         The evaluation set is a sample of all others; a candidate's own term is counted apart, once.
         """
+        if not bool(self.prior.any()):
+            raise no_gradients("The look-ahead")
         rows = self.free.nonzero()[:, 0] if rows is None else rows
         evaluation = self.evaluation[self.free[self.evaluation]]
         n_total = int(self.free.sum()) if self.n_total is None else self.n_total

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.outputs import compares_outputs, is_binary
+from skal._core.outputs import compares_outputs
 from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
 from skal._lookahead.posterior import KernelBlocks, Posterior, precision_of_variances
@@ -21,6 +21,7 @@ from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_k
 from skal.base import top
 from skal.context import QueryContext
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError
+from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
 __all__ = ["Settings", "choose", "greedy_batch", "make_source", "pool_scores", "sequential"]
@@ -51,7 +52,7 @@ class Settings:
     @property
     def sketch_length(self) -> int | None:
         """Length of the sketch; None for the exact kernel."""
-        if self.n_features is None or self.kernel == "entk" or self.retraining != "linearized":
+        if self.n_features is None or self.kernel in ("entk", "trace") or self.retraining != "linearized":
             return None
         return 4096 if self.n_features == "auto" else int(self.n_features)
 
@@ -131,12 +132,10 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
         from skal._lookahead.comparators import wide_source
 
         return wide_source(context, settings)
-    memory, ridge, k = context.memory, settings.ridge, settings.sketch_length
+    memory, ridge = context.memory, settings.ridge
     engine = context.engine(settings.backend, memory=memory // 4)
-    if settings.kernel == "logit" and is_binary(context.network.criterion):
-        expected = "'pntk' or 'entk' for a network with one output"
-        remedy = "The first of the two classes has the constant logit 0, which has no gradient."
-        raise InvalidParameterError.for_parameter(context.owner, "kernel", expected, settings.kernel, remedy)
+    settings = replace(settings, kernel=settled_kernel(engine, context.pool, settings.kernel, context.owner))
+    k = settings.sketch_length
     if k is None:
         epsilon = precision_of_variances(context.network.dtype, torch.float64)
         kernel = exact_kernel(engine, settings.kernel)

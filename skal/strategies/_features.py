@@ -20,6 +20,7 @@ from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.context import QueryContext
 from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError, shorten
+from skal.tangent._kernels import settled_kernel
 from skal.tangent._sketch import feature_matrix
 
 __all__ = ["PoolFeatures", "check_features", "come_from_estimator", "feature_width", "features_of"]
@@ -75,7 +76,9 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
         if features == "last_layer":
             return _finite(context, context.embeddings(samples)[0])
         pool = context.pool if samples is None else samples
-        return _finite(context, feature_matrix(context.engine(), pool, "pntk", _TANGENT_FEATURES, 0))
+        engine = context.engine()
+        kind = settled_kernel(engine, context.pool, "auto", context.owner)
+        return _finite(context, feature_matrix(engine, pool, kind, _TANGENT_FEATURES, 0))
     samples = context.pool if samples is None else samples
     return filled(_blocks(context, features, samples), len(samples))
 

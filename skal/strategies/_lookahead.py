@@ -29,9 +29,10 @@ class NTKLookahead(ScoreStrategy):
         ``mlmoc`` sums how far the outputs would move over the pool if the predicted label were the true one; ``emoc``
         is its expectation over the labels under the network's probabilities; ``eer`` is minus the entropy that the
         outputs are expected to be left with.
-    kernel : {"pntk", "logit", "entk"}, default="pntk"
-        The tangent kernel, see :func:`skal.tangent.tangent_kernel`. ``entk`` has a C × C block for every pair of
-        samples: for small problems.
+    kernel : {"auto", "pntk", "logit", "trace", "entk"}, default="auto"
+        The tangent kernel, see :func:`skal.tangent.tangent_kernel`. ``auto`` is ``pntk``, or ``trace`` where the
+        outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always exact. ``entk`` has
+        a C × C block for every pair of samples: for small problems.
     retraining : {"linearized", "direct", "one_step", "retrain", "infinite", "gp"}, default="linearized"
         How the outputs after retraining are found. The others are what ``linearized`` is measured against: ``direct``
         solves the linearised problem for every sample and label anew; ``one_step`` takes one step of the optimiser;
@@ -115,7 +116,7 @@ class NTKLookahead(ScoreStrategy):
         self,
         *,
         criterion: str = "mlmoc",
-        kernel: str = "pntk",
+        kernel: str = "auto",
         retraining: str = "linearized",
         reference: str = "network",
         batch: str = "top",
@@ -155,7 +156,7 @@ class NTKLookahead(ScoreStrategy):
         super()._check_params()
         owner = type(self).__name__
         check_choice(owner, "criterion", self.criterion, CRITERIA)
-        check_choice(owner, "kernel", self.kernel, ["pntk", "logit", "entk"])
+        check_choice(owner, "kernel", self.kernel, ["auto", "pntk", "logit", "trace", "entk"])
         check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
         check_choice(owner, "reference", self.reference, ["network", "linearized"])
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
@@ -184,7 +185,7 @@ class NTKLookahead(ScoreStrategy):
             return Passes(n, 0, labelled, 0)
         if Settings.of(self).sketch_length is not None:
             return Passes(n, n, labelled, labelled)
-        times = context.n_classes if self.kernel == "entk" else 1
+        times = context.n_classes if self.kernel in ("entk", "trace") else 1
         return Passes(4 * n, 3 * times * n, 4 * labelled, 3 * times * labelled)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:

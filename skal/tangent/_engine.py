@@ -17,7 +17,7 @@ from skal._core.network import Network, evaluating
 from skal._core.order import two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import filled
-from skal.exceptions import InvalidParameterError, NonFiniteError, SkalError, UnsupportedLayerError
+from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Gradients
 from skal.tangent._layers import register_rule, users_rules
@@ -293,6 +293,15 @@ def checked_parameters(network: Network, samples: Samples, owner: str) -> dict[s
             f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
     return parameters
+
+
+def no_gradients(owner: str) -> OutputError:
+    """What to raise where a kernel is zero."""
+    return OutputError(
+        f"{owner} needs a network whose outputs depend on its trainable parameters: their gradients must not all be "
+        "zero. Got zeros, or numbers that are lost in rounding. Look for dead units (lower the learning rate, scale "
+        "the inputs), unfreeze more layers, or use kernel='trace'."
+    )
 
 
 def non_finite_gradients() -> NonFiniteError:

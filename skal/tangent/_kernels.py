@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from skal._core.samples import Samples
-from skal.tangent._cotangents import kernel_cotangents
+from skal.exceptions import InvalidParameterError, VanishingKernelWarning
+from skal.tangent._cotangents import kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine, non_finite_gradients
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
@@ -19,6 +21,7 @@ from skal.validation import check_choice
 __all__ = ["tangent_kernel"]
 
 KINDS = ["pntk", "logit", "trace", "entk"]
+N_LOOKED_AT = 8  # samples, and classes, that show whether a kernel vanishes
 # number of samples, and for each cotangent their gradients in the form to be kept
 Chunk = tuple[int, list[Gradients]]
 
@@ -149,6 +152,48 @@ def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tenso
         return sum((g.lengths().square() for by_name in gradients for g in by_name.values()), zeros)
 
     return engine.collect(samples, kernel_cotangents(kind, engine.n_classes), reduce)
+
+
+def settled_kernel(engine: TangentEngine, samples: Samples, kernel: str, owner: str) -> str:
+    """The kernel to use where this one was asked for; ``auto`` is ``pntk``, or ``trace`` where that vanishes.
+
+    Where the outputs sum to a constant (a softmax under squared loss, centred logits) the sum of logits has no
+    gradient, and the pseudo-NTK is rounding. The trace kernel, over C the mean of the single outputs' kernels, knows no
+    such sum; it takes C backward passes instead of one.
+
+    Warns
+    -----
+    VanishingKernelWarning
+        If ``pntk`` was asked for and vanishes.
+    """
+    if kernel not in ("auto", "pntk", "logit"):
+        return kernel
+    rows = np.linspace(0, len(samples) - 1, min(N_LOOKED_AT, len(samples))).round().astype(np.int64)
+    classes = np.unique(np.linspace(0, engine.n_classes - 1, min(N_LOOKED_AT, engine.n_classes)).round().astype(int))
+    asked = kernel_cotangents("logit" if kernel == "logit" else "pntk", engine.n_classes)
+
+    def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
+        return torch.stack([sum((g.lengths().square() for g in one.values()), zeros[:n]) for one in gradients], dim=1)
+
+    zeros = torch.zeros(len(rows), dtype=torch.float64, device=engine.device)
+    squares = engine.collect(samples.take(rows), asked + [one_logit(int(c)) for c in classes], reduce).mean(0)
+    own, single = float(squares[0]), float(squares[1:].mean())
+    bound = max(1e-9, 64 * torch.finfo(engine.network.dtype).eps ** 2)  # gradients that cancel leave their rounding
+    vanishes = own <= bound * single
+    if kernel == "logit" and vanishes and single > 0:
+        expected, remedy = "'trace', 'pntk' or 'auto' for this network", "Its first logit has no gradient."
+        raise InvalidParameterError.for_parameter(owner, "kernel", expected, kernel, remedy)
+    if kernel == "pntk" and vanishes and single > 0:
+        warnings.warn(
+            f"The pseudo-NTK that {owner} uses vanishes (its diagonal is {own:.2g}, that of single outputs "
+            f"{single:.2g}): the network's outputs sum to a constant, so the answer is rounding. Use kernel='auto' or "
+            "'trace'.",
+            VanishingKernelWarning,
+            stacklevel=2,
+        )
+    if kernel == "auto":
+        return "trace" if vanishes and single > 0 else "pntk"
+    return kernel
 
 
 def _inner_products(first: list[Gradients], second: list[Gradients], kind: str, zeros: Tensor) -> Tensor:

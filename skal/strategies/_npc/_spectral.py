@@ -19,6 +19,7 @@ import torch
 from scipy.linalg import eigh, lapack, solve_triangular
 
 from skal._core.memory import rows_within
+from skal.tangent._engine import no_gradients
 
 EPS = float(np.finfo(np.float64).eps)
 # of the b × b matrices that are tested at once
@@ -142,7 +143,7 @@ def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | 
 def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndarray:
     V = _whitened(K_LL, K_LU, -ridge)
     if V is None:
-        raise np.linalg.LinAlgError("the kernel plus the ridge must be positive definite")
+        raise no_gradients("NPC")
     return V
 
 

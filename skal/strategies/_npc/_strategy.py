@@ -16,9 +16,10 @@ from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._npc._candidates import CandidateKernel
 from skal.strategies._npc._spectral import draw_batches
 from skal.tangent._engine import TangentEngine
+from skal.tangent._kernels import settled_kernel
 from skal.validation import check_choice, check_integer, make_generator
 
-KERNELS = ["pntk", "last_layer", "logit", "trace"]
+KERNELS = ["auto", "pntk", "last_layer", "logit", "trace"]
 
 
 class NPC(QueryStrategy):
@@ -33,7 +34,8 @@ class NPC(QueryStrategy):
 
     Parameters
     ----------
-    kernel : {"pntk", "last_layer", "logit", "trace"}, default="pntk"
+    kernel : {"auto", "pntk", "last_layer", "logit", "trace"}, default="auto"
+        ``auto`` is ``pntk``, or ``trace`` where the outputs sum to a constant and the pseudo-NTK vanishes.
         ``pntk``, ``logit`` and ``trace`` are those of :func:`skal.tangent.tangent_kernel` in all trainable parameters.
         ``last_layer``, the paper's, is the trace in the last layer's parameters: of rank d + 1 for d inputs of that
         layer, so that it cannot tell batches apart once labelled set and batch together are larger.
@@ -106,7 +108,7 @@ class NPC(QueryStrategy):
     def __init__(
         self,
         *,
-        kernel: str = "pntk",
+        kernel: str = "auto",
         search: str = "random",
         n_candidates: int | None = None,
         n_features: int | None = None,
@@ -162,7 +164,8 @@ class NPC(QueryStrategy):
         if len(distinct) < n_instances:  # all that are distinct, and as many copies as it takes
             copies = np.setdiff1d(np.arange(context.n_pool), distinct)
             return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
-        kind = "trace" if self.kernel == "last_layer" else self.kernel
+        kind = settled_kernel(engine, context.pool, self.kernel, context.owner)
+        kind = "trace" if kind == "last_layer" else kind
         kernel = CandidateKernel(engine, context.pool, labelled, kind, context.memory // 2)
         generator = make_generator(type(self).__name__, self.random_state)
         n_candidates = self._n_candidates(context.n_pool, n_instances)
@@ -171,13 +174,13 @@ class NPC(QueryStrategy):
             batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
         elif n_candidates < len(distinct):
             distinct = np.sort(generator.choice(distinct, n_candidates, replace=False))
-        needed, max_rank, rank = kernel.n + n_instances, self._max_rank(engine, context), None
+        needed, max_rank, rank = kernel.n + n_instances, self._max_rank(engine, context, kind), None
         if needed <= max_rank:
             found = kernel.greedy(distinct, n_instances) if is_greedy else self._best(kernel, batches, generator)
             rank = kernel.rank(batches[0] if found is None else found[0])
             if found is not None and rank == needed:
                 return found
-        self._warn(kernel.n, n_instances, max_rank, rank)
+        self._warn("last_layer" if self.kernel == "last_layer" else kind, kernel.n, n_instances, max_rank, rank)
         batch = kernel.greedy_logdet(distinct, n_instances) if is_greedy else kernel.largest_logdet(batches)
         return batch, np.zeros(n_instances)
 
@@ -210,14 +213,14 @@ class NPC(QueryStrategy):
     def _work(self, n: int, n_instances: int) -> float:
         return float(self._points(n, n_instances)) ** 2
 
-    def _max_rank(self, engine: TangentEngine, context: QueryContext) -> int:
+    def _max_rank(self, engine: TangentEngine, context: QueryContext, kind: str) -> int:
         """The dimension of the space in which the gradients lie."""
         if self.kernel == "last_layer":
             last, layer = context.last_layer, context.last_layer.layer
             if isinstance(layer, nn.Linear) and last.width == layer.in_features:
                 bias = layer.bias is not None and layer.bias.requires_grad
                 return last.width * layer.weight.requires_grad + bias
-        per_parameter = engine.n_classes if self.kernel in ("trace", "last_layer") else 1
+        per_parameter = engine.n_classes if kind == "trace" else 1
         return per_parameter * sum(engine.sizes.values())
 
     def _best(
@@ -232,7 +235,7 @@ class NPC(QueryStrategy):
         winner, value = kernel.best(rivals, value, winner)
         return None if winner is None else (winner, np.full(b, value))
 
-    def _warn(self, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
+    def _warn(self, kernel: str, n: int, n_instances: int, max_rank: int, rank: int | None) -> None:
         if rank is None:
             found = f"The sizes of the network allow a rank of at most {max_rank}."
         else:
@@ -242,10 +245,10 @@ class NPC(QueryStrategy):
             "trace": "Query fewer samples at a time, or use a wider network.",
         }
         warnings.warn(
-            f"The {self.kernel} kernel of NPC cannot tell batches apart: that takes rank {n + n_instances} ({n} "
+            f"The {kernel} kernel of NPC cannot tell batches apart: that takes rank {n + n_instances} ({n} "
             f"distinct labelled samples and {n_instances} to query). {found} All smallest eigenvalues are zero, so "
             "the batch is chosen by the log-determinant with a ridge. "
-            + remedies.get(self.kernel, "Use kernel='trace', query fewer samples at a time, or use a wider network."),
+            + remedies.get(kernel, "Use kernel='trace', query fewer samples at a time, or use a wider network."),
             RankDeficiencyWarning,
             stacklevel=2,
         )
