@@ -38,7 +38,9 @@ def network(freeze=False):
     return NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, max_epochs=2, train_split=None, verbose=0)
 
 
-@pytest.mark.parametrize("initial", [MaxHerding(), "max_herding", max_herding, "auto"], ids=str)
+@pytest.mark.parametrize(
+    "initial", [MaxHerding(), "max_herding", max_herding, "auto"], ids=["object", "name", "function", "auto"]
+)
 def test_the_first_samples_are_the_strategys(initial, data):
     X, y = data
     loop = loop_of(LogisticRegression(), initial=initial).fit(X, y)
