@@ -32,13 +32,13 @@ _BLOCK_BYTES = 2**26  # of features that are read at once
 _CACHE_BYTES = 2**21  # of similarities that are made at once: they are worked on several times, near the processor
 _FIRST_LOOK = 16  # candidates whose gains are brought up to date at first
 
-Similarity = Callable[[Tensor], Tensor]
+Similarity = Callable[..., Tensor]
 
 
 def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
-    """Function that gives the similarity of other rows to the points: (e, d) -> (n, d) -> (n, e).
+    """Function that gives the similarity of other rows to the points, or to those from ``start`` on.
 
-    Values are in [0, 1] for features of length 1.
+    It maps (n, d) rows to (n, e - start) values, in [0, 1] for features of length 1.
 
     Examples
     --------
@@ -47,23 +47,24 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
     tensor([[1., 0.]])
     """
     if kernel == "cosine":
-        return lambda rows: (rows @ points.T).clamp_min_(0)
+        return lambda rows, start=0: (rows @ points[start:].T).clamp_min_(0)
     dtype = points.dtype
     if kernel == "laplace":  # the root of a small square has half of its digits
         points = points.double()
     lengths = points.square().sum(1)
 
-    def squares(rows: Tensor) -> Tensor:
+    def squares(rows: Tensor, start: int) -> Tensor:
         rows = rows.to(points)
-        return torch.addmm(lengths, rows, points.T, alpha=-2).add_(rows.square().sum(1, keepdim=True)).clamp_min_(0)
+        products = torch.addmm(lengths[start:], rows, points[start:].T, alpha=-2)
+        return products.add_(rows.square().sum(1, keepdim=True)).clamp_min_(0)
 
     if kernel == "rbf":
-        return lambda rows: squares(rows).mul_(-1 / radius**2).exp_()
+        return lambda rows, start=0: squares(rows, start).mul_(-1 / radius**2).exp_()
     if kernel == "laplace":
-        return lambda rows: squares(rows).sqrt_().mul_(-1 / radius).exp_().to(dtype)
+        return lambda rows, start=0: squares(rows, start).sqrt_().mul_(-1 / radius).exp_().to(dtype)
     # a distance that equals the radius counts, whatever rounding says
     limit = radius**2 * (1 + 8 * torch.finfo(dtype).eps)
-    return lambda rows: (squares(rows) <= limit).to(dtype)
+    return lambda rows, start=0: (squares(rows, start) <= limit).to(dtype)
 
 
 def nearest_distances(points: Tensor, block_bytes: int = _BLOCK_BYTES) -> Tensor:
@@ -106,8 +107,11 @@ class _Gains:
         self._place = torch.full((n,), -1, device=weights.device)
         self._n_stored = 0
 
-    def of_all(self) -> tuple[Tensor, Tensor]:
+    def of_all(self, symmetric: bool) -> tuple[Tensor, Tensor]:
         """Gains and keys of all candidates: (N,), (N,)."""
+        if symmetric and self._keeping:
+            known = self._fill_by_symmetry()
+            return self.of(self._place), known
         gains, keys = [], []
         for rows in torch.arange(len(self._place), device=self._place.device).split(self._reads):
             features = self._read(rows)
@@ -115,6 +119,19 @@ class _Gains:
             gains += [self._gains(self._computed(*part)) for part in self._parts(rows, features)]
         self._keeping = True
         return torch.cat(gains), torch.cat(keys)
+
+    def _fill_by_symmetry(self, step: int = 128) -> Tensor:
+        """Half of the similarities, each of which stands in two places; returns the keys."""
+        keys = []
+        everything = torch.arange(len(self._place), device=self._place.device)
+        for start, rows in zip(range(0, len(everything), step), everything.split(step), strict=True):
+            features = self._read(rows)
+            keys.append(row_keys(features))
+            values, stop = self._similarity(features, start), start + len(rows)
+            self._store[start:stop, start:] = values
+            self._store[stop:, start:stop] = values[:, len(rows) :].T
+        self._place, self._n_stored = everything, len(everything)
+        return torch.cat(keys)
 
     def of(self, rows: Tensor) -> Tensor:
         """Gains of some candidates: (r,) -> (r,)."""
@@ -162,6 +179,7 @@ def greedy_coverage(
     taken: Tensor,
     n_instances: int,
     *,
+    symmetric: bool = False,
     room: int = 2**29,
     first_look: int = _FIRST_LOOK,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -186,6 +204,8 @@ def greedy_coverage(
         The :func:`row_keys` of those samples.
     n_instances : int
         At most N.
+    symmetric : bool
+        Whether the candidates are the evaluation samples, in their order.
     room : int
         Bytes for similarities that are kept.
     first_look : int
@@ -205,7 +225,7 @@ def greedy_coverage(
     (array([1, 2]), array([3., 1.]))
     """
     gains_of = _Gains(read, n_candidates, similarity, weights, covered, room)
-    bounds, keys = gains_of.of_all()
+    bounds, keys = gains_of.of_all(symmetric)
     equal = 1 - torch.finfo(weights.dtype).eps ** 0.75
     up_to_date = torch.zeros_like(bounds, dtype=torch.int64)  # how many picks a gain knows of
     spent = torch.isin(keys, taken.to(keys))  # copies of what is labelled or picked
@@ -236,6 +256,11 @@ def greedy_coverage(
         spent |= keys == keys[chosen]
         gains_of.cover(chosen[None])
     return np.array(picked), np.array(gains)
+
+
+def _room(context: QueryContext) -> int:
+    """Bytes for similarities: a quarter of a bound, beside the features, or half of what there is without one."""
+    return context.memory // (2 if context.memory_bound is None else 4)
 
 
 class CoverageStrategy(QueryStrategy):
@@ -287,7 +312,8 @@ class CoverageStrategy(QueryStrategy):
             covered,
             row_keys(labelled),
             n_instances,
-            room=context.memory // 4,
+            symmetric=len(rows) == context.n_pool,
+            room=_room(context),
         )
 
     def _evaluation_rows(self, n_pool: int) -> np.ndarray:
@@ -317,7 +343,7 @@ class CoverageStrategy(QueryStrategy):
         width = PoolFeatures(context.restrict(range(1)), self._spec).width
         e = self._n_evaluation(n)
         room = 2 * n * width * 4 if context.memory_bound is None else min(2 * n * width * 4, context.memory // 2)
-        return room + 4 * e * width + 40 * n + min(context.memory // 4, 4 * n * e) + _BLOCK_BYTES // 4
+        return room + 4 * e * width + 40 * n + min(_room(context), 4 * n * e) + _BLOCK_BYTES // 4
 
     def _work(self, n: int, n_instances: int) -> float:
         return float(n) * self._n_evaluation(n)

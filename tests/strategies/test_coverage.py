@@ -61,8 +61,9 @@ def unit(rng, n, d=4):
     n_labelled=st.integers(0, 6),
     first_look=st.sampled_from([1, 2, 16]),
     room=st.sampled_from([0, 40 * 8 * 5, 10**6]),
+    symmetric=st.booleans(),
 )
-def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_look, room):
+def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_look, room, symmetric):
     rng = np.random.default_rng(seed)
     X, labelled, weights = unit(rng, 40), unit(rng, n_labelled), rng.uniform(size=40)
     points, centres = torch.as_tensor(X), torch.as_tensor(labelled).reshape(-1, 4)
@@ -77,6 +78,7 @@ def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_lo
         covered,
         row_keys(centres),
         12,
+        symmetric=symmetric,
         room=room,
         first_look=first_look,
     )
