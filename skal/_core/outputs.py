@@ -150,6 +150,12 @@ def check_output(output: Any, net: Any) -> None:
             f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
             "Give the last layer one output per class and return a tensor."
         )
+    if binary and output.numel() != output.shape[0]:
+        raise OutputError(
+            f"With criterion {type(criterion).__name__} the module must return one number per sample, for two classes. "
+            f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss; samples "
+            "with several labels at once are not supported."
+        )
     if not bool(torch.isfinite(output).all()):
         raise NonFiniteError(
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal.diagnostics import approximation_ratio_of, training_dynamics_of
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, OutputError
 from skal.reuse import feature_reuse
 from skal.strategies import BADGE, EGL, DynamicAL
 from skal.tangent import gradient_scores, loss_gradient
@@ -211,3 +212,31 @@ def test_a_criterion_that_cannot_be_used_is_named(strategy):
     learner.estimator.criterion_ = Unreduced()
     with pytest.raises(InvalidParameterError, match=r"criterion Unreduced must give one loss per sample.*reduction"):
         strategy.select(learner, X, 2)
+
+
+@pytest.mark.parametrize("strategy", [DynamicAL(), EGL(), BADGE()])
+def test_several_labels_at_once_are_refused(strategy):
+    torch.manual_seed(0)
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    net = net_trained_with(nn.BCEWithLogitsLoss(), nn.Linear(4, 3).double())
+    with pytest.raises(
+        OutputError, match=r"BCEWithLogitsLoss .* one number per sample.*Got outputs of shape \(\d, 3\)"
+    ):
+        strategy.select(learner_of(net, X[:3], np.array([0.0, 1.0, 0.0])), X, 2)
+
+
+def test_class_weights_as_skorch_takes_them():
+    """``criterion__weight`` of a net that is trained."""
+    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    y = (X[:, 0] > 0.8).astype(int) + (X[:, 1] > 0)
+    weight = torch.tensor([0.2, 1.0, 4.0])
+    net = NeuralNetClassifier(
+        nn.Linear(4, 3),
+        criterion=nn.CrossEntropyLoss,
+        criterion__weight=weight,
+        max_epochs=2,
+        train_split=None,
+        verbose=0,
+    ).fit(X, y)
+    g = oracle.loss_gradients(net.module_, X, y) * weight.numpy()[y][:, None]
+    np.testing.assert_allclose(gradient_scores(net, X, y)[0], (g**2).sum(1), rtol=1e-5)
