@@ -14,7 +14,7 @@ from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
-from skal.strategies._features import check_features, come_from_estimator
+from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
 
 __all__ = ["TwoLevelStrategy", "n_shortlisted", "select_in_levels"]
 
@@ -66,6 +66,8 @@ class TwoLevelStrategy(QueryStrategy):
         """What :func:`select_in_levels` calls."""
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        if not self._uses_network(context):
+            PoolFeatures(context, self.features, normalize=False, room=0)  # refuses those that say nothing
         choose, room = self._chooser(context), self._room(context)
         return select_in_levels(context.n_pool, n_instances, room, choose, context.owner, context.max_memory)
 

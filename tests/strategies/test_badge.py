@@ -199,7 +199,12 @@ def test_own_features_of_a_network_take_the_place_of_its_last_layer(learner_and_
 @pytest.mark.parametrize("strategy", [BADGE, CoreSet])
 @pytest.mark.parametrize(
     ("features", "words"),
-    [(lambda X: X[:, :0], "at least one column"), (lambda X: X * np.nan, "NaN"), (lambda X: X[:-1], "an array of")],
+    [
+        (lambda X: X[:, :0], "at least one column"),
+        (lambda X: X * np.nan, "NaN"),
+        (lambda X: X[:-1], "an array of"),
+        (np.ones_like, "different for different samples"),
+    ],
 )
 def test_bad_features_are_named(strategy, features, words):
     X, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
