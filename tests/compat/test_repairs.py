@@ -49,6 +49,7 @@ from sklearn.svm import LinearSVC
 from skorch import NeuralNetClassifier
 from torch import nn
 
+import skal
 from skal.compat import _repairs
 from skal.compat._repairs import REPAIRS, make_repairs
 
@@ -313,6 +314,9 @@ def test_dropout_strategies(flat_data, name):
     learner.teach(samples, y[20:][indices], warm_start=False)
     assert 0 <= learner.score(X, y) <= 1
     assert "DeepActiveLearner" in repr(learner)
+    own = skal.ActiveLearner(clone(net), getattr(modAL.dropout, name), X[:20], y[:20])
+    indices, samples = own.query(X[20:], n_instances=4, num_cycles=5)
+    assert torch.equal(samples, X[20:][torch.from_numpy(indices)])
 
 
 @pytest.mark.parametrize("cls", [ActiveLearner, BayesianOptimizer])
