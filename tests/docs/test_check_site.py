@@ -96,6 +96,7 @@ TOPICS = [
     "scaling_with_dask",
     "your_own_strategy",
     "pretrained_network",
+    "frozen_features",
 ]
 
 
@@ -113,7 +114,7 @@ SECTIONS = [
     "When it fails",
 ]
 METHODS = ["albl", "badge", "bald", "coreset", "dynamic_al", "egl", "learning_loss", "npc", "ntk_lookahead"]
-METHODS += ["semi_supervised", "uncertainty"]
+METHODS += ["herding", "prob_cover", "semi_supervised", "typiclust", "uncertainty"]
 
 
 @pytest.mark.parametrize("name", METHODS)
