@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from skal._core.containers import take_rows
 from skal._core.cost import Passes, QueryCost, forecast_seconds
@@ -72,6 +72,11 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     needs_labels: bool = False
     reads_outputs: bool = True
     draws_from_pool: bool = False
+
+    def __sklearn_clone__(self) -> QueryStrategy:
+        """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object."""
+        params = self.get_params(deep=False)
+        return type(self)(**{k: v if k == "features" else clone(v, safe=False) for k, v in params.items()})
 
     def __call__(self, learner: Any, X_pool: Any, n_instances: int = 1) -> Any:
         """Choose ``n_instances`` samples of the pool.

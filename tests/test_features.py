@@ -1,17 +1,25 @@
 """Features are computed once for every sample, whoever asks, and found again on disk."""
 
+import shutil
+import threading
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
+from skorch import NeuralNetClassifier
 from torch import nn
 
+import skal.context
+import skal.loop._selection
 from skal import ActiveLearningClassifier
 from skal.exceptions import FeatureError, InvalidTypeError
 from skal.features import RememberedFeatures
-from skal.strategies import MaxHerding, UHerding
+from skal.strategies import CoreSet, MaxHerding, UHerding
 
 
 @pytest.fixture(name="X")
@@ -105,3 +113,149 @@ def test_what_cannot_be_remembered_is_refused(X):
         RememberedFeatures(lambda X: X[:, 0]).transform(X)
     with pytest.raises(InvalidTypeError, match="'X' parameter of RememberedFeatures"):
         RememberedFeatures(lambda X: X).transform(torch.utils.data.TensorDataset(torch.ones(3, 2)))
+
+
+def test_a_transformer_that_is_fitted_anew_gives_new_features(X, tmp_path):
+    pca = PCA(2).fit(X[:20])
+    features = RememberedFeatures(pca)
+    np.testing.assert_allclose(features.transform(X), pca.transform(X))
+    pca.fit(X[20:])
+    np.testing.assert_allclose(features.transform(X), pca.transform(X))
+    assert features.n_computed_ == 120
+    RememberedFeatures(pca, folder=tmp_path).transform(X)
+    with pytest.raises(FeatureError, match=r"must have been computed by PCA \w+\. Got those of PCA"):
+        RememberedFeatures(PCA(2).fit(X[:20]), folder=tmp_path).transform(X)
+
+
+scale = np.array([2.0])
+
+
+def scaled(X):
+    return X * scale
+
+
+def test_functions_are_known_by_their_code_and_what_they_use(X, monkeypatch):
+    pca = PCA(2).fit(X[:20])
+    inside = RememberedFeatures(lambda X: pca.transform(X))
+    np.testing.assert_allclose(inside.transform(X), pca.transform(X))
+    pca.fit(X[20:])
+    np.testing.assert_allclose(inside.transform(X), pca.transform(X))
+
+    outside = RememberedFeatures(scaled)
+    np.testing.assert_allclose(outside.transform(X), 2 * X)
+    monkeypatch.setitem(globals(), "scale", np.array([3.0]))
+    np.testing.assert_allclose(outside.transform(X), 3 * X)
+
+    with torch.no_grad():
+        backbone = nn.Linear(5, 2)
+        method = RememberedFeatures(backbone.forward)
+        first = method.transform(torch.as_tensor(X))
+        backbone.bias += 1
+        np.testing.assert_allclose(method.transform(torch.as_tensor(X)), first + 1, rtol=1e-5)
+
+
+def test_what_cannot_be_looked_at_is_refused(X):
+    class Locked:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def transform(self, X):
+            return X
+
+    with pytest.raises(InvalidTypeError, match=r"'features' parameter of RememberedFeatures must be .* pickled"):
+        RememberedFeatures(Locked()).transform(X)
+
+
+@pytest.mark.parametrize("kind", ["function", "transformer", "module", "dataset", "sparse"])
+def test_a_loop_computes_the_features_of_a_sample_once(kind, X):
+    seen = []
+
+    class Counting(nn.Module):
+        def forward(self, X):
+            seen.append(len(X))
+            return X[:, :3] ** 2
+
+    class Transformer(PCA):
+        def transform(self, X):
+            seen.append(X.shape[0])
+            return super().transform(X)
+
+    def function(X):
+        seen.append(len(X))
+        return X[:, :3] ** 2
+
+    y = np.arange(60) % 3
+    features = {"function": function, "transformer": Transformer(3).fit(X), "sparse": Transformer(3).fit(X)}
+    features = features.get(kind, Counting())
+    samples = {"dataset": torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))}.get(kind, X)
+    estimator = LogisticRegression() if kind != "dataset" else network(False)
+    if kind == "sparse":
+        samples = csr_matrix(X)
+    seen.clear()
+    ActiveLearningClassifier(
+        estimator,
+        CoreSet(features=features),
+        initial=MaxHerding(features=features),
+        n_initial=6,
+        query_size=6,
+        n_rounds=4,
+        random_state=0,
+    ).fit(samples, None if kind == "dataset" else y)
+    assert sum(seen) == 60
+
+
+def network(batch_norm):
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), *([nn.BatchNorm1d(8)] if batch_norm else []), nn.ReLU()]
+    module = nn.Sequential(nn.Sequential(*layers).requires_grad_(False), nn.Linear(8, 3))
+    return NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, max_epochs=2, train_split=None, verbose=0)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_frozen_layers_of_the_network_itself_are_run_once_unless_training_moves_them(batch_norm, X, monkeypatch):
+    y = np.arange(60) % 3
+    settings = {"initial": "max_herding", "n_initial": 6, "query_size": 6, "n_rounds": 3, "random_state": 0}
+    seen = []
+    embeddings = skal.context.embeddings
+
+    def counting(network, samples, *rest):
+        seen.append(len(samples))
+        return embeddings(network, samples, *rest)
+
+    monkeypatch.setattr(skal.context, "embeddings", counting)
+    loop = ActiveLearningClassifier(network(batch_norm), CoreSet(), **settings).fit(X, y)
+    assert (sum(seen) == 60) == (not batch_norm)
+    # the same choice as one that remembers nothing
+    monkeypatch.setattr(skal.loop._selection.FeatureMemory, "used", lambda self: nullcontext())
+    again = ActiveLearningClassifier(network(batch_norm), CoreSet(), **settings).fit(X, y)
+    assert loop.queried_.tolist() == again.queried_.tolist()
+
+
+def test_a_loop_does_not_keep_more_than_its_memory_allows(X):
+    function, seen = counted(lambda X: X[:, :3])
+    strategy = MaxHerding(features=function, max_memory=60 * 3 * 8)
+    settings = {"n_initial": 6, "query_size": 6, "n_rounds": 2, "random_state": 0}
+    ActiveLearningClassifier(LogisticRegression(), strategy, initial="random", **settings).fit(X, np.arange(60) % 3)
+    assert sum(seen) > 120
+
+
+def test_a_checkpoint_does_not_depend_on_where_features_are_kept(X, tmp_path):
+    y = np.arange(60) % 3
+    pca = PCA(2).fit(X)
+
+    def loop(folder, n_rounds):
+        features = RememberedFeatures(pca, folder=folder)
+        strategy = MaxHerding(features=features)
+        settings = {"n_initial": 6, "query_size": 6, "random_state": 0, "checkpoint": tmp_path / "run"}
+        return ActiveLearningClassifier(LogisticRegression(), strategy, n_rounds=n_rounds, **settings), features
+
+    first, features = loop(tmp_path / "run" / "features", 3)
+    session = first.start(X)
+    session.tell(y[session.ask()])
+    session.tell(y[session.ask()])
+    del session
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "run" / "features", moved)
+    again, features = loop(moved, 3)
+    assert len(again.fit(X, y).queried_) == 24
+    assert features.n_computed_ == 0

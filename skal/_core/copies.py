@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-__all__ = ["copy_groups", "distinct_rows", "fingerprints", "row_keys"]
+__all__ = ["copy_groups", "distinct_rows", "fingerprints", "origin", "row_keys"]
 
 
 def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
@@ -67,11 +67,11 @@ def distinct_rows(network: Network, samples: Samples, batch_size: int, seen: set
 def row_keys(network: Network, samples: Samples, batch_size: int) -> list[Hashable]:
     """What each sample is recognised by in a later query: its content, or where it stands in a Dataset."""
     if isinstance(samples.X, Dataset):
-        return [_origin(samples.X, int(row)) for row in samples.row_numbers(0, len(samples))]
+        return [origin(samples.X, int(row)) for row in samples.row_numbers(0, len(samples))]
     return list(fingerprints(network, samples, batch_size))
 
 
-def _origin(dataset: Any, row: int) -> tuple[int, int]:
+def origin(dataset: Any, row: int) -> tuple[int, int]:
     """The Dataset that a row of a Subset or ConcatDataset is taken from, and its place there."""
     while True:
         if isinstance(dataset, Subset):

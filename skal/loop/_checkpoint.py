@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows, take_rows
+from skal._core.content import code_digest
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._config import LoopConfig
 from skal.loop._folder import CheckpointFolder
@@ -30,7 +31,7 @@ __all__ = ["RunCheckpoint", "describe", "fingerprint_data"]
 _SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")
 # what changes how a run is shown, or how fast it is, but not its result
 _NOT_COMPARED = {"callbacks", "checkpoint", "progress"}
-_NOWHERE_COMPARED = {"verbose", "n_jobs"}
+_NOWHERE_COMPARED = {"verbose", "n_jobs", "folder"}
 
 
 class RunCheckpoint:
@@ -212,14 +213,8 @@ def describe(value: Any, depth: int = 6) -> str:
     if isinstance(value, MethodType):
         return f"{inner(value.__func__)} of {inner(value.__self__)}"
     if isinstance(value, FunctionType):
-        return f"{value.__module__}.{value.__qualname__} {_code(value.__code__)}"
+        return f"{value.__module__}.{value.__qualname__} {code_digest(value.__code__)}"
     if hasattr(value, "get_params"):
         return f"{inner(type(value))} {inner(_compared(value.get_params(deep=False)))}"
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # functions written in C
     return f"{inner(type(value))} {name} {inner(getattr(value, '__dict__', {}))}"
-
-
-def _code(code: CodeType) -> str:
-    """A hash of a function's code, so that two lambdas are not the same; where it stands in its file does not count."""
-    constants = [_code(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
-    return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ import torch
 from sklearn.base import clone
 
 from skal._core.containers import take_rows
+from skal._core.feature_store import FeatureMemory
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
@@ -38,6 +39,7 @@ class Selector:
         self.config = config
         strategy = config.query_strategy
         self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
+        self._memory = FeatureMemory()
 
     def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
         """Positions in X of this round's samples, and the strategy's metrics."""
@@ -63,7 +65,7 @@ class Selector:
         initial = self.config.initial
         strategy = clone(initial) if hasattr(initial, "get_params") else initial
         learner = ActiveLearner(trainer.untrained(state), strategy)
-        with state.seeded("start"):
+        with state.seeded("start"), self._memory.used():
             _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
             X_pool = take_rows(self.config.X, pool)
             positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
@@ -83,7 +85,7 @@ class Selector:
             rows, labels = state.labelled_set(heldout=False)
             learner.X_training = take_rows(self.config.X, rows)
             learner.y_training = encode(labels, trainer.predictor.names)  # type: ignore
-        with state.seeded("query"):
+        with state.seeded("query"), self._memory.used():
             _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
             X_pool = take_rows(self.config.X, pool)
             positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
@@ -139,7 +141,10 @@ def _as_numbers(metrics: Any) -> list[Any] | None:
 
 
 def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators."""
+    """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators.
+
+    What computes a strategy's features is fixed, and draws nothing.
+    """
     if isinstance(value, (list, tuple)):
         for part in value:
             yield from random_states(part)
@@ -147,7 +152,7 @@ def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
         for name, part in sorted(value.get_params(deep=False).items()):
             if name == "random_state":
                 yield value, part
-            else:
+            elif name != "features":
                 yield from random_states(part)
 
 

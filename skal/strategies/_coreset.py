@@ -12,7 +12,7 @@ from torch import Tensor
 from skal._core.memory import rows_within
 from skal.base import Passes, query_function
 from skal.context import QueryContext
-from skal.strategies._features import feature_width, features_of
+from skal.strategies._features import feature_width, features_of, settled
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 __all__ = ["CoreSet", "coreset"]
@@ -104,22 +104,24 @@ class CoreSet(TwoLevelStrategy):
         return 2 * _block_bytes(context)
 
     def _chooser(self, context: QueryContext) -> Choose:
+        features = settled(context, self.features)
+
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
-            pool = features_of(context.restrict(some), self.features)
+            pool = features_of(context.restrict(some), features)
             mean = pool.mean(dim=0).to(_exact(pool))
             pool = pool.to(mean.dtype, copy=True).sub_(mean)  # distances do not change, and rounding shrinks
-            labelled = (x - mean for x in self._labelled_blocks(context)) if context.n_labelled else iter(())
+            labelled = (x - mean for x in self._labelled_blocks(context, features)) if context.n_labelled else iter(())
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
         return choose
 
-    def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
+    def _labelled_blocks(self, context: QueryContext, features: Any) -> Iterator[Tensor]:
         """Features of the labelled samples, a few thousand at a time."""
         step = max(4096, self.batch_size)
         for start in range(0, context.n_labelled, step):
             rows = range(start, min(start + step, context.n_labelled))
-            block = features_of(context, self.features, context.labelled.take(rows))
+            block = features_of(context, features, context.labelled.take(rows))
             yield block.to(_exact(block))
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

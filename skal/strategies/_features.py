@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,33 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input
+from skal._core.content import content_digest
+from skal._core.copies import origin
 from skal._core.estimators import chained
+from skal._core.feature_store import FeatureStore, current_memory, sample_keys
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.context import QueryContext
 from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError, shorten
+from skal.features import RememberedFeatures
 from skal.tangent._kernels import settled_kernel
 from skal.tangent._sketch import feature_matrix
 
-__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "feature_width", "features_of"]
+__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "feature_width", "features_of", "settled"]
 
 _NAMES = ["auto", "input", "last_layer", "tangent"]
 _TANGENT_FEATURES = 4096
 _ROWS = 4096  # that are handed to a function of the user's at once
+_REMEMBERED_BYTES = 10**9  # of features that a loop keeps from round to round, where there is no bound on memory
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """Features that have been looked at for this query, and what a loop remembers of them."""
+
+    features: Any
+    store: FeatureStore | None = None
 
 
 def check_features(owner: str, features: Any) -> None:
@@ -51,6 +65,44 @@ def feature_width(context: QueryContext, features: Any) -> int:
     return features_of(context.restrict(range(1)), features).shape[1]
 
 
+def settled(context: QueryContext, features: Any) -> Any:
+    """The same features for one query: what computes them is looked at once, and what a loop remembers is found.
+
+    Parameters
+    ----------
+    context : QueryContext
+    features
+        See :func:`features_of`.
+    """
+    if isinstance(features, _Settled):
+        return features
+    features = _resolved(context, features)
+    if isinstance(features, RememberedFeatures):
+        return _Settled(features.looked_at())
+    memory = current_memory.get()
+    source = None if memory is None else _source(context, features)
+    if memory is None or source is None:
+        return _Settled(features)
+    stored = _Settled(features, memory.store(source))
+    width = features_of(context, stored, context.pool.take(range(1))).shape[1]
+    room = _REMEMBERED_BYTES if context.memory_bound is None else context.memory_bound // 8
+    return stored if context.n_pool * width * 8 <= room else _Settled(features)
+
+
+def _source(context: QueryContext, features: Any) -> str | None:
+    """What computes features that do not change from round to round; None if they may, or if it cannot be told."""
+    if not isinstance(features, str):
+        return content_digest(features)
+    if features != "last_layer":
+        return None
+    head = list(context.last_layer.layer.parameters())
+    trained = {id(p) for p in context.network.module.parameters() if p.requires_grad}
+    if not trained <= set(map(id, head)):
+        return None
+    # the layers below are fixed, unless training moves their buffers
+    return content_digest([context.network.module, context.transformers], without=(*head,))
+
+
 def _resolved(context: QueryContext, features: Any) -> Any:
     if isinstance(features, str) and features == "auto":
         features = "last_layer" if context.has_network else "input"
@@ -71,8 +123,9 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
     samples : Samples, optional
         None is the pool.
     """
-    features = _resolved(context, features)
-    if isinstance(features, str) and features != "input":
+    settled_features = settled(context, features)
+    features = settled_features.features
+    if isinstance(features, str) and features != "input" and settled_features.store is None:
         if features == "last_layer":
             return _finite(context, context.embeddings(samples)[0])
         pool = context.pool if samples is None else samples
@@ -80,14 +133,14 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
         kind = settled_kernel(engine, context.pool, "auto", context.owner)
         return _finite(context, feature_matrix(engine, pool, kind, _TANGENT_FEATURES, 0))
     samples = context.pool if samples is None else samples
-    return filled(_blocks(context, features, samples), len(samples))
+    return filled(_blocks(context, settled_features, samples), len(samples))
 
 
-def _blocks(context: QueryContext, features: Any, samples: Samples) -> Iterator[Tensor]:
+def _blocks(context: QueryContext, features: _Settled, samples: Samples) -> Iterator[Tensor]:
     width = None
     for start in range(0, len(samples), _ROWS):
         part = samples.take(range(start, min(start + _ROWS, len(samples))))
-        block = _matrix(context, _computed(context, features, part), len(part))
+        block = _matrix(context, _of_part(context, features, part), len(part))
         width = block.shape[1] if width is None else width
         if block.shape[1] != width:
             got = f"{width} columns at first, and {block.shape[1]} from sample {start} on"
@@ -117,7 +170,8 @@ class PoolFeatures:
     def __init__(
         self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
     ) -> None:
-        self._context, self._features, self._normalize = context, features, normalize
+        self._context, self._normalize = context, normalize
+        self._features = settled(context, features)
         self.width = 0
         first = self.of(context.pool.take(range(1)))
         self.width, self.device = first.shape[1], first.device
@@ -156,8 +210,28 @@ class PoolFeatures:
         return self.of(self._context.pool.take(rows.cpu().numpy()))
 
 
+def _of_part(context: QueryContext, settled_features: _Settled, part: Samples) -> Any:
+    """Features of a few samples; only what nobody remembers is computed."""
+    features, store = settled_features.features, settled_features.store
+    if store is None:
+        return _computed(context, features, part)
+
+    def compute(rows: np.ndarray) -> np.ndarray:
+        values = _matrix(context, _computed(context, features, part.take(rows)), len(rows))
+        store.device = values.device
+        return values.cpu().numpy()
+
+    if isinstance(part.X, Dataset):  # its samples are known by where they stand
+        keys: list[Any] = [origin(part.X, int(row)) for row in part.rows]
+    else:
+        keys = sample_keys(part.read(0, len(part)))
+    return torch.from_numpy(store.rows(keys, compute)).to(store.device)
+
+
 def _computed(context: QueryContext, features: Any, part: Samples) -> Any:
     """Features of a few samples, as the user's function or the samples themselves have them."""
+    if isinstance(features, str) and features == "last_layer":
+        return context.embeddings(part)[0]
     if isinstance(features, nn.Module):
         part = copy(part)
         part.transform = None  # a backbone sees samples as they are, whatever classifier comes after it
