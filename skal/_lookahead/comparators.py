@@ -225,7 +225,7 @@ class _Relabelled(Dataset):
         X, row = self.rows[i]
         x = dataset_input(X[row]) if isinstance(X, Dataset) else take_rows(X, row)
         # a batch is of one type
-        return torch.as_tensor(x) if self.mixed and isinstance(x, np.ndarray) else x, self.y[i]
+        return torch.as_tensor(x, device="cpu") if self.mixed and isinstance(x, np.ndarray) else x, self.y[i]
 
 
 def _copy_of(net: NeuralNet) -> NeuralNet:

@@ -140,7 +140,7 @@ def find_layers(module: nn.Module, batch: Any, wanted: Sequence[str] | None) -> 
     if wanted is None:
         used = list(found)  # in the order of their calls
         used = used[:-1] or used
-        names = [used[round(i)] for i in torch.linspace(0, len(used) - 1, min(4, len(used))).tolist()]
+        names = [used[round(i)] for i in torch.linspace(0, len(used) - 1, min(4, len(used)), device="cpu").tolist()]
     missing = [name for name in names if name not in found]
     if missing or not names:
         raise UnsupportedLayerError(

@@ -261,7 +261,7 @@ def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
     if isinstance(values, Mapping):
         return torch.cat([_matrix(context, value, n) for value in values.values()], dim=1)
     if isinstance(values, Dataset):
-        values = torch.stack([torch.as_tensor(dataset_input(values[i])) for i in range(n)])
+        values = torch.stack([torch.as_tensor(dataset_input(values[i]), device="cpu") for i in range(n)])
     if sp.issparse(values):
         values = values.toarray()
     if not isinstance(values, Tensor):

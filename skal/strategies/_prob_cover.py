@@ -133,12 +133,12 @@ def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int) -> fl
     distinct = len(torch.unique(points, dim=0))
     if distinct < 2:
         return 1.0
-    labels = KMeans(min(n_clusters, distinct), n_init=1, random_state=seed).fit_predict(points.numpy())
-    labels = torch.as_tensor(labels)
+    labels = KMeans(min(n_clusters, distinct), n_init=1, random_state=seed).fit_predict(points.cpu().numpy())
+    labels = torch.as_tensor(labels, device=points.device)
     nearest = torch.cat(
         [
             torch.cdist(points[rows], points).masked_fill_(labels[rows, None] == labels, torch.inf).amin(1)
-            for rows in torch.arange(len(points)).split(1024)
+            for rows in torch.arange(len(points), device=points.device).split(1024)
         ]
     )
     # just below the distance at which one ball too many would become impure

@@ -67,7 +67,7 @@ def target_itself(logits: Tensor, target: Tensor | None = None) -> Tensor:
 
 def probes(n_samples: int, n_classes: int) -> Tensor:
     """(n, C) numbers among which no two samples and no two classes look alike."""
-    return torch.arange(1, n_samples * n_classes + 1).double().cos().reshape(n_samples, n_classes)
+    return torch.arange(1, n_samples * n_classes + 1, device="cpu").double().cos().reshape(n_samples, n_classes)
 
 
 def kernel_cotangents(kind: str, n_classes: int) -> list[Cotangent]:

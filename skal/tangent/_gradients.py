@@ -180,7 +180,7 @@ def _checked_direction(direction: dict[str, Tensor], engine: TangentEngine) -> d
     parameters = engine.network.trainable()
     checked = {}
     for name, value in direction.items():
-        value = torch.as_tensor(value)
+        value = torch.as_tensor(value, device=engine.device)
         if name not in parameters or value.shape != parameters[name].shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no trainable parameter of that name"
             raise InvalidParameterError(

@@ -127,7 +127,7 @@ def apply_dropout(layer: Any, x: Tensor, shape: tuple[int, ...], seed: tuple[int
     if keep == 0:
         return torch.zeros_like(x)
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-    mask = (torch.rand(shape, generator=generator) < keep).to(x)
+    mask = (torch.rand(shape, generator=generator, device="cpu") < keep).to(x)
     if isinstance(layer, _ALPHA):
         scale = (keep * (1 + layer.p * _SATURATION**2)) ** -0.5
         return scale * (x * mask + _SATURATION * (1 - mask)) - scale * _SATURATION * layer.p

@@ -1,0 +1,186 @@
+"""Every tensor that skal makes is made on the network's device: read from the source, and run on fake tensors.
+
+torch's fake tensors have a device and a shape, but no values, and refuse operations on two devices. Their device is
+"meta": a build of torch without CUDA can neither slice nor differentiate fake tensors on "cuda". What is read from the
+device is made up: floats are 1, integers 0, truths True.
+"""
+
+import ast
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+import skal
+from skal.checks import make_learner
+from skal.nets import SquaredLoss
+from skal.strategies import BALD, EGL, NPC, DynamicAL, NTKLookahead
+from skal.strategies._badge import kmeans_plus_plus, represented
+from skal.strategies._coreset import furthest_first
+from skal.strategies._coverage import nearest_distances, similarity_to
+
+SOURCE = Path(skal.__file__).parent
+# what may run on a GPU; the others train networks through skorch, read files or draw
+PACKAGES = ["_core", "_lookahead", "diagnostics", "learners", "strategies", "tangent", "loss_prediction"]
+FACTORIES = {
+    *("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm"),
+    *("tensor", "zeros"),
+}
+
+
+def factory_calls_without_device(source):
+    """Line numbers of calls such as ``torch.zeros(n)`` that name no device and whose result is not moved at once."""
+    tree = ast.parse(source)
+    moved = set()
+    for node in ast.walk(tree):
+        # torch.as_tensor(x).double().to(device, dtype): all that the last call stands on is moved
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            inner = node.func.value
+            while isinstance(inner, (ast.Call, ast.Attribute)):
+                moved.add(id(inner))
+                inner = inner.func if isinstance(inner, ast.Call) else inner.value
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "torch"
+        and node.func.attr in FACTORIES
+        and not any(keyword.arg == "device" for keyword in node.keywords)
+        and id(node) not in moved
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", [path for package in PACKAGES for path in sorted((SOURCE / package).rglob("*.py"))], ids=str
+)
+def test_factory_calls_name_the_device(path):
+    assert factory_calls_without_device(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_reader_of_the_source_sees_what_it_should():
+    assert factory_calls_without_device("a = torch.zeros(3)\nb = torch.eye(2, dtype=x)") == [1, 2]
+    assert factory_calls_without_device("a = torch.zeros(3, device=d)\nb = torch.as_tensor(x).cos().to(d)") == []
+
+
+MODE = FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def made_up(tensor, force=False):
+    """Values for an array of this shape; a square matrix is positive definite."""
+    values = np.full(tuple(tensor.shape), 0.25)
+    if tensor.ndim == 2:
+        values += np.eye(*values.shape)
+    return values
+
+
+class Host(TorchDispatchMode):
+    """What a program reads from a device without values."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func.overloadpacket.__name__
+        first = args[0] if args and isinstance(args[0], FakeTensor) else None
+        if first is None:
+            return func(*args, **kwargs)
+        if name == "_local_scalar_dense":
+            return True if first.dtype == torch.bool else first.dtype.is_floating_point + 0
+        if name in ("equal", "allclose"):
+            return True
+        if name == "_to_copy" and torch.device(kwargs.get("device") or first.device).type == "cpu" != first.device.type:
+            with _disable_current_modes():
+                return torch.tensor(made_up(first), dtype=kwargs.get("dtype") or first.dtype)
+        if name == "nonzero":  # as if all were
+            return torch.zeros(first.numel(), first.ndim, dtype=torch.int64, device=first.device)
+        if name == "index":
+            places = [
+                torch.zeros(len(x), dtype=torch.int64, device=x.device)
+                if isinstance(x, Tensor) and x.dtype == torch.bool
+                else x
+                for x in args[1]
+            ]
+            return func(first, places)
+        return func(*args, **kwargs)
+
+
+def on_fake_device():
+    """A learner whose network lives on the device, and a pool on the host."""
+    learner, X_pool = make_learner()
+    learner.estimator.set_params(criterion=SquaredLoss).initialize_criterion()
+    with MODE:
+        for layer in learner.estimator.module_.modules():
+            for name, p in layer._parameters.items():
+                layer._parameters[name] = nn.Parameter(torch.empty(p.shape, device="meta"))
+            for name, buffer in layer._buffers.items():
+                layer._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")
+    return learner, X_pool
+
+
+STRATEGIES = [
+    BALD(random_state=0),
+    BALD(batch="joint", random_state=0),
+    EGL(),
+    EGL(layers="last"),
+    DynamicAL(),
+    DynamicAL(batch="greedy"),
+    NPC(n_candidates=5, random_state=0),
+    *(
+        NTKLookahead(criterion="mlmoc", kernel=kernel, n_features=n_features, batch=batch, evaluation=evaluation)
+        for kernel, n_features in (("pntk", "auto"), ("pntk", 64), ("pntk", None), ("trace", None), ("entk", None))
+        for batch, evaluation in (("top", "auto"), ("greedy", "auto"), ("top", 20))
+    ),
+    *(
+        NTKLookahead(criterion=criterion, kernel=kernel, batch="greedy")
+        for criterion in ("emoc", "eer")
+        for kernel in ("pntk", "entk")
+    ),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_strategies_stay_on_the_device(strategy, monkeypatch):
+    monkeypatch.setattr(FakeTensor, "numpy", made_up)
+    learner, X_pool = on_fake_device()
+    with warnings.catch_warnings(), MODE, Host():
+        warnings.simplefilter("ignore")
+        strategy.select(learner, X_pool, 3)
+
+
+def test_fake_tensors_refuse_two_devices():
+    with MODE, pytest.raises(RuntimeError, match="two devices"):
+        torch.zeros(3, device="meta") + torch.zeros(3)
+
+
+def _badge(points):
+    kmeans_plus_plus(points, points, 1, np.random.default_rng(0))
+    represented(points, points, np.array([0, 1]), points[:, 0])
+
+
+def _coreset(points):
+    furthest_first(points, iter([points[:2]]), 1)  # with the second pick it looks for a number that it never reads
+    furthest_first(points, iter([]), 1)
+
+
+def _coverage(points):
+    for kernel in ("rbf", "laplace", "tophat", "cosine"):
+        similarity_to(points, kernel, 1.0)(points)
+    nearest_distances(points)
+
+
+PURE = {
+    "BADGE": _badge,
+    "CoreSet": _coreset,
+    "coverage": _coverage,
+}
+
+
+@pytest.mark.parametrize("function", PURE.values(), ids=PURE.keys())
+def test_pure_functions_of_what_depends_on_values_stay_on_the_device(function):
+    """A choice by values cannot be made without any; what it is made with can be computed."""
+    with MODE, Host():
+        function(torch.zeros(9, 4, dtype=torch.float64, device="meta"))
