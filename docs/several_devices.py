@@ -48,4 +48,5 @@ for _ in range(2):
     learner.teach(samples, y_pool[indices])
     score = learner.score(data.X_test, data.y_test)
     print(f"process {accelerator.process_index}: {sum(indices.tolist())} {score:.3f}", flush=True)
+accelerator.wait_for_everyone()  # a process that ends while another still talks to it takes the other down
 accelerator.end_training()

@@ -160,12 +160,12 @@ class NoNetworkError(SkalError, TypeError):
     --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearner
-    >>> from skal.strategies import badge
-    >>> learner = ActiveLearner(LogisticRegression(), badge, X_training=[[0.0], [1.0]], y_training=[0, 1])
+    >>> from skal.strategies import dynamic_al
+    >>> learner = ActiveLearner(LogisticRegression(), dynamic_al, X_training=[[0.0], [1.0]], y_training=[0, 1])
     >>> learner.query([[0.0], [1.0]])
     Traceback (most recent call last):
         ...
-    skal.exceptions.NoNetworkError: The estimator that BADGE works on must be a skorch net, or a Pipeline or ...
+    skal.exceptions.NoNetworkError: The estimator that DynamicAL works on must be a skorch net, or a Pipeline or ...
     """
 
 

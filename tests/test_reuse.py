@@ -86,10 +86,10 @@ LOOKAHEAD = {"random_state": 0, "n_features": 64}
     [
         (DynamicAL(), DynamicAL(gamma=math.inf), 0),
         (DynamicAL(gamma=1), DynamicAL(batch="greedy", random_state=0, n_features=32), 120),  # sketches for the batch
-        # the labelled samples, and one to see what forms the gradients have
-        (NTKLookahead(**LOOKAHEAD), NTKLookahead(criterion="emoc", **LOOKAHEAD), 21),
-        (NTKLookahead(**LOOKAHEAD), NTKLookahead(batch="greedy", **LOOKAHEAD), 21),
-        (NTKLookahead(**LOOKAHEAD), NTKLookahead(random_state=1, n_features=64), 141),  # another sketch
+        # the labelled samples, one to see the form of gradients, eight to see that the kernel does not vanish
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(criterion="emoc", **LOOKAHEAD), 29),
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(batch="greedy", **LOOKAHEAD), 29),
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(random_state=1, n_features=64), 149),  # another sketch
     ],
     ids=["another gamma", "greedy", "another criterion", "greedy look-ahead", "another sketch"],
 )

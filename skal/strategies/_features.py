@@ -182,13 +182,14 @@ class PoolFeatures:
 
     def _refuse_constant(self, first: Tensor) -> None:
         """Raise unless something differs from the first sample; a look at some is enough for most pools."""
-        n, labelled = self._context.n_pool, self._context.n_labelled
-        if n + labelled == 1:
+        n = self._context.n_pool
+        if n == 1:  # nothing to choose
             return
         few = torch.linspace(0, n - 1, min(n, 64), device=self.device).round().long()
         for rows in (few, *torch.arange(n, device=self.device).split(_ROWS)):
             if not bool((self(rows) == first).all()):
                 return
+        labelled = self._context.n_labelled
         if not labelled or bool((self.of(self._context.labelled) == first).all()):
             raise _wrong(self._context, "different for different samples", f"the same for all {n + labelled} of them")
 
@@ -268,7 +269,9 @@ def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
             raise _wrong(context, "numbers", f"{shorten(values)} of dtype {array.dtype}")
-        values = torch.from_numpy(np.array(array) if not array.flags.writeable else np.ascontiguousarray(array))
+        # torch takes no array that is read-only or runs backwards
+        awkward = not array.flags.writeable or min(array.strides, default=0) < 0
+        values = torch.from_numpy(np.array(array) if awkward else array)
     values = values.detach()
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
         raise _wrong(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")

@@ -170,7 +170,7 @@ WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover]
         (lambda X: np.ones((len(X), 3)), "must be different for different samples. Got the same for all"),
         (lambda X: X[:, : 1 + len(X) % 2], "of one length for all samples"),
         (lambda X: np.full((len(X), 2), "a"), "must be numbers"),
-        (lambda X: 1.0, r"Got shape \(1,\)"),
+        (lambda X: 1.0, r"Got shape \(\)"),
     ],
 )
 @pytest.mark.parametrize("max_memory", [None, 20_000])
