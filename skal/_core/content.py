@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["code_digest", "content_digest"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, type(None))
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _COMPUTES = (*_PLAIN, *_NAMED, Tensor, np.ndarray, nn.Module, FunctionType, MethodType, partial)

@@ -15,8 +15,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-__all__ = ["copy_groups", "distinct_rows", "fingerprints", "origin", "row_keys"]
-
 
 def fingerprints(network: Network, samples: Samples, batch_size: int) -> Iterator[bytes]:
     """A digest of what the network is given for each sample: equal for exact copies."""

@@ -12,8 +12,6 @@ from skorch import NeuralNet
 
 from skal.exceptions import NotFittedError
 
-__all__ = ["allows_nan", "chained", "is_committee", "unwrap_estimator"]
-
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
 

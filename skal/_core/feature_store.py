@@ -18,8 +18,6 @@ from torch.utils.data import Dataset
 
 from skal.exceptions import FeatureError, InvalidTypeError
 
-__all__ = ["FeatureMemory", "FeatureStore", "current_memory", "sample_keys"]
-
 _KEY_BYTES = 16
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.autograd.graph import Node
 
-__all__ = ["nodes_behind"]
-
 
 def nodes_behind(tensor: Tensor) -> Iterator[Node]:
     """Every node of the graph that a tensor was made by, once."""

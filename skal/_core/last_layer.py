@@ -21,8 +21,6 @@ from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import SampleOrderWarning, UnsupportedLayerError
 
-__all__ = ["LastLayer", "LastOutput", "embeddings", "find_last_layer"]
-
 
 @dataclass(frozen=True)
 class LastLayer:

@@ -19,8 +19,6 @@ from skal._core.outputs import is_binary
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
-__all__ = ["Binary", "CrossEntropy", "Loss", "SquaredError", "is_cross_entropy", "loss_of", "sum_of_others"]
-
 
 def sum_of_others(x: Tensor) -> Tensor:
     """``Σ_{c'≠c} x_c'`` along the last dimension, for x ≥ 0: (..., C) -> (..., C).

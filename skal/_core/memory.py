@@ -11,8 +11,6 @@ from torch.autograd.graph import saved_tensors_hooks
 if TYPE_CHECKING:
     from skal._core.network import Network
 
-__all__ = ["DEFAULT_MEMORY", "activation_bytes", "is_out_of_memory", "rows_within"]
-
 DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
 
 _MESSAGES = (

@@ -24,8 +24,6 @@ from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
 
-__all__ = ["Network", "evaluating", "preserved_rng"]
-
 # parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
 _FOR_TRAINING = (
     "module",

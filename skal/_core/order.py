@@ -15,8 +15,6 @@ from torch import Tensor
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-__all__ = ["mirrored", "row_digests", "two_orders"]
-
 N_ORDERED = 8  # samples that are passed in two orders
 
 

@@ -15,21 +15,6 @@ from torch import Tensor, nn
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
-__all__ = [
-    "check_distributions",
-    "check_output",
-    "compares_outputs",
-    "criterion_of",
-    "first_output",
-    "in_rows",
-    "is_binary",
-    "is_squared_loss",
-    "needs_softmax",
-    "probabilities_of_logits",
-    "to_logits",
-    "to_proba",
-]
-
 
 def criterion_of(net: Any) -> nn.Module | None:
     """The fitted criterion of a skorch net, None for a bare module."""

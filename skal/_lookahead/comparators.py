@@ -48,8 +48,6 @@ from skal.exceptions import InvalidParameterError
 from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
-__all__ = ["Retrainer", "criterion_scores", "infinite_kernel", "retrained_scores", "solve_directly", "wide_source"]
-
 WEIGHT_VARIANCE = 2.0  # He: the size of the signal stays the same from layer to layer
 BIAS_VARIANCE = 0.1**2  # the β of Jacot et al.
 _ROUNDING = 64  # a cosine that is 1 up to this many units of rounding is that of two copies of a sample

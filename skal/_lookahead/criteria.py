@@ -18,8 +18,6 @@ from torch.nn.functional import one_hot
 
 from skal._core.losses import sum_of_others
 
-__all__ = ["CRITERIA", "criterion_terms", "settle_known", "terms_of_outputs"]
-
 CRITERIA = ["mlmoc", "emoc", "eer"]
 Probabilities = Callable[[Tensor], Tensor]
 

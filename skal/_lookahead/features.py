@@ -26,8 +26,6 @@ from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer, PerSampleGradient
 from skal.tangent._sketch import Sketch, folded, written_out
 
-__all__ = ["FeatureReader", "Features", "PlanChangedError"]
-
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096

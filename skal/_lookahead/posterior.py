@@ -24,8 +24,6 @@ from skal._lookahead.criteria import Probabilities, criterion_terms, settle_know
 from skal.exceptions import NonFiniteError
 from skal.tangent._engine import no_gradients
 
-__all__ = ["KernelBlocks", "Outputs", "Posterior", "RidgeSolver", "precision_of_variances"]
-
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 MADE = 2**21
 # entries, times labels, that are worked on at once: what fits into the cache is quick

@@ -24,8 +24,6 @@ from skal.exceptions import CrossEntropyWarning, InvalidParameterError
 from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
-__all__ = ["Settings", "choose", "greedy_batch", "make_source", "pool_scores", "sequential"]
-
 ONE_BY_ONE = ["direct", "one_step", "retrain"]
 
 

@@ -28,8 +28,6 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
-__all__ = ["FeatureSource", "KernelSource", "Source", "exact_kernel", "read_outputs"]
-
 _DOUBLE = 8  # bytes
 Answer = TypeVar("Answer")
 # between two sets of samples, (nB, mB); of every sample with itself, (n, B, B)

@@ -17,8 +17,6 @@ from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
 from skal.validation import as_finite_array, check_real
 
-__all__ = ["alignment", "alignment_of", "generalization_bound", "generalization_bound_of"]
-
 
 def alignment(K: Any, Y: Any) -> float:
     """``A = Tr[Yᵀ Θ Y]``: how much of the labels lies along the kernel's strong directions.

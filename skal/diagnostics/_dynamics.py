@@ -15,8 +15,6 @@ from torch import Tensor
 from skal.tangent import gradient_scores, loss_gradient
 from skal.validation import as_finite_array
 
-__all__ = ["approximation_ratio", "approximation_ratio_of", "training_dynamics", "training_dynamics_of"]
-
 
 def training_dynamics(K: Any, residuals: Any) -> float:
     """``G = Σ_ij d_iᵀ Θ_ij d_j``.

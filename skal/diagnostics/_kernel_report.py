@@ -14,8 +14,6 @@ from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.validation import as_finite_array, check_real
 
-__all__ = ["kernel_report", "kernel_report_of"]
-
 
 def kernel_report(
     pntk: Any,

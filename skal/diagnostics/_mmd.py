@@ -10,8 +10,6 @@ from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.validation import as_finite_array
 
-__all__ = ["mmd", "mmd_of", "mmd_squared"]
-
 
 def mmd_squared(K: Any, initial: Any) -> float:
     """Estimate of MMD² between the initial set S0 (m samples) and the current set S ⊇ S0 (n samples).

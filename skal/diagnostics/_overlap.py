@@ -10,8 +10,6 @@ import pandas as pd
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 
-__all__ = ["query_overlap"]
-
 
 def query_overlap(queried: Mapping[Any, Iterable[Any]]) -> pd.DataFrame:
     """Intersection over union of what each pair of strategies queried.

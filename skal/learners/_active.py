@@ -17,8 +17,6 @@ from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 from skal.strategies._names import named_strategy
 
-__all__ = ["ActiveLearner"]
-
 
 class ActiveLearner(_ModalActiveLearner):
     """An estimator, the labels it has been taught, and a strategy to ask for more.

@@ -23,8 +23,6 @@ from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.validation import check_integer
 
-__all__ = ["LinearizedLearner"]
-
 
 class LinearizedLearner(ActiveLearner):
     """A learner that adds labels to the tangent kernel instead of training the network.

@@ -25,8 +25,6 @@ from skal.loop._selection import random_states
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 
-__all__ = ["RunCheckpoint", "describe", "fingerprint_data"]
-
 # skal's own classes and functions are known by their names: where they lie, and their code, may change
 _SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")
 # what changes how a run is shown, or how fast it is, but not its result

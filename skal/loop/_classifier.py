@@ -21,8 +21,6 @@ from skal.loop._config import LoopConfig
 from skal.loop._session import LabellingSession, LoopResults
 from skal.strategies import margin
 
-__all__ = ["ActiveLearningClassifier"]
-
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Active learning as a classifier: ``fit`` asks for the labels of some samples and learns from those.

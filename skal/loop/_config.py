@@ -23,8 +23,6 @@ from skal.validation import check_choice, check_integer, check_real, check_seed
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
 
-__all__ = ["LoopConfig"]
-
 
 @dataclass(frozen=True, eq=False)
 class LoopConfig:

@@ -11,8 +11,6 @@ from tqdm.auto import tqdm
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 
-__all__ = ["ActiveLearningCurveDisplay", "ProgressReporter"]
-
 _SCORES = ("eval_score", "valid_score", "train_score")
 _COLUMNS = ("round", "n_labelled", "train_score", "valid_score", "eval_score", "seconds_fit", "seconds_query")
 

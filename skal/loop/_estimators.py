@@ -15,15 +15,6 @@ from torch.utils.data import Dataset
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal.context import unwrap_estimator
 
-__all__ = [
-    "final_network",
-    "initialize_network",
-    "is_warm_started",
-    "prediction_input",
-    "training_data",
-    "uses_unlabelled",
-]
-
 
 def _nested(estimator: Any) -> Iterator[Any]:
     """The estimator, and what is inside it: the last step of a Pipeline, the estimator of a wrapper."""

@@ -23,8 +23,6 @@ from safetensors.torch import load, save
 from skal._version import __version__
 from skal.exceptions import CheckpointError, shorten
 
-__all__ = ["CheckpointFolder", "from_json", "to_json"]
-
 _MANIFEST = "manifest.json"
 _OUR_FILES = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
 _FORMAT = 1

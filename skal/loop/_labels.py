@@ -15,8 +15,6 @@ from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._estimators import final_network, prediction_input
 
-__all__ = ["Predictor", "class_names", "common_dtype", "encode", "read_labels"]
-
 
 def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
     """Labels as plain Python values, None where there is none, and numpy's name of their type.

@@ -19,8 +19,6 @@ from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
 from skal.strategies._default import Recommended
 
-__all__ = ["Selector", "draw_stratified", "random_states"]
-
 
 class Selector:
     """Selects the samples of one run.

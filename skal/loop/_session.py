@@ -25,8 +25,6 @@ from skal.validation import make_generator
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
 
-__all__ = ["LabellingSession", "LoopResults"]
-
 
 @dataclass(frozen=True)
 class LoopResults:

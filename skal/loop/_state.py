@@ -13,8 +13,6 @@ import torch
 
 from skal._core.network import preserved_rng
 
-__all__ = ["LoopState"]
-
 _PURPOSES = ("start", "query", "fit", "holdout", "score")
 
 

@@ -22,8 +22,6 @@ from skal.loop._estimators import final_network, initialize_network, is_warm_sta
 from skal.loop._labels import Predictor, class_names, encode
 from skal.loop._state import LoopState
 
-__all__ = ["Trainer"]
-
 
 class Trainer:
     """Trains the estimator of one run.

@@ -16,8 +16,6 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import named_strategy
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
-__all__ = ["ALBL"]
-
 
 def _of_an_arm(name: str) -> Any:
     return property(lambda self: any(getattr(arm, name) for arm in self._arms()), doc="Whether one of the arms does.")

@@ -16,8 +16,6 @@ from skal.strategies._features import feature_width, features_of
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import make_generator
 
-__all__ = ["BADGE", "badge"]
-
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
 _ROUNDING = 1e-12
 # chosen samples after which all distances are brought up to date, proposals that are made at once, rows of a block

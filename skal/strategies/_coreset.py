@@ -15,8 +15,6 @@ from skal.context import QueryContext
 from skal.strategies._features import feature_width, features_of, settled
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
-__all__ = ["CoreSet", "coreset"]
-
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
 _ROUNDING = 1e-12
 # bytes of distances to labelled samples that are held at once

@@ -23,8 +23,6 @@ from skal.context import QueryContext
 from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
-__all__ = ["KERNELS", "CoverageStrategy", "greedy_coverage", "nearest_distances", "row_keys", "similarity_to"]
-
 KERNELS = ["rbf", "laplace", "tophat", "cosine"]
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000

@@ -19,8 +19,6 @@ from skal.base import QueryStrategy
 from skal.context import QueryContext
 from skal.strategies._names import make_strategy
 
-__all__ = ["Recommended", "recommend"]
-
 
 def recommend(context: QueryContext) -> tuple[str, str]:
     """Name of the strategy for a query, and why it is this one.

@@ -18,8 +18,6 @@ from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._sketch import loss_features
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
-__all__ = ["DynamicAL", "dynamic_al"]
-
 
 class DynamicAL(ScoreStrategy):
     """Query the samples that would change the training dynamics most.

@@ -18,8 +18,6 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
-__all__ = ["EGL", "egl"]
-
 
 class EGL(ScoreStrategy):
     """Query the samples whose label is expected to give the longest gradient.

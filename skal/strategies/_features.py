@@ -28,8 +28,6 @@ from skal.features import RememberedFeatures
 from skal.tangent._kernels import settled_kernel
 from skal.tangent._sketch import feature_matrix
 
-__all__ = ["PoolFeatures", "check_features", "come_from_estimator", "feature_width", "features_of", "settled"]
-
 _NAMES = ["auto", "input", "last_layer", "tangent"]
 _TANGENT_FEATURES = 4096
 _ROWS = 4096  # that are handed to a function of the user's at once

@@ -18,8 +18,6 @@ from skal.strategies._features import PoolFeatures
 from skal.strategies._measures import UNCERTAINTIES
 from skal.validation import check_choice, check_real
 
-__all__ = ["MaxHerding", "UHerding", "max_herding", "uherding"]
-
 _MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 
 

@@ -16,8 +16,6 @@ from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule
 
-__all__ = ["LearningLoss", "learning_loss"]
-
 
 class LearningLoss(ScoreStrategy):
     """Query the samples with the largest predicted loss.

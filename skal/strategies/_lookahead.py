@@ -14,8 +14,6 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_choice, check_integer, check_real
 
-__all__ = ["NTKLookahead", "ntk_lookahead"]
-
 
 class NTKLookahead(ScoreStrategy):
     """Query the samples whose label would change the network's outputs most.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr
 
-__all__ = ["UNCERTAINTIES", "entropy_scores", "least_confidence_scores", "margin_scores"]
-
 
 def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
     """One minus the largest probability: (N, C) -> (N,)."""

@@ -10,8 +10,6 @@ from typing import Any
 from skal.base import QueryStrategy
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 
-__all__ = ["KNOWN", "make_strategy", "named_strategy"]
-
 # filled by the package: strategies do not import one another
 KNOWN: dict[str, type[QueryStrategy]] = {}
 

@@ -15,8 +15,6 @@ from skal.strategies._coverage import CoverageStrategy
 from skal.strategies._features import PoolFeatures
 from skal.validation import check_integer, check_real, make_generator
 
-__all__ = ["ProbCover", "prob_cover"]
-
 _MOST_POINTS = 5000  # for the radius
 _UNKNOWN_CLASSES = 10
 

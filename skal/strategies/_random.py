@@ -10,8 +10,6 @@ from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.validation import make_generator
 
-__all__ = ["RandomSampling", "random_sampling"]
-
 
 class RandomSampling(ScoreStrategy):
     """Draw from the pool uniformly, without replacement.

@@ -16,8 +16,6 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
 from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
 
-__all__ = ["TwoLevelStrategy", "n_shortlisted", "select_in_levels"]
-
 # how many times the batch a part's shortlist holds, if there is room
 _SHORTLIST = 4
 

@@ -16,8 +16,6 @@ from skal.strategies._coverage import row_keys
 from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
 from skal.validation import check_integer, make_generator
 
-__all__ = ["TypiClust", "typiclust"]
-
 _BLOCK_BYTES = 2**26
 _SWEEPS = 10  # of mini-batch k-means over the samples
 _SMALL_CLUSTER = 5  # samples below which a cluster is left for last, as in the paper

@@ -10,8 +10,6 @@ from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._measures import entropy_scores, least_confidence_scores, margin_scores
 
-__all__ = ["Entropy", "LeastConfidence", "Margin", "entropy", "least_confidence", "margin"]
-
 
 class _Uncertainty(ScoreStrategy):
     needs_network = False

@@ -16,8 +16,6 @@ from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Dense, Gradients
 
-__all__ = ["BackpackBackend"]
-
 # what BackPACK and its hooks say about every network, and what does not matter for first-order gradients
 _EXPECTED_WARNINGS = (
     "Full backward hook is firing when gradients are computed with respect to module outputs",

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from skal._core.losses import Loss
 
-__all__ = ["Cotangent", "kernel_cotangents", "loss_cotangent", "pull_back"]
-
 Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
 
 

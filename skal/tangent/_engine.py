@@ -24,8 +24,6 @@ from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
 
-__all__ = ["TangentEngine"]
-
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Any]
 

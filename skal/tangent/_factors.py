@@ -18,8 +18,6 @@ from torch import Tensor
 
 from skal._core.memory import rows_within
 
-__all__ = ["Bands", "Dense", "Gradients", "Outer", "PerSampleGradient", "Rows", "Total", "gram_matrix", "pieces"]
-
 # bytes that a piece of work may take, so that what is written is read again while it is still in the cache
 PIECE_BYTES = 4 * 2**20
 # multiply-adds that cost as much as writing and reading one entry of a per-sample gradient

@@ -14,8 +14,6 @@ from skal._core.network import Network
 from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients
 
-__all__ = ["FuncBackend", "LoopBackend"]
-
 
 class FuncBackend:
     """``vmap`` over ``grad``: every gradient is written out."""

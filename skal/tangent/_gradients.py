@@ -19,8 +19,6 @@ from skal.tangent._engine import TangentEngine, checked_logits, checked_paramete
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
-__all__ = ["gradient_scores", "loss_gradient"]
-
 _LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
 
 

@@ -18,8 +18,6 @@ from skal.tangent._engine import TangentEngine, non_finite_gradients
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
 
-__all__ = ["tangent_kernel"]
-
 KINDS = ["pntk", "logit", "trace", "entk"]
 N_LOOKED_AT = 8  # samples, and classes, that show whether a kernel vanishes
 # number of samples, and for each cotangent their gradients in the form to be kept

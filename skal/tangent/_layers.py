@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, pieces
 
-__all__ = ["find_rule", "has_own_rule", "register_rule", "users_rules"]
-
 Contributions = dict[str, "Tensor | PerSampleGradient"]
 Rule = Callable[[Any, Tensor, Tensor], Contributions]
 _RULES: dict[type[nn.Module], Rule] = {}

@@ -22,8 +22,6 @@ from skal.tangent._func import FuncBackend, LoopBackend
 from skal.tangent._layers import find_rule, has_own_rule
 from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
 
-__all__ = ["BACKENDS", "Plan", "make_backends", "make_plan", "reordered_layers"]
-
 BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
     "structured": StructuredBackend,
     "func": FuncBackend,

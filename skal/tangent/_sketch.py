@@ -24,8 +24,6 @@ from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pie
 from skal.tangent._kernels import KINDS
 from skal.validation import check_choice, check_integer
 
-__all__ = ["Sketch", "tangent_features"]
-
 
 def tangent_features(
     net: Any,

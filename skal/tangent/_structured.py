@@ -16,8 +16,6 @@ from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import find_rule
 
-__all__ = ["StructuredBackend", "UnsuitedLayerError"]
-
 
 class UnsuitedLayerError(UnsupportedLayerError):
     """A layer was used in a way that its rule does not cover.
