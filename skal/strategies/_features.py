@@ -125,7 +125,7 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
     features = settled_features.features
     if isinstance(features, str) and features != "input" and settled_features.store is None:
         if features == "last_layer":
-            return _finite(context, context.embeddings(samples)[0])
+            return _finite(context, _float32_at_least(context.embeddings(samples)[0]))
         pool = context.pool if samples is None else samples
         engine = context.engine()
         kind = settled_kernel(engine, context.pool, "auto", context.owner)
@@ -274,6 +274,10 @@ def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
         raise _wrong(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")
     values = values.flatten(1) if values.ndim > 1 else values[:, None]
+    return _float32_at_least(values)
+
+
+def _float32_at_least(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 

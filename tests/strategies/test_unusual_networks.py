@@ -23,7 +23,11 @@ from skal.strategies import (
     Entropy,
     LeastConfidence,
     Margin,
+    MaxHerding,
     NTKLookahead,
+    ProbCover,
+    TypiClust,
+    UHerding,
 )
 from skal.tangent import gradient_scores, tangent_features, tangent_kernel
 
@@ -41,6 +45,10 @@ STRATEGIES = {
     "BADGE": BADGE(random_state=0),
     "NPC": NPC(random_state=0),
     "NPC last": NPC(kernel="last_layer", random_state=0),
+    "MaxHerding": MaxHerding(random_state=0),
+    "UHerding": UHerding(random_state=0),
+    "TypiClust": TypiClust(random_state=0),
+    "ProbCover": ProbCover(random_state=0),
 }
 
 
