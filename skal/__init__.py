@@ -14,6 +14,7 @@ The house, room by room:
 - ``skal.callbacks``: skorch callbacks for training from round to round.
 - ``skal.base``, ``skal.context``, ``skal.validation``, ``skal.checks``: what a strategy of your own is made of, what it
   sees, how it checks its parameters, and how it is tested.
+- ``skal.features``: features of a fixed backbone, computed once for every sample and kept on disk if asked for.
 - ``skal.reuse``: keep what queries compute from one query to the next, if asked for.
 - ``skal.exceptions``: all errors and warnings.
 - ``skal.compat``: the bridge to modAL.

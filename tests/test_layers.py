@@ -82,3 +82,8 @@ def test_contributing_has_the_same_layers_and_a_line_for_every_part():
     map_of_parts = text.split("## Layers")[0]
     for part in LEVEL.keys() - {"_version"}:
         assert re.search(rf"^\|.*`skal/{part}(/|\.py)`", map_of_parts, re.MULTILINE), f"{part} is not on the map"
+
+
+def test_the_docstring_of_skal_names_every_room():
+    named = set(re.findall(r"``skal\.(\w+)``", ast.get_docstring(ast.parse((SKAL / "__init__.py").read_text("utf-8")))))
+    assert named == set(LEVEL) - {"_version"}
