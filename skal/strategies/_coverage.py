@@ -81,10 +81,8 @@ def row_keys(points: Tensor) -> Tensor:
     """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
-    keys = [
-        (block.double() * weights).sum(1) for block in points.split(rows_within(_BLOCK_BYTES, 16 * points.shape[1]))
-    ]
-    return torch.cat(keys)
+    step = rows_within(_CACHE_BYTES // 2, 8 * points.shape[1])
+    return torch.cat([block.to(torch.float64, copy=True).mul_(weights).sum(1) for block in points.split(step)])
 
 
 class _Gains:
@@ -139,8 +137,8 @@ class _Gains:
         if len(places):
             gains[kept] = torch.cat([self._gains(self._store[some]) for some in places.split(self._step)])
         if len(places) < len(rows):
-            others = rows[~kept].split(self._reads)
-            parts = [part for some in others for part in self._parts(some, self._read(some))]
+            # part by part: there may be no room for the features of all of them
+            parts = (part for some in rows[~kept].split(self._reads) for part in self._parts(some, self._read(some)))
             gains[~kept] = torch.cat([self._gains(self._computed(*part)) for part in parts])
         return gains
 

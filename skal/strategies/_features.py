@@ -136,8 +136,9 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
 
 def _blocks(context: QueryContext, features: _Settled, samples: Samples) -> Iterator[Tensor]:
     width = None
-    for start in range(0, len(samples), _ROWS):
-        part = samples.take(range(start, min(start + _ROWS, len(samples))))
+    step = max(1, len(samples)) if isinstance(features.features, str) else _ROWS
+    for start in range(0, len(samples), step):
+        part = samples.take(range(start, min(start + step, len(samples))))
         block = _matrix(context, _of_part(context, features, part), len(part))
         width = block.shape[1] if width is None else width
         if block.shape[1] != width:
@@ -202,11 +203,13 @@ class PoolFeatures:
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
         return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """(r, d) features of some rows of the pool."""
+    def __call__(self, rows: Tensor | slice) -> Tensor:
+        """(r, d) features of some rows of the pool; of a slice of them no copy is made."""
         if self._kept is not None:
             return self._kept[rows]
-        return self.of(self._context.pool.take(rows.cpu().numpy()))
+        return self.of(
+            self._context.pool.take(range(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu().numpy())
+        )
 
 
 def _of_part(context: QueryContext, settled_features: _Settled, part: Samples) -> Any:
@@ -282,6 +285,8 @@ def _float32_at_least(values: Tensor) -> Tensor:
 
 
 def _finite(context: QueryContext, values: Tensor, start: int = 0) -> Tensor:
+    if bool(torch.isfinite(values.sum(1)).all()):  # a sum is finite only if all of its terms are, and is soon made
+        return values
     bad = ~torch.isfinite(values).all(1)
     if bool(bad.any()):
         raise _wrong(context, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}")

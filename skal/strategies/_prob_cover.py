@@ -45,7 +45,7 @@ class ProbCover(CoverageStrategy):
     Notes
     -----
     The metrics are the numbers of samples that become covered. Once all samples are covered, they are 0, and the rest
-    of the batch is taken in the pool's order, copies last.
+    of the batch is arbitrary, copies last.
 
     References
     ----------
@@ -139,9 +139,9 @@ def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int) -> fl
             for rows in torch.arange(len(points), device=points.device).split(1024)
         ]
     )
-    # just below the distance at which one ball too many would become impure
+    # below the distance at which one ball too many would become impure, by more than rounding takes a distance for less
     radius = float(nearest.sort().values[min(len(points) - 1, int(np.ceil((1 - purity) * len(points) - 1e-9)))])
-    return float(np.nextafter(radius, 0)) if np.isfinite(radius) and radius > 0 else 1.0
+    return radius * (1 - 1e-5) if np.isfinite(radius) and radius > 0 else 1.0
 
 
 prob_cover = query_function(ProbCover, "prob_cover", __name__)

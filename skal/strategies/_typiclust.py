@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
 from skal._core.memory import rows_within
@@ -14,11 +15,12 @@ from skal.base import Passes, QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._coverage import row_keys
 from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
+from skal.strategies._kmeans import kmeans, nearest_centres
 from skal.validation import check_integer, make_generator
 
 _BLOCK_BYTES = 2**26
-_SWEEPS = 10  # of mini-batch k-means over the samples
-_SMALL_CLUSTER = 5  # samples below which a cluster is left for last, as in the paper
+_POINTS_PER_CLUSTER = 256
+_SMALL_CLUSTER = 5  # samples up to which a cluster is left for last
 
 
 class TypiClust(QueryStrategy):
@@ -105,18 +107,18 @@ class TypiClust(QueryStrategy):
         check_features(owner, self.features)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        seed = int(make_generator(type(self).__name__, self.random_state).integers(2**31))
+        generator = make_generator(type(self).__name__, self.random_state)
         room = None if context.memory_bound is None else context.memory // 2
         read = PoolFeatures(context, self.features, room=room)
         labelled = read.of(context.labelled) if context.n_labelled else read(torch.arange(0, device=read.device))
         n_clusters = min(context.n_labelled + n_instances, self.max_clusters)
         step = rows_within(min(_BLOCK_BYTES, context.memory // 8), 16 * (read.width + n_clusters))
-        blocks = torch.arange(context.n_pool, device=read.device).split(step)
-        assigned = clustered(read, blocks, labelled, n_clusters, seed)
-        keys = torch.cat([row_keys(read(rows)) for rows in blocks])
-        spent = torch.isin(keys, row_keys(labelled)).cpu().numpy() if len(labelled) else np.zeros(len(keys), bool)
-        clusters, counts = assigned[: context.n_pool], np.bincount(assigned[context.n_pool :], minlength=n_clusters)
-        return typical_choice(read, clusters, counts, keys.cpu().numpy(), spent, n_instances, self.n_neighbors)
+        clusters, of_labelled = clustered(read, context.n_pool, labelled, n_clusters, step, generator)
+        counts = torch.bincount(of_labelled, minlength=n_clusters)
+        keys = torch.cat([row_keys(read(rows)) for rows in _slices(context.n_pool, step)])
+        spent = torch.isin(keys, row_keys(labelled))
+        arrays = [tensor.cpu().numpy() for tensor in (clusters, counts, keys, spent)]
+        return typical_choice(read, *arrays, n_instances=n_instances, n_neighbors=self.n_neighbors)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         forward = context.has_network and come_from_estimator(self.features)
@@ -129,23 +131,39 @@ class TypiClust(QueryStrategy):
 
 
 def clustered(
-    read: PoolFeatures, blocks: tuple[Tensor, ...], labelled: Tensor, n_clusters: int, seed: int
-) -> np.ndarray:
-    """K-means clusters of the pool, then of the labelled samples: (N + n,) array."""
-    parts = [*blocks, None] if len(labelled) else list(blocks)
+    read: PoolFeatures,
+    n_pool: int,
+    labelled: Tensor,
+    n_clusters: int,
+    step: int,
+    generator: np.random.Generator,
+) -> tuple[Tensor, Tensor]:
+    """K-means clusters of the pool, and of the labelled samples: (N,), (n,).
 
-    def rows_of(part: Tensor | None) -> np.ndarray:
-        return (labelled if part is None else read(part)).float().cpu().numpy()
+    They are found on the labelled samples and at most 256 random ones of the pool per cluster: more would not move
+    them. The others are then put into the nearest ones.
+    """
+    parts: list[Any] = _slices(n_pool, step)
+    n = min(n_pool, _POINTS_PER_CLUSTER * n_clusters)
+    if n < n_pool:
+        rows = np.sort(generator.choice(n_pool, size=n, replace=False))
+        parts = list(torch.as_tensor(rows, device=read.device).split(step))
 
-    n = sum(map(len, blocks)) + len(labelled)
-    settings = {"batch_size": 4096, "init_size": max(3 * n_clusters, 1000), "n_init": 1, "max_iter": _SWEEPS}
-    kmeans = MiniBatchKMeans(n_clusters, random_state=seed, **settings)
-    if len(parts) == 1 or n * read.width * 4 <= _BLOCK_BYTES * 64:
-        return kmeans.fit_predict(np.concatenate([rows_of(part) for part in parts]))
-    for part in parts:
-        if part is None or len(part) >= n_clusters:
-            kmeans.partial_fit(rows_of(part))
-    return np.concatenate([kmeans.predict(rows_of(part)) for part in parts])
+    def blocks() -> Iterator[Tensor]:
+        yield from map(read, parts)
+        yield labelled
+
+    n_seeds = min(n_pool, max(1000, 4 * n_clusters))
+    few = np.sort(generator.choice(n_pool, size=n_seeds, replace=False))
+    sample = torch.cat([read(torch.as_tensor(few, device=read.device)), labelled[-n_seeds:]])
+    centres, clusters = kmeans(blocks, sample, n_clusters, generator)
+    if n == n_pool:
+        return clusters[:n], clusters[n:]
+    return torch.cat([nearest_centres(read(rows), centres) for rows in _slices(n_pool, step)]), clusters[n:]
+
+
+def _slices(n: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
 def typical_choice(
@@ -178,30 +196,38 @@ def typical_choice(
     picked : (n_instances,) array
     typicality : (n_instances,) array
     """
-    members = {k: np.flatnonzero(clusters == k) for k in np.unique(clusters)}
-    sizes = {k: len(rows) for k, rows in members.items()}
-    labels, spent = n_labelled.copy(), spent.copy()
-    ranked: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    free = np.ones(len(clusters), dtype=bool)
+    sizes = np.bincount(clusters, minlength=len(n_labelled)) + n_labelled
+    order = np.argsort(clusters, kind="stable")
+    members = np.split(order, np.searchsorted(clusters[order], np.arange(1, len(n_labelled))))
+    ranked: dict[int, Iterator[tuple[int, float]]] = {}
+    spent = spent.copy()
+    copies: list[tuple[int, float]] = []
     picked: list[int] = []
     values: list[float] = []
+    # small clusters last, then by labels, then by size
+    queue = [(sizes[k] <= _SMALL_CLUSTER, n_labelled[k], -sizes[k], k) for k in range(len(sizes)) if len(members[k])]
+    heapify(queue)
     while len(picked) < n_instances:
-        fresh = [k for k, rows in members.items() if (free[rows] & ~spent[rows]).any()]
-        candidates = fresh or [k for k, rows in members.items() if free[rows].any()]
-        best = min(candidates, key=lambda k: (sizes[k] < _SMALL_CLUSTER, labels[k], -sizes[k], k))
-        if best not in ranked:
-            values_of = typicality(read(torch.as_tensor(members[best], device=read.device)), n_neighbors)
-            order = np.argsort(-values_of, kind="stable")
-            ranked[best] = members[best][order], values_of[order]
-        rows, typical = ranked[best]
-        usable = free[rows] & ~spent[rows] if fresh else free[rows]
-        place = int(np.argmax(usable))
-        picked.append(int(rows[place]))
-        values.append(float(typical[place]))
-        free[rows[place]] = False
-        spent |= keys == keys[rows[place]]
-        labels[best] += 1
-    return np.array(picked), np.array(values)
+        if not queue:  # nothing but copies is left
+            picked += [row for row, _ in copies]
+            values += [value for _, value in copies]
+            break
+        small, labels, size, k = heappop(queue)
+        if k not in ranked:
+            typical = typicality(read(torch.as_tensor(members[k], device=read.device)), n_neighbors)
+            best_first = np.argsort(-typical, kind="stable")
+            ranked[k] = iter(zip(members[k][best_first].tolist(), typical[best_first].tolist(), strict=True))
+        for row, value in ranked[k]:
+            if not spent[row]:
+                break
+            copies.append((row, value))
+        else:
+            continue
+        picked.append(row)
+        values.append(value)
+        spent |= keys == keys[row]
+        heappush(queue, (small, labels + 1, size, k))
+    return np.array(picked[:n_instances]), np.array(values[:n_instances])
 
 
 def typicality(points: Tensor, n_neighbors: int, block_bytes: int = _BLOCK_BYTES) -> np.ndarray:
@@ -212,11 +238,12 @@ def typicality(points: Tensor, n_neighbors: int, block_bytes: int = _BLOCK_BYTES
     k = min(n_neighbors, len(points) - 1)
     if k == 0:
         return np.full(len(points), 1e300)
-    means = []
-    for rows in torch.arange(len(points), device=points.device).split(rows_within(block_bytes, 8 * len(points))):
-        distances = torch.cdist(points[rows], points)
-        distances[torch.arange(len(rows), device=points.device), rows] = torch.inf
-        means.append(distances.topk(k, largest=False).values.double().mean(1))
+    points = points.double()  # squares of small distances lose half of their digits
+    lengths, means = points.square().sum(1), []
+    for rows in torch.arange(len(points), device=points.device).split(rows_within(block_bytes, 16 * len(points))):
+        squares = torch.addmm(lengths, points[rows], points.T, alpha=-2).add_(lengths[rows, None])
+        squares[torch.arange(len(rows), device=points.device), rows] = torch.inf
+        means.append(squares.topk(k, largest=False).values.clamp_min_(0).sqrt_().mean(1))
     mean = torch.cat(means).cpu().numpy()
     return 1 / np.maximum(mean, 1e-300)
 

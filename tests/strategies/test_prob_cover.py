@@ -1,0 +1,75 @@
+"""ProbCover against the definition, in loops and in float64."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+
+from skal.strategies import ProbCover
+from skal.strategies._prob_cover import pure_radius
+
+from ..support.learners import learner_of
+
+
+def blobs(seed, n=80, n_classes=4):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % n_classes
+    X = 2 * rng.normal(size=(n_classes, 5))[y] + rng.normal(size=(n, 5))
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+def purity(X, clusters, radius):
+    """The share of balls that hold samples of one cluster only."""
+    pure = 0
+    for i in range(len(X)):
+        inside = [j for j in range(len(X)) if np.sqrt(((X[i] - X[j]) ** 2).sum()) <= radius]
+        pure += len({clusters[j] for j in inside}) == 1
+    return pure / len(X)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
+def test_the_radius_is_the_largest_at_which_enough_balls_are_pure(seed, share):
+    X, _ = blobs(seed)
+    clusters = KMeans(4, n_init=1, random_state=seed).fit_predict(X)
+    radius = pure_radius(torch.as_tensor(X), 4, share, seed)
+    assert purity(X, clusters, radius) >= share
+    assert purity(X, clusters, radius * (1 + 1e-4)) < share
+
+
+def greedy_oracle(X, labelled, radius, picked):
+    """How many uncovered samples each pick covers, and the most that any could have covered."""
+    near = np.array([[np.sqrt(((a - b) ** 2).sum()) <= radius for b in X] for a in X])
+    covered = np.array([any(np.sqrt(((a - b) ** 2).sum()) <= radius for b in labelled) for a in X])
+    new, most = [], []
+    for number, pick in enumerate(picked):
+        gains = (near & ~covered).sum(1)
+        gains[picked[:number]] = -1
+        new.append(gains[pick])
+        most.append(gains.max())
+        covered = covered | near[pick]
+    return new, most
+
+
+@pytest.mark.parametrize("radius", [0.3, 0.8, "auto"])
+@pytest.mark.parametrize("n_labelled", [0, 6])
+def test_every_pick_covers_most_of_what_is_not_covered(radius, n_labelled):
+    X, y = blobs(0)
+    labelled, pool = X[:n_labelled], X[n_labelled:]
+    learner = learner_of(LogisticRegression(), labelled, y[:n_labelled]) if n_labelled else None
+    strategy = ProbCover(radius=radius, n_clusters=4, random_state=0)
+    picked, metrics = strategy.select(learner or learner_of(LogisticRegression()), pool, 12)
+    if radius == "auto":
+        seed = np.random.default_rng(0)
+        seed.choice(len(pool), size=len(pool), replace=False)
+        radius = pure_radius(torch.as_tensor(pool), 4, 0.95, int(seed.integers(2**31)))
+    new, most = greedy_oracle(pool, labelled, radius, picked)
+    assert new == most
+    np.testing.assert_allclose(metrics, new)
+
+
+def test_a_radius_that_says_nothing_is_1():
+    assert pure_radius(torch.zeros(5, 2).double(), 3, 0.95, 0) == 1.0
+    # copies in two clusters leave nothing between them
+    assert pure_radius(torch.eye(2).double(), 2, 0.95, 0) == pytest.approx(np.sqrt(2), rel=1e-4)
