@@ -22,7 +22,7 @@ from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, NonFiniteError
-from skal.validation import check_integer, check_n_jobs, check_seed, make_generator, parse_memory
+from skal.validation import check_integer, check_known, check_n_jobs, check_seed, make_generator, parse_memory
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
@@ -329,13 +329,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
         return make(**params)(learner, X_pool, n_instances)
 
     def make(**params: Any) -> QueryStrategy:
-        known = inspect.signature(strategy).parameters
-        for unknown in set(params) - set(known):
-            raise InvalidParameterError(
-                f"The parameters of {name} must be among {', '.join(known)}. Got {unknown!r} instead. "
-                f"See the documentation of {strategy.__name__}."
-            )
-        return strategy(**params)
+        return made(strategy, name, params)
 
     own = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("learner", "X_pool")]
     own.append(inspect.Parameter("n_instances", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1))
@@ -349,6 +343,13 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     query.__module__ = module
     query.__doc__ = _function_doc(strategy, name)
     return query
+
+
+def made(strategy: type[QueryStrategy], name: str, params: dict[str, Any]) -> QueryStrategy:
+    """The strategy with its parameters; those that it does not have are refused. ``name`` is what the user calls it."""
+    known, remedy = inspect.signature(strategy).parameters, f"See the documentation of {strategy.__name__}."
+    check_known(f"parameters of {name}", params, known, remedy=remedy)
+    return strategy(**params)
 
 
 def as_strategy(query_strategy: Any, **params: Any) -> QueryStrategy | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ __all__ = [
     "as_finite_array",
     "check_choice",
     "check_integer",
+    "check_known",
     "check_n_jobs",
     "check_real",
     "check_seed",
@@ -130,6 +131,32 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
         remedy = remedy or "Use one of the listed values."
         raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+
+
+def check_known(what: str, given: Iterable[str], known: Iterable[str], *, remedy: str) -> None:
+    """Refuse names that nobody knows.
+
+    Parameters
+    ----------
+    what : str
+        What they are the names of.
+    given, known : iterables of str
+    remedy : str
+        What to do instead.
+
+    Examples
+    --------
+    >>> from skal.validation import check_known
+    >>> check_known("parameters of margin", ["batchsize"], ["batch_size", "subset"], remedy="See Margin.")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The parameters of margin must be among batch_size, subset. Got 'batchsize'...
+    """
+    known = list(known)
+    if unknown := sorted(set(given) - set(known)):
+        raise InvalidParameterError(
+            f"The {what} must be among {', '.join(known)}. Got {', '.join(map(repr, unknown))} instead. {remedy}"
+        )
 
 
 def as_finite_array(owner: str, name: str, value: Any, shape: Sequence[int | str], *, remedy: str = "") -> np.ndarray:

@@ -70,7 +70,7 @@ class RunCheckpoint:
         if loaded is None:
             return None
         content, network = loaded
-        self._check_same_run(content["fingerprint"])
+        self._check_same_run(self._as_today(content))
         state = LoopState(**content["state"])
         trainer.start(state, network)
         if content["strategy"] is not None:
@@ -79,9 +79,17 @@ class RunCheckpoint:
             _set_generator_state(generator, kept)
         return state
 
+    def _as_today(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The fingerprint of a checkpoint, in the words that would be used today."""
+        ours, theirs = self.fingerprint["parameters"], without_own_paths(content["fingerprint"]["parameters"])
+        # the default used to be random; a checkpoint of that time has asked for its first samples, and has no "start"
+        if "start" not in content["state"] and (theirs["initial"], ours["initial"]) == ("'random'", "'auto'"):
+            theirs["initial"] = ours["initial"]
+        return content["fingerprint"] | {"parameters": theirs}
+
     def _check_same_run(self, found: dict[str, Any]) -> None:
         for what, ours in self.fingerprint.items():
-            theirs = without_own_paths(found[what]) if what == "parameters" else found[what]
+            theirs = found[what]
             if theirs != ours:
                 differing = {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
                 names = sorted("contents" if name == "sha256" else name for name in differing)

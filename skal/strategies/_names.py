@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 from typing import Any
 
-from skal.base import QueryStrategy
+from skal.base import QueryStrategy, made
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.validation import check_known
 
 # filled by the package: strategies do not import one another
 KNOWN: dict[str, type[QueryStrategy]] = {}
@@ -54,18 +54,8 @@ def make_strategy(spec: str) -> QueryStrategy:
             f"A strategy must be written as a name, or as name(parameter=value). Got {spec!r} instead. "
             "Write for example 'badge' or 'dynamic_al(gamma=0)'."
         ) from None
-    if name not in KNOWN:
-        raise InvalidParameterError(
-            f"The name of a strategy must be among {', '.join(sorted(KNOWN))}. Got {name!r} instead. "
-            "Pass a strategy of your own as an object."
-        )
-    allowed = inspect.signature(KNOWN[name]).parameters
-    if unknown := sorted(set(params) - set(allowed)):
-        raise InvalidParameterError(
-            f"The parameters of {name} must be among {', '.join(allowed)}. Got {', '.join(unknown)} instead. "
-            f"See the documentation of {KNOWN[name].__name__}."
-        )
-    return KNOWN[name](**params)
+    check_known("name of a strategy", [name], sorted(KNOWN), remedy="Pass a strategy of your own as an object.")
+    return made(KNOWN[name], name, params)
 
 
 def _value(node: ast.expr) -> Any:

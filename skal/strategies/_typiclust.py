@@ -116,9 +116,9 @@ class TypiClust(QueryStrategy):
         clusters, of_labelled = clustered(read, context.n_pool, labelled, n_clusters, step, generator)
         counts = torch.bincount(of_labelled, minlength=n_clusters)
         keys = torch.cat([row_keys(read(rows)) for rows in _slices(context.n_pool, step)])
-        spent = torch.isin(keys, row_keys(labelled))
-        arrays = [tensor.cpu().numpy() for tensor in (clusters, counts, keys, spent)]
-        return typical_choice(read, *arrays, n_instances=n_instances, n_neighbors=self.n_neighbors)
+        spent = torch.isin(keys, row_keys(labelled)).cpu().numpy()
+        counted = counts.cpu().numpy(), keys.cpu().numpy(), spent
+        return typical_choice(read, clusters.cpu().numpy(), *counted, n_instances, self.n_neighbors)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         forward = context.has_network and come_from_estimator(self.features)

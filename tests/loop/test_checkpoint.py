@@ -176,6 +176,26 @@ def test_parts_of_skal_may_move(make_loop, flat_data, tmp_path, same_run):
     same_run(clone(loop).set_params(callbacks=None).fit(*flat_data), make_loop(margin).fit(*flat_data))
 
 
+@pytest.mark.parametrize("initial", ["auto", "random"])
+def test_checkpoints_from_when_the_default_start_was_random_go_on(initial, flat_data, tmp_path):
+    X, y = flat_data
+    settings = {"n_initial": 8, "query_size": 4, "n_rounds": 3, "random_state": 0}
+    before = ActiveLearningClassifier(LogisticRegression(), initial="random", **settings)
+    with pytest.raises(Killed):
+        clone(before).set_params(checkpoint=tmp_path, callbacks=[stop_after(1)]).fit(X, y)
+    folder = CheckpointFolder(tmp_path)
+    content, _ = folder.load()
+    del content["state"]["start"]
+    folder.save(content)
+    after = ActiveLearningClassifier(LogisticRegression(), initial=initial, **settings, checkpoint=tmp_path).fit(X, y)
+    assert after.queried_.tolist() == before.fit(X, y).queried_.tolist()
+    # a run of today that was started at random is no other
+    with pytest.raises(Killed):
+        clone(before).set_params(checkpoint=tmp_path / "new", callbacks=[stop_after(1)]).fit(X, y)
+    with pytest.raises(CheckpointError, match="initial"):
+        ActiveLearningClassifier(LogisticRegression(), **settings, checkpoint=tmp_path / "new").fit(X, y)
+
+
 PARTS = ["manifest.json", "state.json", "network.json", "network.safetensors"]
 DAMAGES = [(part, damage) for part in PARTS for damage in ("truncate", "flip", "delete")]
 
