@@ -32,6 +32,7 @@ __all__ = [
     "NotFittedError",
     "OutputError",
     "RankDeficiencyWarning",
+    "SampleError",
     "SampleOrderWarning",
     "ShardError",
     "SkalError",
@@ -253,12 +254,11 @@ class UnsupportedLayerError(SkalError, TypeError):
     """
 
 
-class ShardError(SkalError, RuntimeError):
-    """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message.
+class SampleError(SkalError, ValueError):
+    """Samples cannot be read, or do not all arrive in their order.
 
     Examples
     --------
-    >>> from joblib import parallel_config
     >>> from torch.utils.data import Dataset
     >>> from skal.checks import make_learner
     >>> from skal.strategies import margin
@@ -268,11 +268,29 @@ class ShardError(SkalError, RuntimeError):
     ...         return len(X_pool)
     ...     def __getitem__(self, i):
     ...         return X_pool[i] if i != 30 else bytes([255]).decode()  # a damaged file
-    >>> with parallel_config(backend="threading"):
-    ...     margin(learner, Files(), n_jobs=2, batch_size=8)
+    >>> margin(learner, Files())
     Traceback (most recent call last):
         ...
-    skal.exceptions.ShardError: UnicodeDecodeError: 'utf-8' codec can't decode ... (in rows 24 to 31 of X_pool)
+    skal.exceptions.SampleError: X_pool must be readable row by row. Got UnicodeDecodeError in row 30: 'utf-8' codec ...
+    """
+
+
+class ShardError(SkalError, RuntimeError):
+    """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from joblib import parallel_config
+    >>> from skal._core.samples import Samples
+    >>> from skal._core.sharding import Sharding
+    >>> def read(part):
+    ...     return bytes([255]).decode()  # a damaged text
+    >>> with parallel_config(backend="threading"):
+    ...     list(Sharding(n_jobs=2).map(read, Samples(np.zeros((40, 2)), name="X_pool"), 8))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ShardError: UnicodeDecodeError: 'utf-8' codec can't decode ... (in rows 0 to 7 of X_pool)
     """
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
+from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
@@ -183,20 +184,23 @@ class Network:
         """Batches on the network's device.
 
         Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
-        through a DataLoader with the net's own settings.
+        through the net's loader: all rows, in their order, whatever its settings say.
         """
         if self.reads_arrays(samples):
             yield from map(self._to_device, samples.chunks(batch_size))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
-        for chunk in samples.chunks(len(samples) if is_dataset else max(batch_size, 4096)):
-            for number, batch in enumerate(self._loader(chunk, batch_size)):
+        size = len(samples) if is_dataset else max(batch_size, 4096)
+        for first, chunk in zip(range(0, len(samples), size), samples.chunks(size), strict=True):
+            numbers = samples.row_numbers(first, first + size)
+            for number, batch in enumerate(loaded(self.net, chunk, batch_size, samples.name, numbers)):
                 batch = dataset_input(batch)
                 if is_dataset:
                     start = number * batch_size
-                    check_finite(batch, samples.name, samples.row_numbers(start, start + batch_size))
+                    check_finite(batch, samples.name, numbers[start : start + batch_size])
                 yield self._to_device(batch)
+        samples.check_size()
 
     def reads_arrays(self, samples: Samples) -> bool:
         """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes."""
@@ -208,13 +212,6 @@ class Network:
         own_loading = self.net.dataset is not SkorchDataset or self.net.iterator_valid is not DataLoader
         own_loading = own_loading or "collate_fn" in self.net.get_params_for("iterator_valid")
         return plain and not own_loading
-
-    def _loader(self, chunk: Any, batch_size: int) -> Any:
-        if self.net is None:
-            return DataLoader(chunk, batch_size=batch_size)
-        dataset = self.net.get_dataset(chunk)
-        settings = {**self.net.get_params_for("iterator_valid"), "batch_size": batch_size}
-        return self.net.iterator_valid(dataset, **settings)
 
     def _to_device(self, value: Any) -> Any:
         if isinstance(value, Mapping):

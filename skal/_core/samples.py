@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite, n_rows, take_rows
 from skal._core.shipping import opened, reference_to, shippable
-from skal.exceptions import InvalidTypeError
+from skal.exceptions import InvalidTypeError, SampleError
 
 
 @dataclass(eq=False, repr=False)
@@ -32,6 +32,8 @@ class Samples:
         Leave the check of finiteness to the estimator.
     numbers : (n,) integer array or range, optional
         What error messages call the rows, where X is itself a part of something larger.
+    size : int, optional
+        Rows of X at first: a Dataset may not change its length.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Samples:
     rows: Any = None
     allow_nan: bool = False
     numbers: Sequence[int] | np.ndarray | None = None
+    size: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.X, list) and self.X and not isinstance(self.X[0], str):
@@ -56,8 +59,10 @@ class Samples:
                 f"{self.name} must be an array or a data frame when the network stands at the end of a Pipeline. "
                 f"Got a {type(self.X).__name__} instead. Move the preprocessing into the Dataset, or pass arrays."
             )
+        if self.size is None:
+            self.size = n_rows(self.X, self.name)
         if self.rows is None:
-            self.rows = range(n_rows(self.X, self.name))
+            self.rows = range(self.size)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -69,7 +74,7 @@ class Samples:
         if reference is not None:
             return state | {"X": reference}
         n = len(self)
-        return state | {"X": shippable(self.read(0, n)), "rows": range(n), "numbers": self.row_numbers(0, n)}
+        return state | {"X": shippable(self.read(0, n)), "rows": range(n), "size": n, "numbers": self.row_numbers(0, n)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"X": opened(state["X"])})
@@ -83,9 +88,18 @@ class Samples:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""
         return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
+    def check_size(self) -> None:
+        """Refuse a Dataset that has another length than at first: its rows may then be other samples."""
+        if isinstance(self.X, Dataset) and n_rows(self.X, self.name) != self.size:
+            raise SampleError(
+                f"{self.name} must keep its samples during a query. Got a {type(self.X).__name__} of {self.size} at "
+                f"first, and of {n_rows(self.X, self.name)} now. Query on a copy, or on a Subset that stays as it is."
+            )
+
     def read(self, start: int, stop: int) -> Any:
         """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed."""
         rows = self.rows[start:stop]
+        self.check_size()
         return take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
 
     def chunks(self, size: int) -> Iterator[Any]:
@@ -96,6 +110,12 @@ class Samples:
             if self.transform is not None:
                 chunk = self.transform(chunk)
                 chunk = chunk.toarray() if sp.issparse(chunk) else chunk
+            if n_rows(chunk, self.name) != min(stop, len(self)) - start:
+                raise SampleError(
+                    f"The steps before the classifier must give one row for each row of {self.name}. Got "
+                    f"{n_rows(chunk, self.name)} rows for {min(stop, len(self)) - start} samples. "
+                    "Use steps that keep all rows."
+                )
             if not self.allow_nan and not isinstance(chunk, Dataset):
                 check_finite(chunk, self.name, self.row_numbers(start, stop))
             yield chunk

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal._core.shipping import reference_to, row_bytes, shippable
-from skal.exceptions import InvalidTypeError, ShardError, WorkerError
+from skal.exceptions import InvalidTypeError, OutputError, ShardError, WorkerError
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -204,16 +204,35 @@ def filled(parts: Iterator[Any], n: int) -> Any:
     wholes: list[Tensor] = []
     position = 0
     structure: Any = None
-    for part in parts:
-        leaves, structure = tree_flatten(part)
-        if len(leaves[0]) == n:
-            return part
-        if not wholes:
-            wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
-        for whole, leaf in zip(wholes, leaves, strict=True):
-            whole[position : position + len(leaf)] = leaf
-        position += len(leaves[0])
+    try:
+        for part in parts:
+            leaves, structure = tree_flatten(part)
+            rows = {len(leaf) for leaf in leaves}
+            if len(rows) > 1 or position + max(rows) > n:
+                raise _miscounted(n, f"{sorted(rows)} after {position}")
+            if rows == {n}:
+                return part
+            if not wholes:
+                wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
+            for whole, leaf in zip(wholes, leaves, strict=True):
+                if leaf.shape[1:] != whole.shape[1:]:
+                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
+                whole[position : position + len(leaf)] = leaf
+            position += max(rows)
+    finally:
+        # a generator that holds a mode of torch, or hooks, gives them back now and not when it is collected
+        if hasattr(parts, "close"):
+            parts.close()
+    if position != n:
+        raise _miscounted(n, str(position))
     return tree_unflatten(wholes, structure)
+
+
+def _miscounted(n: int, got: str) -> OutputError:
+    return OutputError(
+        f"The network must give one row of outputs, of one shape, for each of the {n} samples. Got {got} instead. "
+        "Return one row per sample of the batch, in the batch's order."
+    )
 
 
 class _Sent:
@@ -253,7 +272,9 @@ def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, st
         try:
             function, whole = _unpacked(payload, digest)
             part = (
-                whole.take(range(start, stop)) if rows is None else replace(whole, X=rows, rows=None, numbers=numbers)
+                whole.take(range(start, stop))
+                if rows is None
+                else replace(whole, X=rows, rows=None, size=None, numbers=numbers)
             )
             return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
         except Exception as error:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from skal._core.sharding import Sharding, filled, shard_rows
 from skal.context import Network, Samples, TangentEngine
-from skal.exceptions import InvalidTypeError, NonFiniteError, ShardError, WorkerError
+from skal.exceptions import InvalidTypeError, NonFiniteError, SampleError, ShardError, WorkerError
 from skal.strategies import Entropy
 from skal.tangent import register_rule
 from skal.tangent._gradients import loss_scores
@@ -211,7 +211,7 @@ class Broken(Dataset):
 
 
 def test_a_dataset_that_fails_names_the_rows(image_learner):
-    with parallel_config(backend="threading"), pytest.raises(FileNotFoundError, match=r"image 44.*rows 40 to 47"):
+    with parallel_config(backend="threading"), pytest.raises(SampleError, match=r"image 44.*rows 40 to 47"):
         Entropy(n_jobs=2, batch_size=8).scores(image_learner, Broken())
 
 

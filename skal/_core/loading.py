@@ -1,0 +1,140 @@
+"""Samples that only a loader can read, one batch after the other: all of them, in their order, counted.
+
+A Dataset, and a net with a dataset class or a collate function of its own, go through the net's ``iterator_valid``. It
+may have been told to shuffle, or to drop the last batch: here nobody's scores may be another sample's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
+
+from skal._core.containers import n_rows
+from skal.exceptions import SampleError, SkalError
+
+# settings of a loader that leave samples out or change their order
+_REORDERING = ("shuffle", "drop_last", "sampler", "batch_sampler")
+
+
+class NamedRows(Dataset):
+    """A Dataset whose errors say which row could not be read, and which knows in what order it was asked for rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+        What messages call it.
+    numbers : (n,) sequence of int
+        What messages call its rows.
+    """
+
+    def __init__(self, dataset: Any, name: str, numbers: Sequence[int] | Any) -> None:
+        self._dataset, self._name, self._numbers = dataset, name, numbers
+        self._last, self.in_order = -1, True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:  # not yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: int) -> Any:
+        self.in_order = self.in_order and row >= self._last
+        self._last = row
+        try:
+            return self._dataset[row]
+        except (SkalError, MemoryError):
+            raise
+        except Exception as error:
+            raise SampleError(
+                f"{self._name} must be readable row by row. Got {type(error).__name__} in row "
+                f"{int(self._numbers[row])}: {error}. Repair that sample, or leave it out."
+            ) from error
+
+    def __getitems__(self, rows: list[int]) -> list[Any]:
+        """Several rows at once, if the Dataset can do that."""
+        if callable(getattr(self._dataset, "__getitems__", None)):
+            try:
+                items = self._dataset.__getitems__(rows)
+            except Exception:
+                pass  # one by one, to find the row that cannot be read
+            else:
+                self.in_order = self.in_order and list(rows) == sorted(rows) and rows[0] >= self._last
+                self._last = rows[-1]
+                return items
+        return [self[row] for row in rows]
+
+
+def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[int] | Any) -> Iterator[Any]:
+    """What a loader makes of the rows, in their order, ``batch_size`` at a time.
+
+    Parameters
+    ----------
+    net : skorch net or None
+        Its ``dataset`` and ``iterator_valid`` read the samples; the settings that reorder or drop them do not count.
+    chunk : Dataset, or what the net's dataset class takes
+    batch_size : int
+    name : str
+    numbers : (n,) sequence of int
+        What messages call the samples and their rows.
+    """
+    n = len(numbers)
+    dataset = chunk if net is None else net.get_dataset(chunk)
+    if n_rows(dataset, name) != n:
+        raise _miscounted(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
+    rows = NamedRows(dataset, name, numbers)
+    if net is None:
+        loader: Any = DataLoader(rows, batch_size=batch_size)
+    else:
+        settings = net.get_params_for("iterator_valid")
+        settings = {key: value for key, value in settings.items() if key not in _REORDERING}
+        loader = net.iterator_valid(rows, **(settings | {"batch_size": batch_size}))
+        _check_loader(loader, name)
+    count = 0
+    for batch in loader:
+        expected = min(batch_size, n - count)
+        if expected == 0 or not _has_rows(batch, expected):
+            raise _miscounted(name, n, f"a batch of another size than {expected} after {count} samples")
+        if not rows.in_order:
+            raise _out_of_order(type(loader).__name__, name)
+        count += expected
+        yield batch
+    if count != n:
+        raise _miscounted(name, n, f"{count}")
+
+
+def _check_loader(loader: Any, name: str) -> None:
+    """Refuse a DataLoader that would read rows in an order of its own, or leave some out."""
+    if not isinstance(loader, DataLoader):
+        return  # the rows notice in which order they are read
+    batches, rows = loader.batch_sampler, loader.sampler
+    if type(batches) is not BatchSampler or type(rows) is not SequentialSampler or batches.drop_last:
+        raise _out_of_order(type(loader).__name__, name)
+
+
+def _has_rows(batch: Any, n: int) -> bool:
+    """Whether a batch holds n samples, as far as can be told: what is no tensor is counted by the network's outputs."""
+    if type(batch) in (tuple, list):
+        batch = batch[0] if batch else None
+    parts = batch.values() if isinstance(batch, Mapping) else [batch]
+    lengths = [part.shape[0] for part in parts if isinstance(part, Tensor) and part.ndim]
+    return not lengths or n in lengths
+
+
+def _miscounted(name: str, n: int, got: str) -> SampleError:
+    return SampleError(
+        f"All {n} samples of {name} must arrive, each once. Got {got} instead. Look at the net's dataset, its "
+        "iterator_valid and its collate function, and at the Dataset's __len__ and __getitem__."
+    )
+
+
+def _out_of_order(loader: str, name: str) -> SampleError:
+    return SampleError(
+        f"The samples of {name} must be read in their order, all of them. Got the iterator_valid {loader}, which reads "
+        "them in an order of its own, or leaves some out. Use torch.utils.data.DataLoader."
+    )
