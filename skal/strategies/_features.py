@@ -93,12 +93,17 @@ def _source(context: QueryContext, features: Any) -> str | None:
         return content_digest(features)
     if features != "last_layer":
         return None
-    head = list(context.last_layer.layer.parameters())
-    trained = {id(p) for p in context.network.module.parameters() if p.requires_grad}
-    if not trained <= set(map(id, head)):
+    if not only_head_is_trained(context):
         return None
+    head = tuple(context.last_layer.layer.parameters())
     # the layers below are fixed, unless training moves their buffers
-    return content_digest([context.network.module, context.transformers], without=(*head,))
+    return content_digest([context.network.module, context.transformers], without=head)
+
+
+def only_head_is_trained(context: QueryContext) -> bool:
+    """Whether the network is frozen up to its last layer."""
+    head = set(map(id, context.last_layer.layer.parameters()))
+    return all(id(p) in head for p in context.network.module.parameters() if p.requires_grad)
 
 
 def _resolved(context: QueryContext, features: Any) -> Any:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch import Tensor
 
 from skal._core.samples import Samples
@@ -16,9 +14,8 @@ from skal.context import QueryContext
 from skal.strategies._coverage import CoverageStrategy, nearest_distances
 from skal.strategies._features import PoolFeatures
 from skal.strategies._measures import UNCERTAINTIES
+from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
 from skal.validation import check_choice, check_real
-
-_MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 
 
 def labelled_radius(labelled: Tensor, radius: str) -> float:
@@ -147,8 +144,9 @@ class UHerding(CoverageStrategy):
         smallest (the paper's); copies are left out. Without two different labelled samples it is 1.
     temperature : "auto" or float, default="auto"
         By which the logits are divided before the uncertainty is read. ``auto`` makes cross-validated predictions on
-        the labelled samples as well calibrated as possible (smallest expected calibration error), for classifiers that
-        are no networks and with at least five labels of each class; otherwise it is 1.
+        the labelled samples as well calibrated as possible (smallest expected calibration error), with at least five
+        labels of each class, for classifiers that are no networks and for networks that are frozen up to the last
+        layer; otherwise it is 1.
     features, evaluation, subset, batch_size, max_memory, random_state, n_jobs, verbose
         See :class:`MaxHerding`.
 
@@ -228,49 +226,11 @@ class UHerding(CoverageStrategy):
         return np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        weighing = Passes(forward=self._n_evaluation(n)) if context.has_network else Passes()
-        return super()._passes(context, n, n_instances) + weighing
-
-
-def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities of the logits divided by the temperature: (n, C) -> (n, C)."""
-    logits = np.log(np.clip(proba, np.finfo(float).tiny, None)) / temperature
-    logits -= logits.max(axis=1, keepdims=True)
-    powers = np.exp(logits)
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-def calibration_error(proba: np.ndarray, right: np.ndarray, n_bins: int = 15) -> float:
-    """Expected calibration error: mean gap between confidence and accuracy over bins of confidence.
-
-    Parameters
-    ----------
-    proba : (n, C) array
-    right : (n,) bool array
-        Whether the most likely class is the true one.
-    n_bins : int
-    """
-    confidence = proba.max(axis=1)
-    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    gaps = np.bincount(bins, weights=confidence - right, minlength=n_bins)
-    return float(np.abs(gaps).sum() / len(right))
-
-
-def fitted_temperature(context: QueryContext, n_splits: int = 3) -> float:
-    """The temperature with the smallest calibration error on held-out labels; 1 if there is nothing to fit it on."""
-    if context.has_network or context.n_labelled == 0:
-        return 1.0
-    y = context.y_labelled
-    classes, counts = np.unique(y, return_counts=True)
-    if len(classes) < 2 or counts.min() < _MIN_PER_CLASS:
-        return 1.0
-    splits = StratifiedKFold(n_splits, shuffle=True, random_state=0)
-    X = context.labelled.read(0, context.n_labelled)
-    proba = cross_val_predict(clone(context.estimator), X, y, cv=splits, method="predict_proba")
-    right = classes[proba.argmax(axis=1)] == y
-    grid = np.geomspace(0.1, 10, 41)
-    errors = [calibration_error(tempered(proba, temperature), right) for temperature in grid]
-    return float(grid[int(np.argmin(errors))])
+        passes = super()._passes(context, n, n_instances)
+        if not context.has_network:
+            return passes
+        fitting = 2 * context.n_labelled if self.temperature == "auto" and can_be_fitted(context) else 0
+        return passes + Passes(forward=self._n_evaluation(n), labelled_forward=fitting)
 
 
 max_herding = query_function(MaxHerding, "max_herding", __name__)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from skal._core.memory import rows_within
 
-__all__ = ["kmeans", "nearest_centres", "seeds"]
-
 _CACHE_BYTES = 2**21  # of products that are made at once
 
 

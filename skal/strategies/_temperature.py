@@ -1,0 +1,113 @@
+"""The temperature at which a classifier is as sure as it is right, from its labelled samples alone."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+from skal.context import QueryContext
+from skal.strategies._features import only_head_is_trained
+
+_MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
+_GRID = np.geomspace(0.1, 10, 41)
+
+
+def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities of the logits divided by the temperature: (n, C) -> (n, C).
+
+    Examples
+    --------
+    >>> tempered(np.array([[0.2, 0.8]]), 0.5).round(3)
+    array([[0.059, 0.941]])
+    """
+    logits = _logs(proba) / temperature
+    logits -= logits.max(axis=1, keepdims=True)
+    powers = np.exp(logits)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def calibration_error(proba: np.ndarray, right: np.ndarray, n_bins: int = 15) -> float:
+    """Expected calibration error: mean gap between confidence and accuracy over bins of confidence.
+
+    Parameters
+    ----------
+    proba : (n, C) array
+    right : (n,) bool array
+        Whether the most likely class is the true one.
+    n_bins : int
+
+    Examples
+    --------
+    >>> float(calibration_error(np.array([[0.1, 0.9], [0.1, 0.9]]), np.array([True, False])))
+    0.4
+    """
+    confidence = proba.max(axis=1)
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    gaps = np.bincount(bins, weights=confidence - right, minlength=n_bins)
+    return float(np.abs(gaps).sum() / len(right))
+
+
+def best_temperature(proba: np.ndarray, right: np.ndarray) -> float:
+    """The temperature between 0.1 and 10 with the smallest calibration error.
+
+    Examples
+    --------
+    >>> sure = np.tile([0.99, 0.01], (10, 1))
+    >>> bool(best_temperature(sure, np.arange(10) < 7) > 3)  # right in seven of ten cases
+    True
+    """
+    errors = [calibration_error(tempered(proba, temperature), right) for temperature in _GRID]
+    return float(_GRID[int(np.argmin(errors))])
+
+
+def can_be_fitted(context: QueryContext) -> bool:
+    """Whether there are at least two classes with five labels each, and predictions that have not seen them can be had.
+
+    Those of a network whose layers below the last are trained cannot: they have seen all labels.
+    """
+    if context.n_labelled == 0 or (context.has_network and not only_head_is_trained(context)):
+        return False
+    counts = np.unique(context.y_labelled, return_counts=True)[1]
+    return len(counts) > 1 and bool(counts.min() >= _MIN_PER_CLASS)
+
+
+def fitted_temperature(context: QueryContext, n_splits: int = 3) -> float:
+    """The temperature with the smallest calibration error on held-out labels; 1 where it cannot be fitted.
+
+    For a network that is frozen up to its last layer, a logistic regression on that layer's inputs is held against the
+    labels, and the temperature is corrected by how much more or less sure of the labelled samples the network is.
+    """
+    if not can_be_fitted(context):
+        return 1.0
+    y = context.y_labelled
+    if context.has_network:
+        X = context.embeddings(context.labelled)[0].double().cpu().numpy()
+        X = X / max(float(np.linalg.norm(X, axis=1).mean()), np.finfo(float).tiny)
+        model = LogisticRegression(max_iter=1000)
+    else:
+        X, model = context.labelled.read(0, context.n_labelled), clone(context.estimator)
+    splits = StratifiedKFold(n_splits, shuffle=True, random_state=0)
+    classes = np.unique(y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the user's fit will give them
+        proba = cross_val_predict(model, X, y, cv=splits, method="predict_proba")
+        temperature = best_temperature(proba, classes[proba.argmax(axis=1)] == y)
+        if context.has_network:
+            own = context.predict_proba(context.labelled)[:, classes.astype(np.int64)]
+            temperature *= _spread(own) / _spread(model.fit(X, y).predict_proba(X))
+    return temperature
+
+
+def _spread(proba: np.ndarray) -> float:
+    """How far the logits are from one another."""
+    logits = _logs(proba)
+    return float(np.std(logits - logits.mean(axis=1, keepdims=True)))
+
+
+def _logs(proba: np.ndarray) -> np.ndarray:
+    return np.log(np.clip(proba, np.finfo(float).tiny, None))
