@@ -83,10 +83,11 @@ def speed_table(data: str, quick: bool) -> str:
     learner, X_pool = problem(data, n, N, epochs=15)
     strategies: dict[str, Any] = {
         "BADGE": BADGE(random_state=0),
-        "MLMOC": NTKLookahead(random_state=0),
+        "variance, greedy": NTKLookahead(random_state=0),
+        "MLMOC": NTKLookahead(criterion="mlmoc", random_state=0),
         "EMOC": NTKLookahead(criterion="emoc", random_state=0),
         "EER": NTKLookahead(criterion="eer", random_state=0),
-        "MLMOC, greedy": NTKLookahead(batch="greedy", random_state=0),
+        "MLMOC, greedy": NTKLookahead(criterion="mlmoc", batch="greedy", random_state=0),
     }
     tasks = {name: lambda s=s: s.select(learner, X_pool, 20) for name, s in strategies.items()}
     seconds = interleaved(tasks, repeats=1 if quick else 2)
@@ -98,7 +99,7 @@ def naive_table(data: str, quick: bool) -> str:
     """15 epochs and one pass over the evaluation set for each candidate: three are timed, times the pool's size."""
     n, N = (20, 100) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N, epochs=15)
-    strategy = NTKLookahead(random_state=0)
+    strategy = NTKLookahead(criterion="mlmoc", random_state=0)
     seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
     context = strategy.prepare(learner, X_pool)
     evaluation = Settings.of(strategy).evaluation_rows(N, np.random.default_rng(0))
@@ -118,7 +119,7 @@ def kernel_table(data: str, quick: bool) -> str:
     seconds = {}
     for kernel in ("pntk", "entk"):
         start = time.perf_counter()
-        NTKLookahead(kernel=kernel, n_features=None).scores(learner, X_pool)
+        NTKLookahead(criterion="mlmoc", kernel=kernel, n_features=None).scores(learner, X_pool)
         seconds[kernel] = time.perf_counter() - start
     share = f"{seconds['pntk'] / seconds['entk']:.1%}"
     header = [f"n = {n}, N = {N}", "pntk, seconds", "entk, seconds", "pntk of entk"]
@@ -144,7 +145,7 @@ def evaluation_table(data: str, quick: bool) -> str:
     """Kendall τ to the sum over the whole pool, and how many of the best 20 are the same; mean over three draws."""
     n, N = (20, 200) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N)
-    strategy = NTKLookahead()
+    strategy = NTKLookahead(criterion="mlmoc")
     context = strategy.prepare(learner, X_pool)
     source = make_source(context, Settings.of(strategy), np.random.default_rng(0), N)
     assert isinstance(source, FeatureSource)
@@ -173,7 +174,7 @@ def sequential_table(data: str, quick: bool) -> str:
     """Seconds of the first query on a pool, and of a further teach and query; how far it is from scratch."""
     n, N = (20, 100) if quick else (100, 2000)
     learner, X_pool = problem(data, n, N, epochs=15)
-    strategy = NTKLookahead(evaluation=None, random_state=0)
+    strategy = NTKLookahead(criterion="mlmoc", evaluation=None, random_state=0)
     sequential = LinearizedLearner(learner.estimator, strategy)
     sequential.X_training, sequential.y_training = learner.X_training, learner.y_training
     start = time.perf_counter()
@@ -216,7 +217,7 @@ def width_table(quick: bool) -> str:
             net.module_ = module
             learner = SimpleNamespace(estimator=net, X_training=X[:n].numpy(), y_training=y[:n].numpy())
             pool = X[n : n + N]
-            strategy = NTKLookahead(kernel="entk", ridge=1e-8, evaluation=None)
+            strategy = NTKLookahead(criterion="mlmoc", kernel="entk", ridge=1e-8, evaluation=None)
             foretold = strategy.scores(learner, pool.numpy())[:n_candidates]
             before = module(pool).detach()
             state = {name: value.clone() for name, value in module.state_dict().items()}

@@ -95,7 +95,9 @@ def digits_run(retraining: str | None, seed: int, n_rounds: int, quick: bool = F
         strategy: Any = RandomSampling(random_state=seed)
     else:
         subset = N_QUERY if quick else N_CANDIDATES
-        strategy = NTKLookahead(retraining=retraining, subset=subset, evaluation=None, n_features=None)
+        strategy = NTKLookahead(
+            criterion="mlmoc", retraining=retraining, subset=subset, evaluation=None, n_features=None
+        )
     learner = ActiveLearner(net, strategy, X[:N_INITIAL], y[:N_INITIAL])
     X, y = X[N_INITIAL:], y[N_INITIAL:]
     accuracies = [learner.score(data.X_test, data.y_test)]
@@ -174,6 +176,7 @@ def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run
     """
     data = load("digits" if quick else "mnist")
     n_initial, n_query, n_pool = (20, 3, 60) if quick else (100, 20, N_POOL)
+    evaluation = None if quick else 1000
     order = np.random.default_rng(seed).permutation(len(data.X_train))
     X, y = data.X_train[order], data.y_train[order]
     torch.manual_seed(seed)
@@ -182,8 +185,8 @@ def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run
     strategy = {
         "random": lambda: RandomSampling(random_state=seed),
         "entropy": Entropy,
-        "batch": lambda: NTKLookahead(evaluation=1000, random_state=seed),
-        "sequential": lambda: NTKLookahead(evaluation=1000, random_state=seed),
+        "batch": lambda: NTKLookahead(criterion="mlmoc", evaluation=evaluation, random_state=seed),
+        "sequential": lambda: NTKLookahead(criterion="mlmoc", evaluation=evaluation, random_state=seed),
     }[method]()
     make = LinearizedLearner if method == "sequential" else ActiveLearner
     learner = make(net, strategy, X[:n_initial], y[:n_initial])

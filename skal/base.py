@@ -220,6 +220,11 @@ class ScoreStrategy(QueryStrategy):
 
     If it has a ``subset`` parameter (and ``random_state``), only that many random samples of the pool are scored.
 
+    Attributes
+    ----------
+    scores_first_pick : bool, default=False
+        Whether a batch is chosen one sample after the other, and the scores are those of the first.
+
     Examples
     --------
     >>> from skal.base import ScoreStrategy
@@ -237,6 +242,8 @@ class ScoreStrategy(QueryStrategy):
     >>> bool((metrics == Gini().scores(learner, X_pool)[indices]).all())
     True
     """
+
+    scores_first_pick: bool = False
 
     @abstractmethod
     def _score(self, context: QueryContext) -> np.ndarray:

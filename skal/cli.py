@@ -83,8 +83,6 @@ def _add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:
 
 # name in the table: strategy
 _DEMO_STRATEGIES = {name: name for name in ("random", "entropy", "dynamic_al", "ntk_lookahead", "npc")}
-# what NTKLookahead falls back to, with a warning, for a network trained with cross-entropy, as this one is
-_DEMO_STRATEGIES["ntk_lookahead"] += "(reference='linearized')"
 _DEMO_COUNTS = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 3, "max_epochs": 40}
 _DEMO_SETTINGS: dict[str, Any] = {"net": "mlp", "inputs": "unit", "lr": 0.003, "batch_size": 32, "stop_accuracy": None}
 

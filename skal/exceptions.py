@@ -334,7 +334,7 @@ class CrossEntropyWarning(SkalWarning):
     >>> from skal.strategies import ntk_lookahead
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("error")
-    ...     ntk_lookahead(*make_learner())
+    ...     ntk_lookahead(*make_learner(), criterion="mlmoc")
     Traceback (most recent call last):
         ...
     skal.exceptions.CrossEntropyWarning: NTKLookahead assumes squared loss, but the network uses CrossEntropyLoss. ...

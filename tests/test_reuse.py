@@ -78,7 +78,7 @@ def gradient_samples(monkeypatch):
     return count
 
 
-LOOKAHEAD = {"random_state": 0, "n_features": 64}
+LOOKAHEAD = {"criterion": "mlmoc", "random_state": 0, "n_features": 64}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ LOOKAHEAD = {"random_state": 0, "n_features": 64}
         (DynamicAL(), DynamicAL(gamma=math.inf), 0),
         (DynamicAL(gamma=1), DynamicAL(batch="greedy", random_state=0, n_features=32), 120),  # sketches for the batch
         # the labelled samples, one to see the form of gradients, eight to see that the kernel does not vanish
-        (NTKLookahead(**LOOKAHEAD), NTKLookahead(criterion="emoc", **LOOKAHEAD), 29),
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(**(LOOKAHEAD | {"criterion": "emoc"})), 29),
         (NTKLookahead(**LOOKAHEAD), NTKLookahead(batch="greedy", **LOOKAHEAD), 29),
-        (NTKLookahead(**LOOKAHEAD), NTKLookahead(random_state=1, n_features=64), 149),  # another sketch
+        (NTKLookahead(**LOOKAHEAD), NTKLookahead(**(LOOKAHEAD | {"random_state": 1})), 149),  # another sketch
     ],
     ids=["another gamma", "greedy", "another criterion", "greedy look-ahead", "another sketch"],
 )

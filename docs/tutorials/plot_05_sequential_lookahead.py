@@ -56,15 +56,15 @@ X_initial, y_initial = digits.X_train[initial], digits.y_train[initial]
 # %%
 # What would this label change?
 # -----------------------------
-# For every candidate, ``mlmoc`` (the default criterion) assumes that the predicted label is the true one, and sums how
-# far the network's outputs on the pool would move after training with it. ``retraining="retrain"`` really trains, with
-# a copy of the network for every candidate. ``retraining="linearized"`` (the default) replaces the network by its
+# For every candidate, ``mlmoc``, the criterion of the paper, assumes that the predicted label is the true one. It sums
+# how far the network's outputs on the pool would move after training with it. ``retraining="retrain"`` really trains,
+# with a copy of the network for every candidate. ``retraining="linearized"`` (the default) replaces the network by its
 # first-order expansion in the parameters, whose training has a closed form. For fifteen candidates we can afford both.
 
 learner = ActiveLearner(make_net(0), X_training=X_initial, y_training=y_initial)
 few = digits.X_train[pool[:15]]
-foretold = NTKLookahead().scores(learner, few)
-real = NTKLookahead(retraining="retrain", random_state=0).scores(learner, few)
+foretold = NTKLookahead(criterion="mlmoc").scores(learner, few)
+real = NTKLookahead(criterion="mlmoc", retraining="retrain", random_state=0).scores(learner, few)
 
 fig, ax = plt.subplots(figsize=(4.5, 4))
 ax.scatter(foretold, real)
@@ -85,7 +85,7 @@ print(f"rank correlation: {spearmanr(foretold, real).statistic:.2f}")
 # kernel. Predictions and further queries come from the linearised network, trained on all labels so far. We use a torch
 # hook to count how many samples pass through the network in each query.
 
-learner = LinearizedLearner(make_net(0), NTKLookahead(), X_initial, y_initial)
+learner = LinearizedLearner(make_net(0), NTKLookahead(criterion="mlmoc"), X_initial, y_initial)
 net = learner.estimator
 accuracies = {f"network, {len(initial)} labels": net.score(digits.X_test, digits.y_test)}
 
@@ -142,7 +142,11 @@ print(f"same prediction before and after: {np.mean(before == net.predict(digits.
 def run(seed, n_initial, at_random):
     initial, rest = split(seed, n_initial)
     learner = LinearizedLearner(
-        make_net(seed), NTKLookahead(), digits.X_train[initial], digits.y_train[initial], retrain_every=15
+        make_net(seed),
+        NTKLookahead(criterion="mlmoc"),
+        digits.X_train[initial],
+        digits.y_train[initial],
+        retrain_every=15,
     )
     generator = np.random.default_rng(seed)
     curve = [learner.score(digits.X_test, digits.y_test)]

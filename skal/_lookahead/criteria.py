@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 from skal._core.losses import sum_of_others
 
-CRITERIA = ["mlmoc", "emoc", "eer"]
+CRITERIA = ["mlmoc", "emoc", "eer"]  # of hypothetical labels; ``variance`` has none
 Probabilities = Callable[[Tensor], Tensor]
 
 

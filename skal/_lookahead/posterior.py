@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from torch.nn.functional import one_hot
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
 from skal.tangent._engine import no_gradients
+
+if TYPE_CHECKING:
+    from skal._lookahead.newton import LabelSteps
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 MADE = 2**21
@@ -46,22 +49,23 @@ def factor(K: Tensor) -> Tensor:
 class RidgeSolver:
     """``(K + ρI)⁻¹`` for an (n, n) float64 kernel, with ``ρ = ridge · mean diag K`` as the attribute ``rho``.
 
-    Without a ridge, what of K is singular gets as little as makes it regular.
+    The mean diagonal is the attribute ``scale``, the Cholesky factor of ``K + ρI`` the attribute ``L``. Without a
+    ridge, what of K is singular gets as little as makes it regular.
     """
 
     def __init__(self, K: Tensor, ridge: float) -> None:
-        scale = float(K.diagonal().mean())
+        self.scale = scale = float(K.diagonal().mean())
         if not math.isfinite(scale * (1 + ridge)):
             raise NonFiniteError(
                 "The kernel of the labelled samples must be finite. Got NaN or infinity instead. Training has probably "
                 "diverged: lower the learning rate or scale the inputs, and fit again."
             )
         self.rho = ridge * scale
-        self._L = factor(K + self.rho * torch.eye(len(K), dtype=K.dtype, device=K.device))
+        self.L = factor(K + self.rho * torch.eye(len(K), dtype=K.dtype, device=K.device))
 
     def __call__(self, B: Tensor) -> Tensor:
         """(n, m) -> (n, m)."""
-        return torch.cholesky_solve(B, self._L)
+        return torch.cholesky_solve(B, self.L)
 
 
 class Outputs(NamedTuple):
@@ -71,6 +75,17 @@ class Outputs(NamedTuple):
     link: Tensor  # (N, c), what labels are compared with: f with squared loss, σ(f) with cross-entropy
     proba: Tensor  # (N, c), of the hypothetical labels
     to_proba: Probabilities | None = None  # of other outputs, (..., c) -> (..., c); None is the softmax
+    temperature: float = 1.0  # by which f is divided to be logits
+
+    @property
+    def logits(self) -> Tensor:
+        """(N, c) of which the softmax is a good guess at the probabilities, also with squared loss."""
+        return self.f / self.temperature
+
+    @property
+    def beliefs(self) -> Tensor:
+        """(N, c) probabilities by those logits, or by the user's own nonlinearity."""
+        return torch.softmax(self.logits, dim=1) if self.to_proba is None else self.proba
 
     @property
     def labels(self) -> Tensor:
@@ -100,6 +115,7 @@ class Posterior:
     S: Tensor | None = None  # (NB, eB), with the evaluation set; None if it is made whenever it is needed
     n_total: int | None = None  # how many samples the evaluation set stands for; None is all free candidates
     made: int = MADE
+    scale: float = 1.0  # mean diagonal of the labelled samples' kernel
 
     def __post_init__(self) -> None:
         self.own, self.linearized, self.groups = self.own.clone(), self.linearized.clone(), self.groups.clone()
@@ -107,7 +123,8 @@ class Posterior:
         self.free = torch.ones_like(self.groups, dtype=torch.bool)  # which candidates can still be labelled
         self._everyone = torch.arange(self.N, device=self.own.device)
         self._rounding = (self.epsilon if self.B == 1 else max(1e-11, self.epsilon)) * self.prior
-        self._downdates: list[Tensor] = []  # w with S = S_0 − Σ w wᵀ
+        self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ; grows by doubling
+        self._n_taken = 0
 
     @property
     def variance(self) -> Tensor:
@@ -127,31 +144,58 @@ class Posterior:
 
         One pass over the matrix, if it is kept; the outputs and variances follow from one column.
         """
-        self.free[j] = False
         here = self._everyone[j : j + 1]
-        column = self.block(self._everyone, here)  # (NB, B)
-        self.groups = labelled_with(self.groups, j)
-        if bool(self.variance[j] + self.rho <= self._rounding[j]):
-            return  # a second label for the same sample, and no ridge to weigh the two with
-        for w in self._downdates:
-            column = column - w @ w[places(here, self.B)].T
-        column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         residual = self.outputs.residual(j, label) + self.outputs.f[j] - self.linearized[j]
-        # with the factor of u a block of the downdate is w_x w_x'ᵀ
         L = factor(self._u(here)[0])
-        w = torch.linalg.solve_triangular(L, column.T, upper=False).T
+        w = self.take(j)
+        if w is None:
+            return
         z = torch.linalg.solve_triangular(L, residual.reshape(self.B, -1), upper=False)
         self.linearized += (w @ z).reshape(self.linearized.shape)
         if self.S is not None:
             self.S.addmm_(w, w[places(self.evaluation, self.B)].T, alpha=-1)
-        self._downdates.append(w)
-        w = w.reshape(self.N, self.B, self.B)
-        self.own -= w @ w.transpose(1, 2)
 
-    def _u(self, rows: Tensor) -> Tensor:
+    def take(self, j: int, noise: float | None = None, column: Tensor | None = None) -> Tensor | None:
+        """Condition the variances on candidate j: the (NB, B) w of ``S − w wᵀ``, None where there is nothing to learn.
+
+        The noise of its label is ρ unless it is given; the kernel's column, (NB, B) before any candidate was taken,
+        may be at hand. The matrix is left as it is.
+        """
+        self.free[j] = False
+        here = self._everyone[j : j + 1]
+        self.groups = labelled_with(self.groups, j)
+        if bool(self.variance[j] + self.rho <= self._rounding[j]):
+            return None  # a second label for the same sample, and no ridge to weigh the two with
+        column = self.block(self._everyone, here) if column is None else column
+        taken = self.taken
+        if taken.shape[1]:
+            column = torch.addmm(column, taken, taken[places(here, self.B)].T, alpha=-1)
+        column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
+        # with the factor of u a block of the downdate is w_x w_x'ᵀ
+        w = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
+        self._append(w)
+        blocks = w.reshape(self.N, self.B, self.B)
+        self.own -= blocks @ blocks.transpose(1, 2)
+        return w
+
+    @property
+    def taken(self) -> Tensor:
+        """(NB, mB) W, what the m candidates taken so far have changed: ``S = S_0 − W Wᵀ``."""
+        return self._W[:, : self._n_taken * self.B]
+
+    def _append(self, w: Tensor) -> None:
+        start = self._n_taken * self.B
+        if start == self._W.shape[1]:
+            grown = self._W.new_empty(len(self._W), max(8, 2 * self._n_taken) * self.B)
+            grown[:, :start] = self._W
+            self._W = grown
+        self._W[:, start : start + self.B] = w
+        self._n_taken += 1
+
+    def _u(self, rows: Tensor, noise: float | None = None) -> Tensor:
         """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
         own = self.own[rows]
-        floor = self.rho + torch.finfo(own.dtype).eps * mean_diagonal(own)
+        floor = (self.rho if noise is None else noise) + torch.finfo(own.dtype).eps * mean_diagonal(own)
         if self.B > 1:  # outputs that sum to a constant leave a direction without any variance
             floor = floor + self._rounding[rows] / 4
         return own + floor[:, None, None] * torch.eye(self.B, dtype=own.dtype, device=own.device)
@@ -175,7 +219,7 @@ class Posterior:
         step = max(1, WORKED_ON // (width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1])))
         totals = []
         for made in torch.arange(len(rows), device=rows.device).split(max(1, self.made // (width * self.B))):
-            S = self._covariances(rows[made], evaluation)
+            S = self.covariances(rows[made], evaluation)
             for here, part in zip(made.split(step), S.split(step * self.B), strict=True):
                 some, own = rows[here], self.own[rows[here]].flatten(0, 1)
                 A, A_own = (self._moves(x, u[here], known[here]) for x in (part, own))
@@ -184,16 +228,15 @@ class Posterior:
                 totals.append((total - own_term * inside[here]) * scale[here] + own_term)
         return settle_known(torch.cat(totals), known, criterion)
 
-    def _covariances(self, rows: Tensor, evaluation: Tensor) -> Tensor:
+    def covariances(self, rows: Tensor, evaluation: Tensor) -> Tensor:
         """(rB, mB) covariance with the evaluation samples that are left."""
         here = places(rows, self.B)
         if self.S is not None:
             left = self.free[self.evaluation].nonzero()[:, 0]
             return self.S[here] if len(left) == len(self.evaluation) else self.S[here][:, places(left, self.B)]
         S = self.block(rows, evaluation)
-        for w in self._downdates:
-            S.addmm_(w[here], w[places(evaluation, self.B)].T, alpha=-1)
-        return S
+        taken = self.taken
+        return S.addmm_(taken[here], taken[places(evaluation, self.B)].T, alpha=-1) if taken.shape[1] else S
 
     def _moves(self, S: Tensor, u: Tensor, known: Tensor) -> Tensor:
         """(rB, mB) covariances -> (r, m) or (r, B, m, B): how far a residual moves the outputs, ``u⁻¹ S``."""
@@ -203,7 +246,7 @@ class Posterior:
 
     def _terms(self, criterion: str, reference: str, rows: Tensor, A: Tensor, points: Tensor) -> Tensor:
         """(r, m) terms of the criterion; points are (m,) samples for all candidates, or (r, 1), one for each."""
-        f, link, proba, to_proba = self.outputs
+        f, link, proba, to_proba, _ = self.outputs
         F, G = self.linearized[points], self.linearized[rows] - (f[rows] - link[rows])
         moved = None if reference == "linearized" else F - f[points]
         p = one_hot(f[rows].argmax(1), f.shape[1]).to(f) if criterion == "mlmoc" else proba[rows]
@@ -225,6 +268,7 @@ class KernelBlocks:
     groups: Tensor  # (N,), see Posterior
     epsilon: float
     among: Block | None = None  # among the candidates, if they may be labelled
+    steps: LabelSteps | None = None  # how labels change the outputs under cross-entropy, in the place of residuals
 
     def append(self, j: int, label: int) -> None:
         """Candidate j has got this label; it stays a candidate until somebody takes it away."""
@@ -237,6 +281,8 @@ class KernelBlocks:
         self.K_LL = torch.cat([torch.cat([self.K_LL, side], dim=1), torch.cat([side.T, column[here]], dim=1)])
         self.K_LC = torch.cat([self.K_LC, column.T])
         self.residuals = torch.cat([self.residuals, self.outputs.residual(j, label)[None]])
+        if self.steps is not None:
+            self.steps.append(self.outputs.f[j], label)
         self.groups = labelled_with(self.groups, j)
 
     def posterior(self, n_total: int | None = None) -> Posterior:
@@ -258,9 +304,11 @@ class KernelBlocks:
         k, a = (x.reshape(-1, N, B).transpose(0, 1) for x in (K_LC, alpha))  # (N, nB, B)
         own = self.own - k.transpose(1, 2) @ a
         own = own.clamp_min_(0) if B == 1 else own
-        F = f + (alpha.T @ self.residuals.reshape(len(alpha), -1)).reshape(f.shape)
+        residuals = self.residuals if self.steps is None else self.steps.residuals(solver)
+        F = f + (alpha.T @ residuals.reshape(len(alpha), -1)).reshape(f.shape)
         prior, groups = mean_diagonal(self.own), self.groups
-        return Posterior(block, own, prior, self.outputs, F, rho, evaluation, groups, epsilon, S=S, n_total=n_total)
+        given = (block, own, prior, self.outputs, F, rho, evaluation, groups, epsilon, S)
+        return Posterior(*given, n_total=n_total, scale=solver.scale)
 
 
 def labelled_with(groups: Tensor, j: int) -> Tensor:

@@ -16,8 +16,11 @@ from torch import Tensor
 from skal._core.outputs import compares_outputs
 from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
-from skal._lookahead.posterior import KernelBlocks, Posterior, precision_of_variances
-from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel
+from skal._lookahead.newton import LabelSteps
+from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
+from skal._lookahead.selection import variance_batch, variance_scores
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups
+from skal._lookahead.variance import VarianceGains, newton_importance
 from skal.base import top
 from skal.context import QueryContext
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError
@@ -44,8 +47,14 @@ class Settings:
 
     @classmethod
     def of(cls, strategy: Any) -> Settings:
-        """Those of a strategy."""
-        return cls(**{field.name: getattr(strategy, field.name) for field in fields(cls)})
+        """Those of a strategy, with what its criterion goes with where it leaves a choice."""
+        given = {field.name: getattr(strategy, field.name) for field in fields(cls)}
+        variance = given["criterion"] == "variance"
+        if given["batch"] == "auto":
+            given["batch"] = "greedy" if variance else "top"
+        if isinstance(given["ridge"], str):
+            given["ridge"] = 1e-2 if variance else 1e-4
+        return cls(**given)
 
     @property
     def sketch_length(self) -> int | None:
@@ -53,6 +62,13 @@ class Settings:
         if self.n_features is None or self.kernel in ("entk", "trace") or self.retraining != "linearized":
             return None
         return 4096 if self.n_features == "auto" else int(self.n_features)
+
+    def check_evaluation(self, owner: str, n: int) -> None:
+        """Refuse more evaluation samples than there are."""
+        if isinstance(self.evaluation, int) and self.evaluation > n:
+            expected = f"at most the number of samples that take part ({n})"
+            remedy = "Pass None for all of them, or 'auto' for at most 2000."
+            raise InvalidParameterError.for_parameter(owner, "evaluation", expected, self.evaluation, remedy)
 
     def n_evaluation(self, n: int) -> int:
         """Over how many samples of a pool of n the change is summed."""
@@ -67,26 +83,61 @@ class Settings:
 
 def pool_scores(context: QueryContext, settings: Settings) -> np.ndarray:
     """(N,) scores of the context's pool."""
+    settings.check_evaluation(context.owner, context.n_pool)
     reference = settled_reference(context, settings)
     if settings.retraining in ONE_BY_ONE:
         from skal._lookahead.comparators import retrained_scores
 
         return retrained_scores(context, settings, reference)
     source, evaluation = _prepared(context, settings, in_groups=True)
+    if settings.criterion == "variance":
+        return variance_scores(context, source, evaluation).cpu().numpy()
     return _scores(source, context.pool, evaluation, settings.criterion, reference).cpu().numpy()
 
 
 def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-    """Samples chosen one after the other, each as if those before had the label that is predicted; their scores."""
-    source, evaluation = _prepared(context, settings)
+    """Samples chosen one after the other, each as if those before had been labelled; their scores.
+
+    ``variance`` needs no labels. For the others they are those that are predicted.
+    """
+    settings.check_evaluation(context.owner, context.n_pool)
+    variance = settings.criterion == "variance"
+    source, evaluation = _prepared(context, settings, in_groups=variance)
+    if variance:
+        return variance_batch(context, source, evaluation, n_instances)
     posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
     return choose(posterior, settings, settled_reference(context, settings), n_instances)
 
 
-def sequential(context: QueryContext, settings: Settings) -> KernelBlocks:
-    """The pool, read once, for true labels that come one after the other."""
+def sequential(context: QueryContext, settings: Settings) -> tuple[Source, KernelBlocks]:
+    """The pool, read once, for true labels that come one after the other; and what it was read by."""
+    settings.check_evaluation(context.owner, context.n_pool)
     source, evaluation = _prepared(context, settings)
-    return source.blocks(context.pool, evaluation)
+    return source, source.blocks(context.pool, evaluation)
+
+
+def label_steps(
+    context: QueryContext, settings: Settings, source: Source, n_trained: int, tau: float
+) -> LabelSteps | None:
+    """How labels that the network has not been trained on change its outputs; None if residuals say so."""
+    if settings.criterion != "variance" or compares_outputs(context.network.criterion):
+        return None
+    f = source.labelled_logits()
+    return LabelSteps(f, torch.as_tensor(context.class_labels, device=f.device), n_trained, tau)
+
+
+def choose_by_variance(
+    posterior: Posterior, settings: Settings, outputs: Outputs, tau: float, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same by the criterion ``variance``, with the outputs as they are now."""
+    importance = newton_importance(outputs.beliefs, tau, posterior.rho, posterior.scale)
+    gains = VarianceGains(posterior, importance)
+    if settings.batch == "greedy":
+        chosen, scores = gains.choose(n_instances)
+        return chosen.cpu().numpy(), scores.cpu().numpy()
+    ranked = gains.scores().masked_fill_(~posterior.free, -torch.inf).cpu().numpy()
+    best = top(ranked, n_instances)
+    return best, ranked[best]
 
 
 def choose(posterior: Posterior, settings: Settings, reference: str, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,6 +162,8 @@ def settled_reference(context: QueryContext, settings: Settings) -> str:
     """Where change is measured from, with a warning if that is not what was asked for."""
     criterion = context.network.criterion
     if settings.reference == "linearized" or compares_outputs(criterion):
+        return settings.reference
+    if settings.criterion == "variance":  # which compares nothing with labels
         return settings.reference
     if settings.retraining in ("gp", "one_step", "retrain"):  # real outputs, or none of the network's
         return settings.reference
@@ -166,18 +219,5 @@ def _prepared(context: QueryContext, settings: Settings, in_groups: bool = False
 
 
 def _scores(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:
-    """(N,) scores, group by group where the pool does not fit into memory at once."""
-    N, e = len(pool), len(evaluation)
-    if source.room(e) >= N:
-        return source.posterior(pool, np.arange(N), evaluation, N).scores(criterion, reference)
-    others = np.setdiff1d(np.arange(N), evaluation)
-    step = max(1, source.room(e) - e)
-    parts = []
-    for start in range(0, len(others), step):
-        group = np.concatenate([evaluation, others[start : start + step]])
-        posterior = source.posterior(pool, group, np.arange(e), N)
-        rows = torch.arange(len(group), device=posterior.own.device)
-        parts.append(posterior.scores(criterion, reference, rows[e:] if start else rows))
-    scores = torch.cat(parts)
-    order = torch.as_tensor(np.concatenate([evaluation, others]), device=scores.device)
-    return torch.empty_like(scores).index_copy_(0, order, scores)
+    """(N,) scores by all criteria but ``variance``."""
+    return in_groups(source, pool, evaluation, lambda posterior, rows: posterior.scores(criterion, reference, rows))

@@ -1,11 +1,12 @@
 """Where a posterior comes from: exact blocks of a kernel, or features that one pass leaves.
 
 A source has read the labelled samples; it makes posteriors for sets of candidates, in groups that fit into memory.
-Both kinds have the same four methods. Index letters as in :mod:`skal._lookahead.posterior`.
+Both kinds have the same methods. Index letters as in :mod:`skal._lookahead.posterior`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError
 from skal._lookahead.posterior import MADE, KernelBlocks, Outputs, Posterior, RidgeSolver, diagonal_blocks, places
+from skal._lookahead.variance import TEMPERATURE, newton_importance
 from skal.context import QueryContext
 from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
@@ -38,7 +40,8 @@ def read_outputs(network: Network, logits: Tensor) -> Outputs:
     """(n, c) logits of a network as everything that the look-ahead needs of them."""
     f, to_proba = logits.double(), probabilities_of_logits(network.net)
     proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
-    return Outputs(f, f if compares_outputs(network.criterion) else proba, proba, to_proba)
+    squared = compares_outputs(network.criterion)
+    return Outputs(f, f if squared else proba, proba, to_proba, TEMPERATURE if squared else 1.0)
 
 
 def exact_kernel(engine: TangentEngine, kind: str) -> Kernel:
@@ -77,6 +80,8 @@ def _groups_of_copies(context: QueryContext, samples: Samples) -> Tensor:
 class KernelSource:
     """Exact blocks of a scalar or matrix kernel, within so many bytes; epsilon is the precision of variances."""
 
+    importance = staticmethod(newton_importance)
+
     def __init__(self, context: QueryContext, kernel: Kernel, *, ridge: float, epsilon: float, memory: int) -> None:
         self.context, self.ridge, self.epsilon, self.memory = context, ridge, epsilon, memory
         self.kernel, self.own = kernel
@@ -94,6 +99,11 @@ class KernelSource:
         entries = self.B**2 * (2 * n_evaluation + 3 * len(self.context.labelled))
         return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 
+    def greedy_room(self, n_numbers: int) -> int:
+        """How many may be conditioned on, G with ``8 B² G (2 G + 3 n)`` bytes, for the kernel among all of them."""
+        n = len(self.context.labelled)
+        return int((math.sqrt(9 * n**2 + self.memory / self.B**2) - 3 * n) / 4)
+
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
         """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
         samples = pool.take(rows)
@@ -101,6 +111,15 @@ class KernelSource:
             return self.blocks(samples, evaluation).posterior(n_total)
         K_CE = self.kernel(samples, samples.take(evaluation))
         return self.blocks_of(samples, evaluation, K_CE, self.own(samples)).posterior(n_total)
+
+    def labelled_logits(self) -> Tensor:
+        """(n, c) of the network at the labelled samples."""
+        return self.outputs(self.context.labelled).f
+
+    @property
+    def solver(self) -> RidgeSolver:
+        """Of the labelled samples' kernel."""
+        return RidgeSolver(self.K_LL, self.ridge)
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
         """For true labels of the pool's samples, which come one after the other, while the pool is read once."""
@@ -126,7 +145,7 @@ class KernelSource:
 
     def linearized(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""
-        coefficients = RidgeSolver(self.K_LL, self.ridge)(self.residuals.reshape(len(self.K_LL), -1))
+        coefficients = self.solver(self.residuals.reshape(len(self.K_LL), -1))
         parts = _parts(samples, rows_within(self.memory, 2 * _DOUBLE * self.B * len(self.K_LL)))
         moved = torch.cat([self.kernel(self.context.labelled, part).T @ coefficients for part in parts])
         f = self.outputs(samples).f
@@ -135,6 +154,8 @@ class KernelSource:
 
 class FeatureSource:
     """Features of one pass, within so many bytes; the reader that is made has read the labelled samples."""
+
+    importance = staticmethod(newton_importance)
 
     def __init__(self, context: QueryContext, make_reader: Callable[[], FeatureReader], memory: int) -> None:
         self.context, self.make_reader, self.memory = context, make_reader, memory
@@ -175,6 +196,15 @@ class FeatureSource:
         """How many candidates fit into memory: as many as their features allow."""
         return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
+    def greedy_room(self, n_numbers: int) -> int:
+        """How many may be conditioned on, with so many numbers for each: covariances and picks."""
+        return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
+
+    def outputs(self, samples: Samples) -> Outputs:
+        """Of the network, at any samples."""
+        network = self.context.logit_network
+        return self._outputs(network.all_logits(samples, self.context.batch_size))
+
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
         """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
         e, everything = len(evaluation), len(rows) == len(pool)
@@ -189,7 +219,17 @@ class FeatureSource:
         prior, epsilon = features.prior, reader.epsilon
         groups = _groups_of_copies(self.context, pool if everything else pool.take(rows))
         made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
-        return Posterior(block, own, prior, outputs, F, rho, positions, groups, epsilon, S, n_total=n_total, made=made)
+        given = (block, own, prior, outputs, F, rho, positions, groups, epsilon, S)
+        return Posterior(*given, n_total=n_total, made=made, scale=reader.solver.scale)
+
+    def labelled_logits(self) -> Tensor:
+        """(n, c) of the network at the labelled samples."""
+        return self.reader.logits
+
+    @property
+    def solver(self) -> RidgeSolver:
+        """Of the labelled samples' kernel."""
+        return self.reader.solver
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
         """For true labels, one after the other; exact with the labelled samples, and estimated among candidates."""
@@ -213,3 +253,24 @@ class FeatureSource:
 
 
 Source = KernelSource | FeatureSource
+
+
+def in_groups(
+    source: Source, pool: Samples, evaluation: np.ndarray, score: Callable[[Posterior, Tensor], Tensor]
+) -> Tensor:
+    """(N,) scores, group by group where the pool does not fit into memory at once."""
+    N, e = len(pool), len(evaluation)
+    if source.room(e) >= N:
+        posterior = source.posterior(pool, np.arange(N), evaluation, N)
+        return score(posterior, torch.arange(N, device=posterior.own.device))
+    others = np.setdiff1d(np.arange(N), evaluation)
+    step = max(1, source.room(e) - e)
+    parts = []
+    for start in range(0, len(others), step):
+        group = np.concatenate([evaluation, others[start : start + step]])
+        posterior = source.posterior(pool, group, np.arange(e), N)
+        rows = torch.arange(len(group), device=posterior.own.device)
+        parts.append(score(posterior, rows[e:] if start else rows))
+    scores = torch.cat(parts)
+    order = torch.as_tensor(np.concatenate([evaluation, others]), device=scores.device)
+    return torch.empty_like(scores).index_copy_(0, order, scores)

@@ -15,8 +15,17 @@ from skal._core.containers import n_rows, take_rows
 from skal._core.copies import row_keys
 from skal._core.network import preserved_rng
 from skal._lookahead.posterior import Outputs
-from skal._lookahead.query import Settings, choose, make_source, sequential, settled_reference
+from skal._lookahead.query import (
+    Settings,
+    choose,
+    choose_by_variance,
+    label_steps,
+    make_source,
+    sequential,
+    settled_reference,
+)
 from skal._lookahead.sources import Source, read_outputs
+from skal._lookahead.variance import logit_variance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
@@ -50,6 +59,9 @@ class LinearizedLearner(ActiveLearner):
     After the first query on a pool, a further ``teach`` and ``query`` take three passes over the matrix of candidates ×
     evaluation samples, and none through the network. They equal a query from scratch with all labels, up to
     rounding; where the strategy sketches gradients, up to the sketch's error for labels since the first query.
+
+    With cross-entropy and ``criterion="variance"`` a label moves the outputs by the exact update of the linearised
+    network for one more sample, found by a Newton iteration in as many unknowns as there are classes.
 
     Teaching samples that were not in the pool, or querying a pool with samples that were not in the first one, starts
     again: the next query reads its pool anew.
@@ -93,6 +105,7 @@ class LinearizedLearner(ActiveLearner):
         # what predictions come from, and when it was made
         self._source: tuple[_State, Source] | None = None
         self._n_untrained = 0
+        self._tau: float | None = None  # the variance of a logit, from the first pool since the last training
         settings = (bootstrap_init, on_transformed, force_all_finite)
         super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
@@ -108,7 +121,11 @@ class LinearizedLearner(ActiveLearner):
             candidates = positions[rows]
             posterior.free[:] = False
             posterior.free[torch.as_tensor(candidates, device=posterior.free.device)] = True
-            chosen, metrics = choose(posterior, settings, settled_reference(context, settings), int(n_instances))
+            if settings.criterion == "variance":
+                outputs = read_outputs(context.logit_network, posterior.linearized)
+                chosen, metrics = choose_by_variance(posterior, settings, outputs, pool.tau, int(n_instances))
+            else:
+                chosen, metrics = choose(posterior, settings, settled_reference(context, settings), int(n_instances))
         order = np.argsort(candidates)
         indices = rows[order[np.searchsorted(candidates, chosen, sorter=order)]].astype(np.int64)
         samples = take_rows(X_pool, indices)
@@ -122,13 +139,15 @@ class LinearizedLearner(ActiveLearner):
         positions = known.positions(keys) if known is not None and known.follow(state) else None
         if known is None or positions is None or (positions >= 0).sum() < n_instances:
             self._known_pool = known = None  # before there are two of them
-            self._known_pool = known = _KnownPool(context, state, self.query_strategy, keys)
+            n_trained = context.n_labelled - self._n_untrained
+            self._known_pool = known = _KnownPool(context, state, self.query_strategy, keys, n_trained, self._tau)
+            self._tau = known.tau
             positions = known.positions(keys)
         assert positions is not None
         return known, positions
 
     def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict) -> ActiveLearner:
-        self._known_pool = self._source = None
+        self._known_pool = self._source = self._tau = None
         self._n_untrained = 0
         return super()._fit(X, y, bootstrap, fit_kwargs)
 
@@ -169,7 +188,13 @@ class LinearizedLearner(ActiveLearner):
             state = _State.of(context, strategy)
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
                 self._source = state, make_source(context, Settings.of(strategy), np.random.default_rng(0), 1)
-            return read_outputs(context.logit_network, self._source[1].linearized(context.pool))
+            source = self._source[1]
+            tau = logit_variance(source.labelled_logits()) if self._tau is None else self._tau
+            n_trained = context.n_labelled - self._n_untrained
+            steps = label_steps(context, Settings.of(strategy), source, n_trained, tau)
+            if steps is not None:
+                source.residuals = steps.residuals(source.solver)
+            return read_outputs(context.logit_network, source.linearized(context.pool))
 
     def predict_proba(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
         """(n, C) class probabilities of the linearised network."""
@@ -208,11 +233,22 @@ class _State(NamedTuple):
 class _KnownPool:
     """A pool that has been read: what its rows are recognised by, and the kernels between them and all labels."""
 
-    def __init__(self, context: QueryContext, state: _State, strategy: NTKLookahead, keys: list[Hashable]) -> None:
+    def __init__(
+        self,
+        context: QueryContext,
+        state: _State,
+        strategy: NTKLookahead,
+        keys: list[Hashable],
+        n_trained: int,
+        tau: float | None,
+    ) -> None:
         self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
         rows = strategy.subset_rows(context.n_pool)
         rows = np.arange(context.n_pool) if rows is None else rows
-        self.blocks = sequential(context.restrict(rows), Settings.of(strategy))
+        settings, part = Settings.of(strategy), context.restrict(rows)
+        source, self.blocks = sequential(part, settings)
+        self.tau = logit_variance(self.blocks.outputs.logits) if tau is None else tau
+        self.blocks.steps = label_steps(part, settings, source, n_trained, self.tau)
         self._places: dict[Hashable, list[int]] = defaultdict(list)  # copies have several; −1 is outside the subset
         place = np.full(context.n_pool, -1)
         place[rows] = np.arange(len(rows))

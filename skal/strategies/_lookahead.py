@@ -16,17 +16,18 @@ from skal.validation import check_choice, check_integer, check_real
 
 
 class NTKLookahead(ScoreStrategy):
-    """Query the samples whose label would change the network's outputs most.
+    """Query the samples whose labels would tell most about the network's outputs, without training it.
 
     The network is replaced by its linearisation in the parameters. Training that to convergence on one more sample has
     a closed form [1]_, from which every sample's score follows without training anything.
 
     Parameters
     ----------
-    criterion : {"mlmoc", "emoc", "eer"}, default="mlmoc"
-        ``mlmoc`` sums how far the outputs would move over the pool if the predicted label were the true one; ``emoc``
-        is its expectation over the labels under the network's probabilities; ``eer`` is minus the entropy that the
-        outputs are expected to be left with.
+    criterion : {"variance", "mlmoc", "emoc", "eer"}, default="variance"
+        ``variance`` is by how much a label is expected to reduce the variance of the outputs over the pool, weighed by
+        where the network is unsure; no label is guessed. The others are the paper's: ``mlmoc`` sums how far the outputs
+        would move over the pool if the predicted label were the true one; ``emoc`` is its expectation over the labels
+        under the network's probabilities; ``eer`` is minus the entropy that the outputs are expected to be left with.
     kernel : {"auto", "pntk", "logit", "trace", "entk"}, default="auto"
         The tangent kernel, see :func:`skal.tangent.tangent_kernel`. ``auto`` is ``pntk``, or ``trace`` where the
         outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always exact. ``entk`` has
@@ -39,17 +40,19 @@ class NTKLookahead(ScoreStrategy):
     reference : {"network", "linearized"}, default="network"
         Where change is measured from: the network's outputs, or those of its linearisation trained on the labels at
         hand. The two are the same for a network that fits its labels.
-    batch : {"top", "greedy"}, default="top"
+    batch : {"auto", "top", "greedy"}, default="auto"
         ``top`` takes the highest scores. ``greedy`` takes one sample after the other, each as if those before had been
-        labelled as predicted.
+        labelled (as predicted, for the criteria that need a label). ``auto`` is ``greedy`` for ``variance`` and ``top``
+        for the others, as in the paper.
     n_features : "auto", int or None, default="auto"
         Length of the sketch that stands for the gradients of those layers that are not kept exactly; ``"auto"`` is
         4096. None computes the exact kernel between all samples.
     evaluation : "auto", int or None, default="auto"
         Number of random samples of the pool over which the change is summed, standing for all of it; ``"auto"`` is
         2000. None is the whole pool.
-    ridge : float, default=1e-4
-        Added to the kernel of the labelled samples' diagonal, as a part of its mean.
+    ridge : float or "auto", default="auto"
+        Added to the kernel of the labelled samples' diagonal, as a part of its mean. ``auto`` is 1e-2 for ``variance``
+        and 1e-4 for the others.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
@@ -69,9 +72,9 @@ class NTKLookahead(ScoreStrategy):
     Warns
     -----
     CrossEntropyWarning
-        If the network was trained with anything but squared loss and ``reference="network"``. The labels are then
-        compared with the probabilities, not with the outputs, and change is measured as if
-        ``reference="linearized"`` had been asked for.
+        With ``mlmoc``, ``emoc`` and ``eer``, if the network was trained with anything but squared loss and
+        ``reference="network"``. The labels are then compared with the probabilities, not with the outputs, and change
+        is measured as if ``reference="linearized"`` had been asked for.
 
     See Also
     --------
@@ -81,7 +84,8 @@ class NTKLookahead(ScoreStrategy):
 
     Notes
     -----
-    A copy of a labelled sample would change nothing: it scores 0, and with ``eer`` no more than any other sample.
+    A copy of a labelled sample would change nothing: it scores 0, and with ``eer`` no more than any other sample. The
+    metrics of a greedy batch are the scores at the time of each pick; :meth:`scores` gives those of the first one.
 
     References
     ----------
@@ -94,10 +98,10 @@ class NTKLookahead(ScoreStrategy):
     >>> from skorch import NeuralNetClassifier
     >>> from skal import ActiveLearner
     >>> from skal.datasets import load
-    >>> from skal.nets import MLP, SquaredLoss
+    >>> from skal.nets import MLP
     >>> from skal.strategies import NTKLookahead, ntk_lookahead
     >>> digits = load("digits")
-    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=SquaredLoss, train_split=None, verbose=0)
+    >>> net = NeuralNetClassifier(MLP(64, 10), criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
     >>> strategy = NTKLookahead(random_state=0)
     >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
     >>> X_pool = digits.X_train[50:250]
@@ -113,14 +117,14 @@ class NTKLookahead(ScoreStrategy):
     def __init__(
         self,
         *,
-        criterion: str = "mlmoc",
+        criterion: str = "variance",
         kernel: str = "auto",
         retraining: str = "linearized",
         reference: str = "network",
-        batch: str = "top",
+        batch: str = "auto",
         n_features: int | str | None = "auto",
         evaluation: int | str | None = "auto",
-        ridge: float = 1e-4,
+        ridge: float | str = "auto",
         backend: str = "auto",
         subset: int | None = None,
         batch_size: int = 256,
@@ -146,6 +150,11 @@ class NTKLookahead(ScoreStrategy):
         self.verbose = verbose
 
     @property
+    def scores_first_pick(self) -> bool:  # type: ignore[override]
+        """Whether a batch is greedy."""
+        return Settings.of(self).batch == "greedy"
+
+    @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
         """Whether the evaluation set is a random part of the pool: if asked for; ``"auto"`` draws from larger ones."""
         return isinstance(self.evaluation, int)
@@ -153,16 +162,21 @@ class NTKLookahead(ScoreStrategy):
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
-        check_choice(owner, "criterion", self.criterion, CRITERIA)
+        check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
         check_choice(owner, "kernel", self.kernel, ["auto", "pntk", "logit", "trace", "entk"])
         check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
         check_choice(owner, "reference", self.reference, ["network", "linearized"])
-        check_choice(owner, "batch", self.batch, ["top", "greedy"])
+        check_choice(owner, "batch", self.batch, ["auto", "top", "greedy"])
         check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
             if not (isinstance(value, str) and value == "auto"):
                 check_integer(owner, name, value, 1, optional=True, remedy="Pass an integer > 0, None or 'auto'.")
-        check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-4.")
+        if self.ridge != "auto":
+            check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
+        if self.criterion == "variance" and self.retraining not in ("linearized", "infinite"):
+            expected = f"'mlmoc', 'emoc' or 'eer' with retraining={self.retraining!r}"
+            remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
+            raise InvalidParameterError.for_parameter(owner, "criterion", expected, self.criterion, remedy)
         if self.batch == "greedy" and self.retraining in ONE_BY_ONE:
             expected = f"'top' with retraining={self.retraining!r}"
             remedy = "Greedy batches need a closed form: use retraining='linearized'."
@@ -172,9 +186,10 @@ class NTKLookahead(ScoreStrategy):
         return pool_scores(context, Settings.of(self))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.batch == "top":
+        settings = Settings.of(self)
+        if settings.batch == "top":
             return super()._select(context, n_instances)
-        return greedy_batch(context, Settings.of(self), n_instances)
+        return greedy_batch(context, settings, n_instances)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         """One pass over all with features; with exact blocks each set once to be kept and once to be compared."""
@@ -192,7 +207,9 @@ class NTKLookahead(ScoreStrategy):
             return 16 * n + min(memory, 8 * n * (2 * settings.n_evaluation(n) + 3 * labelled))
         sketches = 2 * settings.sketch_length * context.network.precision.itemsize
         kept = n * (sketches + 8 * (2 * labelled + 4 * context.n_classes))
-        return 16 * n + min(memory // 2, kept) + memory // 8
+        # a greedy batch keeps the covariances with the evaluation samples
+        covariances = min(memory // 4, 8 * n * settings.n_evaluation(n)) if settings.batch == "greedy" else 0
+        return 16 * n + min(memory // 2, kept) + covariances + memory // 8
 
     def _probe_size(self, n: int) -> int:
         return Settings.of(self).n_evaluation(n) + 256

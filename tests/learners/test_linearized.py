@@ -80,7 +80,7 @@ class Counter:
     ids=str,
 )
 def test_a_run_of_50_equals_queries_from_scratch(digits, params):
-    strategy = NTKLookahead(**params)
+    strategy = NTKLookahead(**({"criterion": "mlmoc"} | params))
     learner = make_learner(digits, strategy)
     X_pool, y_pool = digits.X[12:92], digits.y[12:92]
     for step in range(50):
@@ -130,7 +130,7 @@ def test_only_the_first_query_passes_the_pool_through_the_network(digits, n_feat
 
 
 def test_the_pool_may_lose_rows_change_its_order_and_keep_labelled_ones(digits):
-    strategy = NTKLookahead(ridge=1e-3)
+    strategy = NTKLookahead(criterion="mlmoc", ridge=1e-3)
     learner = make_learner(digits, strategy)
     X_pool, y_pool = digits.X[12:60], digits.y[12:60]
     learner.query(X_pool)
@@ -146,7 +146,7 @@ def test_the_pool_may_lose_rows_change_its_order_and_keep_labelled_ones(digits):
 
 
 def test_what_is_new_is_read(digits):
-    strategy = NTKLookahead()
+    strategy = NTKLookahead(criterion="mlmoc")
     learner = make_learner(digits, strategy)
     learner.query(digits.X[12:40])
     other = digits.X[20:60]
@@ -184,7 +184,7 @@ def test_the_subset_and_the_evaluation_set_are_drawn_once_per_pool(digits):
 def test_predictions_are_those_of_the_linearised_network(digits, criterion, kernel, n_features):
     torch.manual_seed(0)
     net = make_net(nn.Sequential(nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 10)).double(), criterion)
-    strategy = NTKLookahead(kernel=kernel, n_features=n_features, ridge=1e-3, reference="linearized")
+    strategy = NTKLookahead(criterion="mlmoc", kernel=kernel, n_features=n_features, ridge=1e-3, reference="linearized")
     learner = make_learner(digits, strategy, net=net)
     learner.teach(digits.X[12:16], digits.y[12:16])
     X = digits.X[50:60]
@@ -230,7 +230,7 @@ def test_labels_improve_predictions_without_training(digits):
 
 
 def test_retrain_trains_on_all_labels_and_starts_again(digits):
-    strategy = NTKLookahead()
+    strategy = NTKLookahead(criterion="mlmoc")
     learner = make_learner(digits, strategy)
     X_pool = digits.X[12:40]
     learner.query(X_pool)
@@ -314,8 +314,8 @@ def test_what_it_is_given(digits):
     assert skal.LinearizedLearner is LinearizedLearner
 
 
-def test_cross_entropy_is_named(digits):
-    learner = make_learner(digits, net=make_net(criterion=nn.CrossEntropyLoss))
+def test_cross_entropy_is_named_with_the_criteria_for_squared_loss(digits):
+    learner = make_learner(digits, NTKLookahead(criterion="mlmoc"), net=make_net(criterion=nn.CrossEntropyLoss))
     with pytest.warns(CrossEntropyWarning):
         learner.query(digits.X[12:20])
 

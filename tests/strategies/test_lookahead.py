@@ -125,7 +125,7 @@ def test_equals_it_with_more_labels_than_the_kernel_has_ranks(kernel, retraining
     """Every candidate's variance is then below the ridge: little is left to learn, but that little has an order."""
     torch.manual_seed(0)
     learner, X_pool = make_learner(MLP(5, 3, hidden=()).double(), (5,), n_labelled=40)
-    strategy = NTKLookahead(kernel=kernel, retraining=retraining, n_features=n_features, ridge=ridge)
+    strategy = NTKLookahead(criterion="mlmoc", kernel=kernel, retraining=retraining, n_features=n_features, ridge=ridge)
     expected = Oracle(learner, X_pool, kernel, ridge=ridge).scores("mlmoc")
     np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
 
@@ -216,7 +216,7 @@ def test_rows_that_are_no_distributions_are_refused():
 def test_a_linear_model_changes_as_retraining_to_convergence_changes_it():
     torch.manual_seed(0)
     learner, X_pool = make_learner(nn.Linear(30, 3).double(), (30,), n_labelled=6, n_pool=3)
-    scores = NTKLookahead(ridge=0.0).scores(learner, X_pool)
+    scores = NTKLookahead(criterion="mlmoc", ridge=0.0).scores(learner, X_pool)
     module = learner.estimator.module_
     start = module(torch.as_tensor(X_pool)).detach()
     state = {name: value.clone() for name, value in module.state_dict().items()}
@@ -241,7 +241,13 @@ def test_a_linear_model_changes_as_retraining_to_convergence_changes_it():
 def test_greedy_conditions_on_the_predicted_label(kernel, n_features, evaluation):
     learner, X_pool = mlp()
     strategy = NTKLookahead(
-        batch="greedy", kernel=kernel, n_features=n_features, evaluation=evaluation, ridge=RIDGE, random_state=0
+        criterion="mlmoc",
+        batch="greedy",
+        kernel=kernel,
+        n_features=n_features,
+        evaluation=evaluation,
+        ridge=RIDGE,
+        random_state=0,
     )
     indices, metrics = strategy.select(learner, X_pool, 4)
     assert len(set(indices.tolist())) == 4
@@ -332,11 +338,11 @@ def test_projecting_comes_before_sketching():
     """The error of S is relative to what the labels leave, not to the gradients."""
     learner, X_pool = trained(300)
     N, k = len(X_pool), 256
-    context = NTKLookahead().prepare(learner, X_pool)
-    reader = source_of(NTKLookahead(n_features=k), context, N).reader
+    context = NTKLookahead(criterion="mlmoc").prepare(learner, X_pool)
+    reader = source_of(NTKLookahead(criterion="mlmoc", n_features=k), context, N).reader
     features, every = reader.features(context.pool), torch.arange(N)
     S = reader.covariance(features, every, every)
-    exact = source_of(NTKLookahead(n_features=None), context, N)
+    exact = source_of(NTKLookahead(criterion="mlmoc", n_features=None), context, N)
     truth = exact.posterior(context.pool, np.arange(N), np.arange(N), N).S
     # the same sketch of the gradients themselves: Rφ = ψ + (RΦ_L)ᵀα
     R_L = reader._folded.double()
@@ -431,7 +437,7 @@ def test_where_samples_use_the_network_differently_the_labelled_ones_are_read_ag
     torch.manual_seed(0)
     learner, X_pool = make_learner(Switching().double(), (5,), n_pool=8)
     (X_pool if where == "pool" else learner.X_training)[5, 0] = 9.0
-    strategy = NTKLookahead(ridge=RIDGE, batch_size=1, n_jobs=n_jobs)
+    strategy = NTKLookahead(criterion="mlmoc", ridge=RIDGE, batch_size=1, n_jobs=n_jobs)
     expected = Oracle(learner, X_pool).scores("mlmoc")
     with parallel_config(backend="threading"):
         np.testing.assert_allclose(strategy.scores(learner, X_pool), expected, rtol=1e-8)
@@ -450,8 +456,8 @@ def test_parameters():
         ({"evaluation": "all"}, InvalidTypeError, "evaluation"),
         ({"ridge": -1.0}, InvalidParameterError, "ridge"),
         ({"ridge": float("inf")}, InvalidParameterError, "ridge"),
-        ({"ridge": "auto"}, InvalidTypeError, "ridge"),
-        ({"batch": "greedy", "retraining": "retrain"}, InvalidParameterError, "batch"),
+        ({"ridge": "large"}, InvalidTypeError, "ridge"),
+        ({"criterion": "eer", "batch": "greedy", "retraining": "retrain"}, InvalidParameterError, "batch"),
     ]
     for params, error, name in cases:
         with pytest.raises(error, match=name) as caught:
@@ -467,13 +473,14 @@ def test_parameters():
         {},
         {"n_features": 8},
         {"n_features": None},
-        {"n_features": None, "evaluation": 5, "max_memory": "6KB"},
+        {"criterion": "mlmoc", "n_features": None, "evaluation": 5, "max_memory": "6KB"},
         {"kernel": "entk", "criterion": "emoc"},
         {"batch": "greedy"},
         {"batch": "greedy", "n_features": None, "evaluation": 5, "criterion": "eer"},
-        {"retraining": "direct"},
-        {"retraining": "one_step"},
-        {"retraining": "gp"},
+        {"criterion": "mlmoc", "batch": "greedy"},
+        {"criterion": "mlmoc", "retraining": "direct"},
+        {"criterion": "mlmoc", "retraining": "one_step"},
+        {"criterion": "mlmoc", "retraining": "gp"},
     ],
     ids=str,
 )

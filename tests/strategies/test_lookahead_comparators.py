@@ -46,7 +46,9 @@ def problem():
 
 
 def strategy(**params):
-    return NTKLookahead(**({"n_features": None, "evaluation": None, "ridge": RIDGE, "random_state": 0} | params))
+    return NTKLookahead(
+        **({"criterion": "mlmoc", "n_features": None, "evaluation": None, "ridge": RIDGE, "random_state": 0} | params)
+    )
 
 
 def softmax(f):
@@ -230,12 +232,12 @@ def test_conformance(retraining, check):
     if retraining == "retrain":
         learner.estimator.set_params(max_epochs=1)
     reference = "network" if retraining in ("one_step", "retrain", "gp") else "linearized"
-    check(NTKLookahead(retraining=retraining, reference=reference), learner, pool[:14])
+    check(NTKLookahead(criterion="mlmoc", retraining=retraining, reference=reference), learner, pool[:14])
 
 
 def test_real_training_has_no_quarrel_with_cross_entropy():
     learner, pool = make_learner()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        scores = NTKLookahead(retraining="one_step").scores(learner, pool[:5])
+        scores = NTKLookahead(criterion="mlmoc", retraining="one_step").scores(learner, pool[:5])
     assert (scores > 0).all()

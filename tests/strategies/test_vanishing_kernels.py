@@ -62,7 +62,7 @@ def make_learner(kind, dtype=torch.float64):
     [
         NTKLookahead(),
         NTKLookahead(criterion="emoc", batch="greedy"),
-        NTKLookahead(retraining="direct"),
+        NTKLookahead(criterion="mlmoc", retraining="direct"),
         NPC(random_state=0),
         NPC(search="greedy"),
     ],

@@ -1,0 +1,83 @@
+"""Batches by expected reduction of variance from a whole pool, in groups where it does not fit into memory."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal._lookahead.posterior import Posterior
+from skal._lookahead.sources import Source, in_groups
+from skal._lookahead.variance import VarianceGains, logit_variance
+from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError, TwoLevelWarning
+
+
+def variance_scores(context: QueryContext, source: Source, evaluation: np.ndarray) -> Tensor:
+    """(N,) scores of the first pick."""
+    tau = None if source.room(len(evaluation)) >= context.n_pool else _tau_of_pool(context, source)
+    return in_groups(
+        source, context.pool, evaluation, lambda posterior, rows: _gains(context, source, posterior, tau).scores()[rows]
+    )
+
+
+def variance_batch(
+    context: QueryContext, source: Source, evaluation: np.ndarray, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices in the order of choice, and their scores when they were chosen.
+
+    A pool that does not fit is chosen from in two stages, as in distributed greedy maximisation: every group names a
+    batch of its own, and the batch is chosen among those. The first pick is the same as at once.
+    """
+    N, e = context.n_pool, len(evaluation)
+    room = source.greedy_room(e + 2 * n_instances)  # what is kept of a pick is a number per candidate, and a copy
+    if room >= N:
+        posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
+        chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
+        return chosen.cpu().numpy(), gains.cpu().numpy()
+    others, step = np.setdiff1d(np.arange(N), evaluation), room - e
+    n_groups = -(-len(others) // max(1, step))
+    if step < 1 or n_instances * n_groups > room - e:
+        expected = f"enough for {e + n_instances * n_groups} samples at a time (there is room for {room})"
+        remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
+        got = "1GB" if context.max_memory is None else context.max_memory
+        raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+    warnings.warn(
+        f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
+        "differ. Raise max_memory, or set subset.",
+        TwoLevelWarning,
+        stacklevel=2,
+    )
+    tau = _tau_of_pool(context, source)
+    shortlist: list[np.ndarray] = []
+    for start in range(0, len(others), step):
+        candidates = others[start : start + step]
+        candidates = candidates if start else np.concatenate([evaluation, candidates])
+        shortlist.append(_best_of(context, source, evaluation, candidates, tau, n_instances)[0])
+    return _best_of(context, source, evaluation, np.sort(np.concatenate(shortlist)), tau, n_instances)
+
+
+def _best_of(
+    context: QueryContext, source: Source, evaluation: np.ndarray, candidates: np.ndarray, tau: float, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The batch among some rows of the pool, while the evaluation set stands for all of it."""
+    group = np.concatenate([evaluation, np.setdiff1d(candidates, evaluation)])
+    posterior = source.posterior(context.pool, group, np.arange(len(evaluation)), None)
+    posterior.n_total = context.n_pool
+    gains = _gains(context, source, posterior, tau)
+    posterior.free[:] = torch.as_tensor(np.isin(group, candidates), device=posterior.free.device)
+    chosen, scores = gains.choose(min(n_instances, len(candidates)))
+    return group[chosen.cpu().numpy()], scores.cpu().numpy()
+
+
+def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: float | None) -> VarianceGains:
+    tau = logit_variance(posterior.outputs.logits) if tau is None else tau
+    importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
+    return VarianceGains(posterior, importance, context.owner)
+
+
+def _tau_of_pool(context: QueryContext, source: Source) -> float:
+    """Over all candidates, however they are grouped."""
+    return logit_variance(source.outputs(context.pool).logits)
