@@ -99,7 +99,9 @@ class CrossEntropy(Loss):
         if self.smoothing:
             return super().lengths(logits)
         p = torch.softmax(logits, dim=-1)
-        lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt() * (p / (p + self.epsilon))
+        lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt()
+        if self.epsilon:
+            lengths = lengths * (p / (p + self.epsilon))
         if self.weight is not None:
             lengths = lengths * self.weight.to(p)
         ignored = torch.arange(p.shape[-1], device=p.device) == (-1 if self.ignore_index is None else self.ignore_index)

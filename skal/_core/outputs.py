@@ -125,6 +125,15 @@ def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
     return read
 
 
+def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
+    """Class probabilities of logits (n, C), by the nonlinearity that the user gave the net; otherwise the softmax.
+
+    Where skorch chooses and does not know the criterion (``"auto"``), it leaves outputs as they are.
+    """
+    chosen = None if net.predict_nonlinearity == "auto" else probabilities_of_logits(net)
+    return torch.softmax(logits, dim=-1) if chosen is None else chosen(logits)
+
+
 def check_output(output: Any, net: Any) -> None:
     """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
     criterion = criterion_of(net)

@@ -45,6 +45,7 @@ from skal._lookahead.sources import KernelSource, exact_kernel, read_outputs
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
+from skal.tangent._engine import no_gradients
 from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
@@ -67,6 +68,8 @@ def retrained_scores(context: QueryContext, settings: Settings, reference: str) 
     rows = torch.as_tensor(evaluation, device=network.device)
     if retraining == "direct":
         new_outputs, posterior = direct_solver(context, settings, rows)
+        if not bool(posterior.prior.any()):
+            raise no_gradients("The look-ahead")
         start = posterior.linearized if reference == "linearized" else outputs.f
         scores = criterion_scores(new_outputs, criterion, outputs, start, rows)
         return settle_known(scores, posterior.known, criterion).cpu().numpy()
@@ -95,7 +98,8 @@ def criterion_scores(
         p = {int(labels[j]): 1.0} if criterion == "mlmoc" else dict(enumerate(outputs.proba[j].tolist()))
         for y, weight in p.items():
             if weight > 0:
-                terms = terms_of_outputs(criterion, new_outputs(j, y), before, outputs.to_proba)
+                new = new_outputs(j, y)
+                terms = terms_of_outputs(criterion, new, new - before, outputs.to_proba)
                 own = terms[-1]
                 scores[j] += weight * ((terms[:-1].sum() - own * inside) * scale + own)
     return scores

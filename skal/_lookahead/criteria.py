@@ -40,18 +40,19 @@ def criterion_terms(
         eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
         labels, weights = (p[:, None], p.sum(1, keepdim=True)) if criterion == "mlmoc" else (eye, p)
         moves = torch.einsum("rdec,ryd->ryec", A, labels - G[:, None])
-        start = F if moved is None else F - moved
-        F, start = (point if point.ndim == 2 else point[:, None] for point in (F, start))
-        return torch.einsum("rye,ry->re", terms_of_outputs(criterion, F + moves, start, to_proba), weights)
+        if moved is None:
+            moved = torch.zeros_like(F)
+        F, moved = (point if point.ndim == 2 else point[:, None] for point in (F, moved))
+        return torch.einsum("rye,ry->re", terms_of_outputs(criterion, F + moves, moved + moves, to_proba), weights)
     if criterion == "eer":
         return _expected_entropies(A, F, G, p, to_proba)
     return _lengths(A, moved, p - G) if criterion == "mlmoc" else _expected_lengths(A, moved, G, p)
 
 
-def terms_of_outputs(criterion: str, new: Tensor, start: Tensor, to_proba: Probabilities | None = None) -> Tensor:
-    """The same terms from the new outputs themselves: (..., e, c) and (e, c) -> (..., e), for one label each."""
+def terms_of_outputs(criterion: str, new: Tensor, moves: Tensor, to_proba: Probabilities | None = None) -> Tensor:
+    """The same terms from the new outputs and how far they have moved: (..., e, c) -> (..., e), for one label each."""
     if criterion != "eer":
-        return torch.linalg.vector_norm(new - start, dim=-1)
+        return torch.linalg.vector_norm(moves, dim=-1)
     return -_entropies(torch.softmax(new, dim=-1) if to_proba is None else to_proba(new))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from skal._core.cost import Passes
+from skal._core.outputs import logits_to_proba
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
@@ -122,7 +123,7 @@ class EGL(ScoreStrategy):
         def expected_length(gradients: Iterator[Gradients], n: int) -> Tensor:
             """(n,) norms of the gradients for every label, weighted with its probability."""
             norms = torch.stack([engine.scores(by_name, n)[0].clamp_min(0).sqrt() for by_name in gradients], dim=1)
-            return (torch.softmax(engine.logits().double(), dim=1) * norms).sum(dim=1)
+            return (logits_to_proba(engine.logits().double(), engine.network.net) * norms).sum(dim=1)
 
         labels = [loss_cotangent(engine.network.loss, label) for label in range(engine.n_classes)]
         return engine.collect(context.pool, labels, expected_length)
@@ -139,15 +140,16 @@ class EGL(ScoreStrategy):
             )
         logits = logits.double()
         lengths = context.logit_network.loss.lengths(logits)
-        return last_layer_egl(logits, lengths, features, bias is not None and bias.requires_grad)
+        proba = logits_to_proba(logits, context.net)
+        return last_layer_egl(proba, lengths, features, bias is not None and bias.requires_grad)
 
 
-def last_layer_egl(logits: Tensor, lengths: Tensor, features: Tensor, bias: bool = True) -> Tensor:
+def last_layer_egl(proba: Tensor, lengths: Tensor, features: Tensor, bias: bool = True) -> Tensor:
     """``Σ_y p_y ‖q_y‖ · √(‖φ‖² + 1)``, the 1 for a bias, in float64.
 
     Parameters
     ----------
-    logits : (N, C) tensor
+    proba : (N, C) tensor
     lengths : (N, C) tensor
         ``‖q_y‖``, of the loss's derivative with respect to the logits for every label.
     features : (N, d) tensor
@@ -156,11 +158,11 @@ def last_layer_egl(logits: Tensor, lengths: Tensor, features: Tensor, bias: bool
     Examples
     --------
     >>> lengths = torch.full((1, 2), 0.5**0.5)  # p = (½, ½): ‖p − e_y‖ = √½ for both
-    >>> last_layer_egl(torch.zeros(1, 2), lengths, torch.tensor([[1.0, 1.0, 1.0]]))
+    >>> last_layer_egl(torch.full((1, 2), 0.5), lengths, torch.tensor([[1.0, 1.0, 1.0]]))
     tensor([1.4142], dtype=torch.float64)
     """
     inputs = features.double().square().sum(dim=1) + bias
-    return (torch.softmax(logits.double(), dim=1) * lengths).sum(dim=1) * inputs.sqrt()
+    return (proba.double() * lengths).sum(dim=1) * inputs.sqrt()
 
 
 egl = query_function(EGL, "egl", __name__)

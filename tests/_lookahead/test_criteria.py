@@ -23,8 +23,7 @@ def test_terms_from_the_formula(criterion, own):
     F_points, moved = (F, b) if own else (F[0], b[0])
     proba = torch.softmax(draw(r, C), 1)
     new = F[:, None] + s[:, None, :, None] * (torch.eye(C).double()[:, None] - G[:, None, None])  # (r, y, e, C)
-    start = (F - b)[:, None]
-    terms = terms_of_outputs(criterion, new, start)
+    terms = terms_of_outputs(criterion, new, new - (F - b)[:, None])
     if criterion == "mlmoc":
         proba = torch.eye(C).double()[torch.arange(r) % C]
     expected = (terms * proba[..., None]).sum(1)
@@ -33,7 +32,7 @@ def test_terms_from_the_formula(criterion, own):
     torch.testing.assert_close(criterion_terms(criterion, A, F_points, moved, G, proba, None), expected)
     if criterion == "eer":
         sharper = lambda f: torch.softmax(2 * f, -1)  # noqa: E731
-        expected = (terms_of_outputs("eer", new, start, sharper) * proba[..., None]).sum(1)
+        expected = (terms_of_outputs("eer", new, new, sharper) * proba[..., None]).sum(1)
         torch.testing.assert_close(criterion_terms("eer", s, F_points, None, G, proba, sharper), expected)
 
 
@@ -64,3 +63,5 @@ def test_expected_change_of_a_certain_label_is_that_of_the_label(own, moves):
     move = A[..., None] * (p - G)[:, None]
     truth = torch.linalg.vector_norm(move if moved is None else moved + move, dim=-1)
     torch.testing.assert_close(emoc, truth, rtol=1e-7, atol=0)
+    matrix = A[:, None, :, None] * torch.eye(c).double()[:, None]  # the same as a matrix kernel: (r, C, e, C)
+    torch.testing.assert_close(criterion_terms("emoc", matrix, F, moved, G, p, None), truth, rtol=1e-7, atol=0)

@@ -9,7 +9,7 @@ from torch import nn
 from skal._core.losses import CrossEntropy
 from skal.base import Passes
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
-from skal.nets import MLP
+from skal.nets import MLP, SquaredLoss
 from skal.strategies import EGL, egl
 from skal.strategies._egl import last_layer_egl
 
@@ -98,9 +98,34 @@ def test_one_output_is_differentiated_as_one_output():
 
 def test_a_certain_prediction_scores_almost_nothing_and_not_less_than_zero():
     logits = torch.tensor([[80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    scores = last_layer_egl(logits, CrossEntropy().lengths(logits.double()), torch.ones(2, 3))
+    logits = torch.cat([logits, torch.tensor([[800.0, 0.0, 0.0]])]).double()  # less than any number can hold
+    scores = last_layer_egl(torch.softmax(logits, 1), CrossEntropy().lengths(logits), torch.ones(3, 3))
     assert 0 <= scores[0] < 1e-20
     assert scores[1] > 1
+    assert scores[2] == 0
+
+
+def _by_squares(outputs):
+    return outputs.square() / outputs.square().sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_labels_are_weighted_with_the_probabilities_of_the_net(layers):
+    torch.manual_seed(0)
+    module = MLP(5, 3, hidden=(4,)).double()
+    X = np.random.default_rng(0).normal(size=(6, 5))
+    net = net_of(module, criterion=SquaredLoss, predict_nonlinearity=_by_squares)
+    parameters = list(module.fc.parameters() if layers == "last" else module.parameters())
+    expected = []
+    for x in torch.as_tensor(X):
+        f = module(x[None])[0]
+        lengths = []
+        for target in torch.eye(3).double():
+            gradients = torch.autograd.grad((f - target).square().sum() / 2, parameters, retain_graph=True)
+            lengths.append(torch.cat([g.flatten() for g in gradients]).norm())
+        expected.append(float(_by_squares(f.detach()) @ torch.stack(lengths)))
+    scores = EGL(layers=layers).scores(learner_of(net), X)
+    np.testing.assert_allclose(scores / scores[0], np.array(expected) / expected[0], rtol=1e-7)
 
 
 class Scaled(MLP):

@@ -16,7 +16,7 @@ from skal.strategies import BADGE, EGL, DynamicAL
 from skal.tangent import gradient_scores, loss_gradient
 
 from ..support import oracle
-from ..support.criteria import CRITERIA, net_trained_with, one_loss
+from ..support.criteria import CRITERIA, net_trained_with, one_loss, weights
 from ..support.learners import learner_of
 from ..support.networks import N_CLASSES
 
@@ -63,9 +63,9 @@ def head_of(module):
     return copy.deepcopy(module[2:]), lambda X: module[:2](torch.as_tensor(X)).detach()
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-def test_dynamic_al(name):
-    learner, X, module, criterion = problem(name)
+@pytest.mark.parametrize(("name", "flat"), CASES)
+def test_dynamic_al(name, flat):
+    learner, X, module, criterion = problem(name, flat=flat)
     g = gradients(module, X, predicted(module, X), criterion)
     g_S = gradients(module, learner.X_training, learner.y_training.astype(int), criterion).sum(0)
     expected = (g**2).sum(1) + 2 * g @ g_S
@@ -128,6 +128,27 @@ def test_gradients_and_diagnostics(name):
     g_S = gradients(module, learner.X_training, y_S, criterion).sum(0)
     expected = ((g**2).sum() + 2 * g.sum(0) @ g_S) / ((g.sum(0) ** 2).sum() + 2 * g.sum(0) @ g_S)
     np.testing.assert_allclose(approximation_ratio_of(net, X, y, learner.X_training, y_S), expected, rtol=1e-8)
+
+
+def test_weighted_likelihood_behind_a_softmax():
+    """skorch takes the logarithm of what a module with a softmax returns; the weights are the criterion's."""
+    learner, X, module, _ = problem("plain")
+    criterion = nn.NLLLoss(weight=weights())
+    learner.estimator = net_trained_with(criterion, nn.Sequential(*module, nn.Softmax(-1)))
+    eps = torch.finfo(torch.float64).eps
+
+    def of(X, y):
+        losses = lambda f, label: one_loss(criterion, torch.log(torch.softmax(f, -1) + eps), label)  # noqa: E731
+        return oracle.loss_gradients(module, X, y, losses)
+
+    p = probabilities(module, X)
+    g, g_S = of(X, p.argmax(1)), of(learner.X_training, learner.y_training).sum(0)
+    np.testing.assert_allclose(DynamicAL().scores(learner, X), (g**2).sum(1) + 2 * g @ g_S, rtol=1e-9)
+    lengths = [np.linalg.norm(of(X, np.full(len(X), label)), axis=1) for label in range(p.shape[1])]
+    np.testing.assert_allclose(EGL().scores(learner, X), (p * np.stack(lengths, axis=1)).sum(1), rtol=1e-9)
+    index, metrics = BADGE(random_state=0).select(learner, X, 1)
+    head = g.reshape(len(X), -1)[:, -N_CLASSES * 7 : -N_CLASSES]  # the last layer's weight, without its bias
+    np.testing.assert_allclose(metrics, (head[index] ** 2).sum(1), rtol=1e-9)
 
 
 def test_class_weights_change_the_ranking():

@@ -190,6 +190,20 @@ def test_gradients_of_low_precision_are_off_by_no_more_than_that(dtype, backend)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "strategy",
+    [EGL(layers="last"), EGL(), NTKLookahead(criterion="mlmoc", reference="linearized", n_features=None)],
+    ids=str,
+)
+def test_a_softmax_of_low_precision_has_logits_behind_it(strategy, dtype):
+    learner, X_pool = make_learner(lambda: nn.Sequential(Plain(), nn.Softmax(-1)), dtype, criterion=nn.NLLLoss)
+    scores = strategy.scores(learner, X_pool)
+    learner.estimator.module_.double()  # the same weights: what differs is the arithmetic
+    assert np.corrcoef(scores, strategy.scores(learner, X_pool))[0, 1] > 0.95
+    BADGE(random_state=0).select(learner, X_pool, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_probabilities_of_low_precision_are_distributions(dtype):
     scores, expected = (
         Entropy().scores(*make_learner(lambda: nn.Sequential(Plain(), nn.Softmax(-1)), some, criterion=nn.NLLLoss))

@@ -93,10 +93,11 @@ def test_features_and_the_sequential_learner_use_it_too():
     assert (metrics > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("kind", [Probabilities, Centred])
 @pytest.mark.parametrize("strategy", [NTKLookahead(kernel="pntk"), NPC(kernel="pntk", random_state=0)], ids=str)
-def test_a_pseudo_ntk_that_was_asked_for_and_vanishes_is_named(strategy, kind):
-    learner, X_pool = make_learner(kind, torch.float32)
+def test_a_pseudo_ntk_that_was_asked_for_and_vanishes_is_named(strategy, kind, dtype):
+    learner, X_pool = make_learner(kind, dtype)
     owner = type(strategy).__name__
     with warnings.catch_warnings(record=True) as caught, suppress(OutputError):  # or the linear algebra gives up
         warnings.simplefilter("always")
