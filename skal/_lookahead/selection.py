@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from skal._lookahead.posterior import Posterior
-from skal._lookahead.sources import Source, in_groups
+from skal._lookahead.sources import PosteriorSource, in_groups
 from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
 
 
-def variance_scores(context: QueryContext, source: Source, evaluation: np.ndarray) -> Tensor:
+def variance_scores(context: QueryContext, source: PosteriorSource, evaluation: np.ndarray) -> Tensor:
     """(N,) scores of the first pick."""
     tau = None if source.room(len(evaluation)) >= context.n_pool else _tau_of_pool(context, source)
     return in_groups(
@@ -24,7 +24,7 @@ def variance_scores(context: QueryContext, source: Source, evaluation: np.ndarra
 
 
 def variance_batch(
-    context: QueryContext, source: Source, evaluation: np.ndarray, n_instances: int
+    context: QueryContext, source: PosteriorSource, evaluation: np.ndarray, n_instances: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices in the order of choice, and their scores when they were chosen.
 
@@ -60,7 +60,12 @@ def variance_batch(
 
 
 def _best_of(
-    context: QueryContext, source: Source, evaluation: np.ndarray, candidates: np.ndarray, tau: float, n_instances: int
+    context: QueryContext,
+    source: PosteriorSource,
+    evaluation: np.ndarray,
+    candidates: np.ndarray,
+    tau: float,
+    n_instances: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The batch among some rows of the pool, while the evaluation set stands for all of it."""
     group = np.concatenate([evaluation, np.setdiff1d(candidates, evaluation)])
@@ -72,12 +77,12 @@ def _best_of(
     return group[chosen.cpu().numpy()], scores.cpu().numpy()
 
 
-def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: float | None) -> VarianceGains:
+def _gains(context: QueryContext, source: PosteriorSource, posterior: Posterior, tau: float | None) -> VarianceGains:
     tau = logit_variance(posterior.outputs.logits) if tau is None else tau
     importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
     return VarianceGains(posterior, importance, context.owner)
 
 
-def _tau_of_pool(context: QueryContext, source: Source) -> float:
+def _tau_of_pool(context: QueryContext, source: PosteriorSource) -> float:
     """Over all candidates, however they are grouped."""
     return logit_variance(source.outputs(context.pool).logits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError
 from skal._lookahead.posterior import MADE, KernelBlocks, Outputs, Posterior, RidgeSolver, diagonal_blocks, places
-from skal._lookahead.variance import TEMPERATURE, newton_importance
+from skal._lookahead.variance import TEMPERATURE, Importance, newton_importance
 from skal.context import QueryContext
 from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
@@ -255,8 +255,28 @@ class FeatureSource:
 Source = KernelSource | FeatureSource
 
 
+class PosteriorSource(Protocol):
+    """What the criterion ``variance`` asks of a source; kernels on features have one of their own."""
+
+    @property
+    def importance(self) -> Callable[[Tensor, float, float, float], Importance]:
+        """Of (N, c) probabilities, τ, ρ and the kernel's scale."""
+
+    def room(self, n_numbers: int, /) -> int:
+        """How many candidates fit into memory."""
+
+    def greedy_room(self, n_numbers: int, /) -> int:
+        """How many of them if they are conditioned on."""
+
+    def outputs(self, samples: Samples) -> Outputs:
+        """Of the classifier, at any samples."""
+
+    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
+        """Of some rows of the pool."""
+
+
 def in_groups(
-    source: Source, pool: Samples, evaluation: np.ndarray, score: Callable[[Posterior, Tensor], Tensor]
+    source: PosteriorSource, pool: Samples, evaluation: np.ndarray, score: Callable[[Posterior, Tensor], Tensor]
 ) -> Tensor:
     """(N,) scores, group by group where the pool does not fit into memory at once."""
     N, e = len(pool), len(evaluation)

@@ -54,6 +54,18 @@ def newton_importance(p: Tensor, tau: float, rho: float, scale: float) -> Import
     return Importance(g / scale**2, g, tau * g / scale, torch.full_like(g, rho))
 
 
+def margin_importance(p: Tensor, tau: float, rho: float, scale: float) -> Importance:
+    """For kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how noisy.
+
+    With ``h = max(m, 0.01)`` the score is ``h' Σ_x m(x) S² / (ρ + h' S')`` and the noise ρ/h, S in units of ``scale``:
+    the same family, with 1/ρ for τ and a label that counts more where the classifier is unsure.
+    """
+    first, second = p.topk(2, dim=1).values.T
+    m = (1 - (first - second)).clamp_min(0)
+    h = m.clamp_min(0.01)
+    return Importance(h / (rho * scale), m, h / rho, rho / h)
+
+
 class VarianceGains:
     """Scores of all candidates, which picks bring down.
 

@@ -280,6 +280,14 @@ def _checked_strategy(given: Any) -> NTKLookahead:
     if not isinstance(strategy, NTKLookahead):
         remedy = "Other strategies work with skal.ActiveLearner."
         raise InvalidTypeError.for_parameter(owner, name, "an NTKLookahead", strategy, remedy)
+    if (
+        strategy.kernel in ("rbf", "laplace", "linear")
+        or not isinstance(strategy.features, str)
+        or strategy.features != "auto"
+    ):
+        expected = "an NTKLookahead with a tangent kernel"
+        remedy = "Kernels on features have no linearised network to predict with; use skal.ActiveLearner."
+        raise InvalidParameterError.for_parameter(owner, name, expected, strategy, remedy)
     if strategy.retraining != "linearized":
         expected = "an NTKLookahead with retraining='linearized'"
         remedy = "The others have no linearised network to predict with; use skal.ActiveLearner."

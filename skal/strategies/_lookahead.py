@@ -8,11 +8,17 @@ import numpy as np
 
 from skal._core.cost import Passes
 from skal._lookahead.criteria import CRITERIA
+from skal._lookahead.posterior import MADE
 from skal._lookahead.query import ONE_BY_ONE, Settings, greedy_batch, pool_scores
+from skal._lookahead.selection import variance_batch, variance_scores
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_choice, check_integer, check_real
+from skal.strategies._features import check_features, come_from_estimator, feature_width
+from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
+from skal.validation import check_choice, check_integer, check_real, make_generator
+
+_TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
 
 
 class NTKLookahead(ScoreStrategy):
@@ -28,10 +34,17 @@ class NTKLookahead(ScoreStrategy):
         where the network is unsure; no label is guessed. The others are the paper's: ``mlmoc`` sums how far the outputs
         would move over the pool if the predicted label were the true one; ``emoc`` is its expectation over the labels
         under the network's probabilities; ``eer`` is minus the entropy that the outputs are expected to be left with.
-    kernel : {"auto", "pntk", "logit", "trace", "entk"}, default="auto"
-        The tangent kernel, see :func:`skal.tangent.tangent_kernel`. ``auto`` is ``pntk``, or ``trace`` where the
-        outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always exact. ``entk`` has
-        a C × C block for every pair of samples: for small problems.
+    kernel : {"auto", "pntk", "logit", "trace", "entk", "rbf", "laplace", "linear"}, default="auto"
+        The tangent kernel, see :func:`skal.tangent.tangent_kernel`; with ``variance`` also a kernel on features, for
+        any classifier. ``auto`` is the tangent kernel for a network that is trained, and ``rbf`` where parts of it are
+        frozen, where ``features`` are given, and where the classifier is no network. The tangent kernel is then
+        ``pntk``, or ``trace`` where the outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always
+        exact. ``entk`` has a C × C block for every pair of samples: for small problems.
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        What the kernels ``rbf`` (``exp(−‖φ − φ'‖²/σ²)``), ``laplace`` (``exp(−‖φ − φ'‖/σ)``) and ``linear`` compare,
+        scaled to length 1; as in :class:`MaxHerding`. ``tangent`` are sketched gradients.
+    radius : "auto" or float, default="auto"
+        σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours.
     retraining : {"linearized", "direct", "one_step", "retrain", "infinite", "gp"}, default="linearized"
         How the outputs after retraining are found. The others are what ``linearized`` is measured against: ``direct``
         solves the linearised problem for every sample and label anew; ``one_step`` takes one step of the optimiser;
@@ -52,7 +65,7 @@ class NTKLookahead(ScoreStrategy):
         2000. None is the whole pool.
     ridge : float or "auto", default="auto"
         Added to the kernel of the labelled samples' diagonal, as a part of its mean. ``auto`` is 1e-2 for ``variance``
-        and 1e-4 for the others.
+        (0.1 with a kernel on features) and 1e-4 for the others.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
@@ -110,6 +123,14 @@ class NTKLookahead(ScoreStrategy):
     (5, 1, 8, 8)
     >>> bool((ntk_lookahead(learner, X_pool, 5, random_state=0) == indices).all())  # the same, as a function
     True
+
+    With any other classifier, or with frozen features, the kernel is ``rbf`` on the features:
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = digits.X_train.reshape(-1, 64), digits.y_train
+    >>> learner = ActiveLearner(LogisticRegression(max_iter=1000), strategy, X_training=X[:50], y_training=y[:50])
+    >>> learner.query(X[50:250], n_instances=5)[1].shape
+    (5, 64)
     """
 
     needs_labels = True
@@ -119,6 +140,8 @@ class NTKLookahead(ScoreStrategy):
         *,
         criterion: str = "variance",
         kernel: str = "auto",
+        features: Any = "auto",
+        radius: float | str = "auto",
         retraining: str = "linearized",
         reference: str = "network",
         batch: str = "auto",
@@ -135,6 +158,8 @@ class NTKLookahead(ScoreStrategy):
     ) -> None:
         self.criterion = criterion
         self.kernel = kernel
+        self.features = features
+        self.radius = radius
         self.retraining = retraining
         self.reference = reference
         self.batch = batch
@@ -163,7 +188,10 @@ class NTKLookahead(ScoreStrategy):
         super()._check_params()
         owner = type(self).__name__
         check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
-        check_choice(owner, "kernel", self.kernel, ["auto", "pntk", "logit", "trace", "entk"])
+        check_choice(owner, "kernel", self.kernel, ["auto", *_TANGENT_KERNELS, *KERNELS])
+        check_features(owner, self.features)
+        if not isinstance(self.radius, str) or self.radius != "auto":
+            check_real(owner, "radius", self.radius, 1e-12, remedy="Pass a number > 0, or 'auto'.")
         check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
         check_choice(owner, "reference", self.reference, ["network", "linearized"])
         check_choice(owner, "batch", self.batch, ["auto", "top", "greedy"])
@@ -173,6 +201,7 @@ class NTKLookahead(ScoreStrategy):
                 check_integer(owner, name, value, 1, optional=True, remedy="Pass an integer > 0, None or 'auto'.")
         if self.ridge != "auto":
             check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
+        self._check_features()
         if self.criterion == "variance" and self.retraining not in ("linearized", "infinite"):
             expected = f"'mlmoc', 'emoc' or 'eer' with retraining={self.retraining!r}"
             remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
@@ -182,18 +211,69 @@ class NTKLookahead(ScoreStrategy):
             remedy = "Greedy batches need a closed form: use retraining='linearized'."
             raise InvalidParameterError.for_parameter(owner, "batch", expected, self.batch, remedy)
 
+    def _check_features(self) -> None:
+        """Kernels on features go with ``variance`` alone, and tangent kernels have no features to choose."""
+        owner, chosen = type(self).__name__, not (isinstance(self.features, str) and self.features == "auto")
+        if self.kernel in KERNELS and self.criterion != "variance":
+            expected = f"a tangent kernel with criterion={self.criterion!r}"
+            raise InvalidParameterError.for_parameter(owner, "kernel", expected, self.kernel, "Use 'auto' or 'pntk'.")
+        if chosen and (self.kernel in _TANGENT_KERNELS or self.criterion != "variance"):
+            what = f"kernel={self.kernel!r}" if self.criterion == "variance" else f"criterion={self.criterion!r}"
+            remedy = "Use kernel='rbf', 'laplace' or 'linear' with criterion='variance'."
+            raise InvalidParameterError.for_parameter(owner, "features", f"'auto' with {what}", self.features, remedy)
+        if self.retraining != "linearized" and (chosen or self.kernel in KERNELS):
+            expected, remedy = "'linearized' with a kernel on features", "Leave it at its default."
+            raise InvalidParameterError.for_parameter(owner, "retraining", expected, self.retraining, remedy)
+
+    @property
+    def needs_network(self) -> bool:  # type: ignore[override]
+        """Whether a tangent kernel is asked for."""
+        return self.criterion != "variance" or self.kernel in _TANGENT_KERNELS or self.retraining != "linearized"
+
+    def _feature_kernel(self, context: QueryContext) -> str | None:
+        """The kernel on features that this query uses; None for a tangent kernel."""
+        if self.needs_network or self.kernel in KERNELS:
+            return None if self.needs_network else self.kernel
+        given = not (isinstance(self.features, str) and self.features == "auto")
+        if given or not context.has_network:
+            return "rbf"
+        frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
+        return "rbf" if frozen else None
+
+    def _feature_source(self, context: QueryContext, kernel: str) -> tuple[FeatureKernelSource, np.ndarray]:
+        """What posteriors come from, and the rows over which variances are summed."""
+        settings = Settings.of(self)
+        settings.check_evaluation(context.owner, context.n_pool)
+        ridge = 0.1 if isinstance(self.ridge, str) else float(self.ridge)
+        if ridge == 0:
+            remedy = "Labels of a kernel on features have some noise: pass a number > 0, such as 0.1."
+            raise InvalidParameterError.for_parameter(context.owner, "ridge", "larger than 0", self.ridge, remedy)
+        generator = make_generator(context.owner, self.random_state)
+        source = FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
+        return source, settings.evaluation_rows(context.n_pool, generator)
+
     def _score(self, context: QueryContext) -> np.ndarray:
-        return pool_scores(context, Settings.of(self))
+        kernel = self._feature_kernel(context)
+        if kernel is None:
+            return pool_scores(context, Settings.of(self))
+        return variance_scores(context, *self._feature_source(context, kernel)).cpu().numpy()
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        settings = Settings.of(self)
+        settings, kernel = Settings.of(self), self._feature_kernel(context)
         if settings.batch == "top":
             return super()._select(context, n_instances)
-        return greedy_batch(context, settings, n_instances)
+        if kernel is None:
+            return greedy_batch(context, settings, n_instances)
+        return variance_batch(context, *self._feature_source(context, kernel), n_instances)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         """One pass over all with features; with exact blocks each set once to be kept and once to be compared."""
         labelled = context.n_labelled
+        if self._feature_kernel(context) is not None:
+            if not context.has_network:
+                return Passes()
+            from_network = come_from_estimator(self.features)
+            return Passes(forward=n + n * from_network, labelled_forward=labelled * from_network)
         if self.retraining != "linearized":  # trainings, of which there may be one for each sample and label, are none
             return Passes(n, 0, labelled, 0)
         if Settings.of(self).sketch_length is not None:
@@ -203,6 +283,10 @@ class NTKLookahead(ScoreStrategy):
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         settings, memory, labelled = Settings.of(self), context.memory, context.n_labelled
+        if self._feature_kernel(context) is not None:
+            width = feature_width(context, self.features)
+            entries = settings.n_evaluation(n) + 2 * n_instances + 3 * labelled + 2 * width
+            return 8 * n * (width + 2 * context.n_classes) + min(memory // 2, 8 * n * entries) + MADE * 8
         if settings.sketch_length is None:
             return 16 * n + min(memory, 8 * n * (2 * settings.n_evaluation(n) + 3 * labelled))
         sketches = 2 * settings.sketch_length * context.network.precision.itemsize

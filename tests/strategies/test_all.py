@@ -26,7 +26,11 @@ CASES: dict[str, list[dict]] = {
     "BALD": [{}, {"n_passes": 3}],
     "EGL": [{}, {"layers": "last"}],
     "Entropy": [{}, {"batch_size": 3}],
-    "NTKLookahead": [{}, {"criterion": "eer", "kernel": "logit", "n_features": None, "reference": "linearized"}],
+    "NTKLookahead": [
+        {},
+        {"kernel": "rbf"},
+        {"criterion": "eer", "kernel": "logit", "n_features": None, "reference": "linearized"},
+    ],
     "NPC": [{}, {"search": "greedy"}, {"kernel": "logit", "n_features": 512, "n_candidates": 20}],
 }
 STRATEGIES = [cls(**params) for cls in CLASSES for params in CASES.get(cls.__name__, [{}])]

@@ -1,0 +1,107 @@
+"""Posteriors of a kernel on features: what the look-ahead by variance needs of any classifier.
+
+Index letters as in :mod:`skal._lookahead.posterior`; d features of length 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skal._core.memory import rows_within
+from skal._core.samples import Samples
+from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, precision_of_variances
+from skal._lookahead.sources import read_outputs
+from skal._lookahead.variance import margin_importance
+from skal.context import QueryContext
+from skal.strategies._coverage import nearest_distances, row_keys, similarity_to
+from skal.strategies._features import PoolFeatures
+
+KERNELS = ["rbf", "laplace", "linear"]
+_DOUBLE = 8  # bytes
+
+
+def median_distance(labelled: Tensor) -> float:
+    """Median distance of labelled samples to the nearest one that is no copy; 1 without two different ones."""
+    nearest = nearest_distances(labelled) if len(labelled) > 1 else labelled.new_empty(0)
+    nearest = nearest[torch.isfinite(nearest)]
+    return float(nearest.median()) if len(nearest) else 1.0
+
+
+class FeatureKernelSource:
+    """Blocks of a kernel on features, made when they are needed, within half of the context's memory.
+
+    Parameters
+    ----------
+    context : QueryContext
+    kernel : {"rbf", "laplace", "linear"}
+    features
+        See :func:`skal.strategies._features.features_of`.
+    radius : "auto" or float
+        Of rbf and laplace; ``auto`` is the labelled samples' median distance to their nearest labelled neighbours.
+    ridge : float
+        Noise of a label, as a part of the kernel's mean diagonal.
+    """
+
+    importance = staticmethod(margin_importance)
+
+    def __init__(self, context: QueryContext, kernel: str, features: object, radius: float | str, ridge: float) -> None:
+        self.context, self.memory = context, context.memory // 2
+        room = None if context.memory_bound is None else context.memory // 4
+        self._read = PoolFeatures(context, features, room=room)
+        self._labelled = self._read.of(context.labelled).double()
+        self._kernel = kernel
+        self._radius = median_distance(self._labelled) if isinstance(radius, str) else float(radius)
+        self._solver = RidgeSolver(self._between(self._labelled)(self._labelled), ridge)
+        self._labelled_keys = row_keys(self._labelled)
+
+    def _between(self, points: Tensor) -> Callable[[Tensor], Tensor]:
+        """What gives the kernel of other rows with these: (r, d) -> (r, m)."""
+        if self._kernel == "linear":
+            return lambda rows: rows @ points.T
+        return similarity_to(points, self._kernel, self._radius)
+
+    def outputs(self, samples: Samples) -> Outputs:
+        """Of the classifier, at any samples; logarithms of its probabilities stand for logits."""
+        context = self.context
+        if context.has_network:
+            network = context.logit_network
+            return read_outputs(network, network.all_logits(samples, context.batch_size))
+        proba = torch.as_tensor(context.predict_proba(samples), device=self._labelled.device)
+        return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
+
+    def room(self, n_numbers: int) -> int:
+        """How many candidates fit into memory, with so many numbers for each besides features and labelled samples."""
+        entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
+        return rows_within(self.memory, _DOUBLE * entries, at_least=0)
+
+    greedy_room = room
+
+    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
+        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        device, solver = self._labelled.device, self._solver
+        X = self._read(torch.as_tensor(rows, device=device)).double()
+        positions = torch.as_tensor(evaluation, device=device)
+        K_CL = self._between(self._labelled)(X)  # (N, n)
+        alpha = solver(K_CL.T)  # (n, N)
+
+        def block(some: Tensor, columns: Tensor) -> Tensor:
+            return self._between(X[columns])(X[some]).addmm_(K_CL[some], alpha[:, columns], alpha=-1)
+
+        prior = X.square().sum(1) if self._kernel == "linear" else X.new_ones(len(X))
+        own = (prior - (K_CL * alpha.T).sum(1)).clamp_min_(0)[:, None, None]
+        outputs = self.outputs(pool.take(rows))
+        S = block(torch.arange(len(X), device=device), positions) if n_total is None else None
+        epsilon = precision_of_variances(torch.float64, torch.float64)
+        given = (block, own, prior, outputs, outputs.f, solver.rho, positions, self._groups(X), epsilon, S)
+        made = min(MADE, self.memory // (4 * _DOUBLE))
+        return Posterior(*given, n_total=n_total, made=made, scale=solver.scale)
+
+    def _groups(self, X: Tensor) -> Tensor:
+        """(N,) integers that copies share; −1 for copies of labelled samples."""
+        keys = row_keys(X)
+        groups = torch.unique(keys, return_inverse=True)[1]
+        return groups.masked_fill(torch.isin(keys, self._labelled_keys), -1)
