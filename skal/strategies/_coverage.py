@@ -20,7 +20,7 @@ from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
-from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
+from skal.strategies._features import PoolFeatures, check_features, come_from_estimator, row_keys
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
 KERNELS = ["rbf", "laplace", "tophat", "cosine"]
@@ -77,14 +77,6 @@ def nearest_distances(points: Tensor, block_bytes: int = _BLOCK_BYTES) -> Tensor
     return nearest
 
 
-def row_keys(points: Tensor) -> Tensor:
-    """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
-    step = rows_within(_CACHE_BYTES // 2, 8 * points.shape[1])
-    return torch.cat([block.to(torch.float64, copy=True).mul_(weights).sum(1) for block in points.split(step)])
-
-
 class _Gains:
     """By how much candidates would raise the coverage, with their similarities kept as far as there is room.
 
@@ -104,7 +96,7 @@ class _Gains:
         self._n_stored = 0
 
     def of_all(self, symmetric: bool) -> tuple[Tensor, Tensor]:
-        """Gains and keys of all candidates: (N,), (N,)."""
+        """Gains of all candidates, and numbers that tell their features apart: (N,), (N,)."""
         if symmetric and self._keeping:
             known = self._fill_by_symmetry()
             return self.of(self._place), known
@@ -168,7 +160,7 @@ class _Gains:
 
 def greedy_coverage(
     read: Callable[[Tensor], Tensor],
-    n_candidates: int,
+    keys: Tensor,
     similarity: Similarity,
     weights: Tensor,
     covered: Tensor,
@@ -182,14 +174,14 @@ def greedy_coverage(
     """Candidates that raise the coverage most, one after the other.
 
     A copy of a taken or picked sample is not picked while others are left. Of candidates whose gains are equal but for
-    rounding, the one with the largest key is picked, so that the order of the candidates does not matter.
+    rounding, one is picked by the content of its features, so that the order of the candidates does not matter.
 
     Parameters
     ----------
     read : callable
         Features of some candidates: (r,) rows -> (r, d) tensor.
-    n_candidates : int
-        N
+    keys : (N,) tensor
+        Equal for copies; see :meth:`PoolFeatures.copy_keys`.
     similarity : callable
         Of features to the evaluation samples: (n, d) -> (n, e).
     weights : (e,) tensor
@@ -197,7 +189,7 @@ def greedy_coverage(
     covered : (e,) tensor
         ``max_s k(x, s)`` over the samples that are labelled already.
     taken : (m,) tensor
-        The :func:`row_keys` of those samples.
+        The keys of those samples.
     n_instances : int
         At most N.
     symmetric : bool
@@ -217,11 +209,11 @@ def greedy_coverage(
     --------
     >>> X = torch.tensor([[0.0], [0.1], [5.0], [0.2]])
     >>> near = similarity_to(X, "tophat", 0.15)
-    >>> greedy_coverage(X.__getitem__, 4, near, torch.ones(4), torch.zeros(4), torch.zeros(0), 2)
+    >>> greedy_coverage(X.__getitem__, torch.arange(4), near, torch.ones(4), torch.zeros(4), torch.zeros(0), 2)
     (array([1, 2]), array([3., 1.]))
     """
-    gains_of = _Gains(read, n_candidates, similarity, weights, covered, room)
-    bounds, keys = gains_of.of_all(symmetric)
+    gains_of = _Gains(read, len(keys), similarity, weights, covered, room)
+    bounds, order = gains_of.of_all(symmetric)
     equal = 1 - torch.finfo(weights.dtype).eps ** 0.75
     up_to_date = torch.zeros_like(bounds, dtype=torch.int64)  # how many picks a gain knows of
     spent = torch.isin(keys, taken.to(keys))  # copies of what is labelled or picked
@@ -240,12 +232,12 @@ def greedy_coverage(
             if bool((up_to_date[rows] == number).all()):
                 break
             if len(rows) < n_looked_at:
-                rows = ranked.topk(min(n_looked_at, n_candidates)).indices
+                rows = ranked.topk(min(n_looked_at, len(keys))).indices
             rows = rows[(up_to_date[rows] < number) & open_[rows]]
             bounds[rows] = ranked[rows] = gains_of.of(rows)
             up_to_date[rows] = number
             n_looked_at *= 4
-        chosen = rows[keys[rows].argmax()]
+        chosen = rows[order[rows].argmax()]
         picked.append(int(chosen))
         gains.append(float(bounds[chosen]))
         free[chosen] = False
@@ -302,11 +294,11 @@ class CoverageStrategy(QueryStrategy):
         weights = self._weights(context, context.pool.take(rows)) * (context.n_pool / len(rows))
         return greedy_coverage(
             read,
-            context.n_pool,
+            read.copy_keys(),
             similarity,
             torch.as_tensor(weights).to(evaluation),
             covered,
-            row_keys(labelled),
+            read.copy_keys(context.labelled) if context.n_labelled else torch.zeros(0, device=read.device),
             n_instances,
             symmetric=len(rows) == context.n_pool,
             room=_room(context),

@@ -16,9 +16,10 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input
 from skal._core.content import content_digest
-from skal._core.copies import origin
+from skal._core.copies import fingerprints, origin
 from skal._core.estimators import chained
 from skal._core.feature_store import FeatureStore, current_memory, sample_keys
+from skal._core.memory import rows_within
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
@@ -31,6 +32,7 @@ from skal.tangent._sketch import feature_matrix
 _NAMES = ["auto", "input", "last_layer", "tangent"]
 _TANGENT_FEATURES = 4096
 _ROWS = 4096  # that are handed to a function of the user's at once
+_CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
 _REMEMBERED_BYTES = 10**9  # of features that a loop keeps from round to round, where there is no bound on memory
 
 
@@ -208,6 +210,27 @@ class PoolFeatures:
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
         return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
 
+    def copy_keys(self, samples: Samples | None = None) -> Tensor:
+        """Numbers of the pool's samples, or of others, that are equal for copies and different for others: (n,).
+
+        A network rounds a sample's features otherwise at another place of a batch, so that there the inputs tell.
+        """
+        features = self._features.features
+        kept, samples = self._kept if samples is None else None, self._context.pool if samples is None else samples
+        if isinstance(features, nn.Module):
+            samples = copy(samples)
+            samples.transform = None
+            found = fingerprints(Network(features), samples, self._context.batch_size)
+        elif isinstance(features, str) and features != "input":
+            found = fingerprints(self._context.network, samples, self._context.batch_size)
+        else:
+            if kept is not None:
+                return row_keys(kept)
+            parts = (samples.take(range(s, min(s + _ROWS, len(samples)))) for s in range(0, len(samples), _ROWS))
+            return torch.cat([row_keys(self.of(part)) for part in parts])
+        digests = np.frombuffer(b"".join(found), dtype=np.int64)[::2]  # half of 16 bytes is enough
+        return torch.as_tensor(digests.copy(), device=self.device)
+
     def __call__(self, rows: Tensor | slice) -> Tensor:
         """(r, d) features of some rows of the pool; of a slice of them no copy is made."""
         if self._kept is not None:
@@ -215,6 +238,14 @@ class PoolFeatures:
         return self.of(
             self._context.pool.take(range(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu().numpy())
         )
+
+
+def row_keys(points: Tensor) -> Tensor:
+    """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
+    step = rows_within(_CACHE_BYTES, 8 * points.shape[1])
+    return torch.cat([block.to(torch.float64, copy=True).mul_(weights).sum(1) for block in points.split(step)])
 
 
 def _of_part(context: QueryContext, settled_features: _Settled, part: Samples) -> Any:

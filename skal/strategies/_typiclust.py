@@ -13,7 +13,6 @@ from torch import Tensor
 from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.strategies._coverage import row_keys
 from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
 from skal.strategies._kmeans import kmeans, nearest_centres
 from skal.validation import check_integer, make_generator
@@ -115,9 +114,9 @@ class TypiClust(QueryStrategy):
         step = rows_within(min(_BLOCK_BYTES, context.memory // 8), 16 * (read.width + n_clusters))
         clusters, of_labelled = clustered(read, context.n_pool, labelled, n_clusters, step, generator)
         counts = torch.bincount(of_labelled, minlength=n_clusters)
-        keys = torch.cat([row_keys(read(rows)) for rows in _slices(context.n_pool, step)])
-        spent = torch.isin(keys, row_keys(labelled)).cpu().numpy()
-        counted = counts.cpu().numpy(), keys.cpu().numpy(), spent
+        keys = read.copy_keys()
+        taken = read.copy_keys(context.labelled) if context.n_labelled else keys[:0]
+        counted = counts.cpu().numpy(), keys.cpu().numpy(), torch.isin(keys, taken).cpu().numpy()
         return typical_choice(read, clusters.cpu().numpy(), *counted, n_instances, self.n_neighbors)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

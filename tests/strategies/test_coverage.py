@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 from skal.exceptions import FeatureError, InvalidTypeError, NoNetworkError, NotFittedError
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
-from skal.strategies._coverage import greedy_coverage, row_keys, similarity_to
+from skal.strategies._coverage import greedy_coverage, similarity_to
+from skal.strategies._features import row_keys
 from skal.tangent import tangent_kernel
+
+from ..support.learners import learner_of, net_of
 
 ALL = [MaxHerding(), UHerding(), TypiClust(random_state=0), ProbCover(random_state=0)]
 
@@ -72,7 +76,7 @@ def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_lo
     covered = similarity(centres).amax(0) if n_labelled else torch.zeros(40).double()
     picked, gains = greedy_coverage(
         points.__getitem__,
-        40,
+        row_keys(points),
         similarity,
         torch.as_tensor(weights),
         covered,
@@ -145,6 +149,22 @@ def test_copies_come_last(strategy, data):
     assert not set(content) & {tuple(row) for row in X[:10]}
 
 
+@pytest.mark.parametrize("strategy", [*ALL, MaxHerding(kernel="tangent")], ids=str)
+@pytest.mark.parametrize("features", ["auto", "backbone"])
+def test_copies_come_last_however_a_network_rounds_their_features(strategy, features):
+    """A matrix product gives a row other last digits at another place of a batch."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    backbone = nn.Sequential(nn.Linear(144, 301), nn.ReLU(), nn.Linear(301, 203), nn.ReLU())
+    X = rng.normal(size=(60, 144)).astype(np.float32)
+    net = net_of(nn.Sequential(backbone, nn.Linear(203, 3)))
+    learner = learner_of(net, X[:13], np.arange(13) % 3)
+    origin = np.concatenate([np.arange(60), rng.permutation(60), rng.permutation(60)])
+    with_features = clone(strategy).set_params(batch_size=7, features=backbone if features == "backbone" else features)
+    picked = origin[with_features(learner, X[origin], 47)]
+    assert sorted(picked) == list(range(13, 60))
+
+
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
 def test_a_bound_on_memory_changes_nothing(strategy, data):
     X, y = data
@@ -207,10 +227,12 @@ def test_the_same_features_give_the_same_choice_however_they_come(strategy, data
         linear.weight.copy_(torch.as_tensor(pca.components_))
         linear.bias.copy_(torch.as_tensor(-pca.components_ @ pca.mean_))
     answers = [
-        clone(strategy).set_params(features=features)(learner, pool, 8).tolist()
+        clone(strategy).set_params(features=features).select(learner, pool, 8)
         for features in (pca, pca.transform, lambda X: torch.as_tensor(pca.transform(X)), linear)
     ]
-    assert answers[1:] == answers[:1] * 3
+    for picked, metrics in answers[1:]:
+        np.testing.assert_allclose(metrics, answers[0][1], rtol=1e-6)
+        assert picked.tolist() == answers[0][0].tolist()
 
 
 @pytest.mark.parametrize("radius", ["auto", "minimum"])
