@@ -96,7 +96,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         return (indices, metrics) if expects_metrics(learner) else indices
 
     def select(self, learner: Any, X_pool: Any, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the chosen samples, best first, and their metrics, whoever asks."""
+        """Indices of the chosen samples, best first, and their metrics, for any learner."""
         return self._selected(self.prepare(learner, X_pool), n_instances)
 
     def select_as_arm(self, context: QueryContext, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -397,7 +397,11 @@ def _function_doc(strategy: type[QueryStrategy], name: str) -> str:
         cls=strategy.__name__,
         name=name,
         params=section("Parameters") or undocumented,
-        examples=section("Examples") and f"\n\nExamples\n--------\n{section('Examples')}\n",
+        rest="".join(
+            f"\n\n{title}\n{'-' * len(title)}\n{section(title)}"
+            for title in ("References", "Examples")
+            if section(title)
+        ),
     )
 
 
@@ -415,5 +419,9 @@ _FUNCTION_DOC = """Query as :class:`{cls}` does: the function in modAL's form.
     Returns
     -------
     indices : (n_instances,) int64 array, or ``(indices, metrics)`` if modAL >= 0.4.2 asks
-        Distinct positions in the pool, best first.{examples}
+        Distinct positions in the pool, best first.
+
+    See Also
+    --------
+    {cls} : The same with methods (``scores``, ``cost``) and parameters that a grid search can set.{rest}
     """

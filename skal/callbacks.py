@@ -14,7 +14,6 @@ import torch
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
-from skorch.utils import to_device
 from torch import Tensor
 
 from skal._core.network import preserved_rng
@@ -145,8 +144,8 @@ def _accuracy(net: NeuralNet, dataset: Any) -> float:
         for batch in net.get_iterator(dataset, training=False):
             output = net.evaluation_step(batch, training=False)
             output = output[0] if isinstance(output, tuple) else output
-            y = torch.as_tensor(unpack_data(batch)[1])
-            right += int((_predicted(net, output) == to_device(y, output.device).reshape(-1)).sum())
+            y = torch.as_tensor(unpack_data(batch)[1], device=output.device)
+            right += int((_predicted(net, output) == y.reshape(-1)).sum())
             total += len(y)
     return right / total
 

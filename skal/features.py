@@ -131,7 +131,7 @@ class RememberedFeatures(TransformerMixin, BaseEstimator):
         return values
 
     def _passed(self, X: Any, start: int, n: int) -> torch.Tensor:
-        rows = torch.as_tensor(np.asarray(take_rows(X, slice(start, min(start + self.batch_size, n)))))
-        device = next((parameter.device for parameter in self.features.parameters()), rows.device)
+        rows = np.asarray(take_rows(X, slice(start, min(start + self.batch_size, n))))
+        device = next((parameter.device for parameter in self.features.parameters()), torch.device("cpu"))
         with evaluating(self.features), torch.no_grad():
-            return self.features(rows.to(device)).flatten(1).cpu()
+            return self.features(torch.as_tensor(rows, device=device)).flatten(1).cpu()

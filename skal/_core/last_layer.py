@@ -57,6 +57,12 @@ class LastLayer:
     call: int = -1
     in_order: bool = True
 
+    @property
+    def is_linear_end(self) -> bool:
+        """Whether it gives the logits by a weight (C, width)."""
+        weight = getattr(self.layer, "weight", None)
+        return self.gives_logits and weight is not None and weight.ndim == 2 and weight.shape[1] == self.width
+
 
 class _Call(NamedTuple):
     """One call of a layer, whose output was cut off the graph and goes on as new leaves."""

@@ -178,7 +178,7 @@ def settled_reference(context: QueryContext, settings: Settings) -> str:
 
 
 def make_source(context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int) -> Source:
-    """What posteriors are computed from, the labelled samples read; features of so many candidates have room."""
+    """What posteriors are computed from, the labelled samples read; features of ``n_kept`` candidates have room."""
     if settings.retraining != "linearized":
         from skal._lookahead.comparators import wide_source
 

@@ -78,7 +78,7 @@ def _groups_of_copies(context: QueryContext, samples: Samples) -> Tensor:
 
 
 class KernelSource:
-    """Exact blocks of a scalar or matrix kernel, within so many bytes; epsilon is the precision of variances."""
+    """Exact blocks of a scalar or matrix kernel, within a number of bytes; epsilon is the precision of variances."""
 
     importance = staticmethod(newton_importance)
 
@@ -153,7 +153,7 @@ class KernelSource:
 
 
 class FeatureSource:
-    """Features of one pass, within so many bytes; the reader that is made has read the labelled samples."""
+    """Features of one pass, within a number of bytes; the reader that is made has read the labelled samples."""
 
     importance = staticmethod(newton_importance)
 
@@ -197,7 +197,7 @@ class FeatureSource:
         return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
     def greedy_room(self, n_numbers: int) -> int:
-        """How many may be conditioned on, with so many numbers for each: covariances and picks."""
+        """How many may be conditioned on, with this many numbers for each: covariances and picks."""
         return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
 
     def outputs(self, samples: Samples) -> Outputs:

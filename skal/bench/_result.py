@@ -88,7 +88,8 @@ class BenchmarkResult:
         """(strategy, seed, budget) test scores of the paired seeds."""
         if not self.seeds:
             raise InvalidParameterError(
-                "No seed has been finished by every strategy, so there is nothing to compare. Run the benchmark on."
+                "No seed has been finished by every strategy, so there is nothing to compare. "
+                "Run the benchmark again to finish the missing runs."
             )
         return np.array([[run.scores for run in runs] for runs in self._paired().values()])
 

@@ -101,7 +101,7 @@ class Store:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: whoever reads it, whenever, finds all of it or what was there before."""
+    """Write a file in one step: a reader finds all of it, or what was there before, at any time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # a name of its own for each process: two of them may write the same file
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -26,7 +26,7 @@ from modAL.models.base import BaseLearner
 
 from skal._core.containers import take_rows
 
-# labels of columns and rows are numbers, but not positions: whoever mixes them up answers wrongly
+# labels of columns and rows are numbers, but not positions: a function that mixes them up answers wrongly
 _FRAME = pd.DataFrame({1: [0.0, 1.0], 0: [2.0, 3.0]}, index=[1, 0])
 _LABELS = np.array([0, 1])
 

@@ -59,7 +59,7 @@ class _RelabelledDataset(Dataset):
     def __init__(self, data: Dataset, rows: np.ndarray, codes: np.ndarray) -> None:
         self.data = data
         self.rows = rows
-        self.y = torch.as_tensor(codes)
+        self.y = torch.as_tensor(codes, device="cpu")
 
     def __len__(self) -> int:
         return len(self.rows)

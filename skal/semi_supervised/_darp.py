@@ -227,4 +227,4 @@ def _real_numbers(values: Any) -> Tensor | None:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
         return None
-    return torch.as_tensor(np.array(array, dtype=np.float64)) if array.dtype.kind in "fiub" else None
+    return torch.as_tensor(np.array(array, dtype=np.float64), device="cpu") if array.dtype.kind in "fiub" else None

@@ -74,7 +74,7 @@ class Permutations(Sampler):
         self.total = total
 
     def __iter__(self) -> Iterator[int]:
-        positions = (position for _ in count() for position in torch.randperm(self.n).tolist())
+        positions = (position for _ in count() for position in torch.randperm(self.n, device="cpu").tolist())
         for number, position in enumerate(positions):
             if number == self.total:
                 return
@@ -129,8 +129,12 @@ def is_sliceable(X: Any) -> bool:
 def rows_in(dataset: Any) -> Tensor | None:
     """The rows of a :class:`PairedInputs` that a Subset (of a Subset …) of it holds; None for another Dataset."""
     if isinstance(dataset, PairedInputs):
-        return torch.arange(len(dataset))
+        return torch.arange(len(dataset), device="cpu")
     if isinstance(dataset, Subset):
         inner = rows_in(dataset.dataset)
-        return None if inner is None else inner[torch.as_tensor(np.asarray(dataset.indices), dtype=torch.long)]
+        return (
+            None
+            if inner is None
+            else inner[torch.as_tensor(np.asarray(dataset.indices), dtype=torch.long, device="cpu")]
+        )
     return None

@@ -220,7 +220,7 @@ class FixMatchClassifier(AveragingClassifier):
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
         run = self._training
-        paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels))
+        paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels, device="cpu"))
         labelled: Dataset = Subset(paired, run.labelled.tolist())
         if not self.train_split:
             return labelled, None
@@ -232,10 +232,10 @@ class FixMatchClassifier(AveragingClassifier):
             return super().get_iterator(dataset, training=False)
         run = self._training
         if run.has_unlabelled:
-            numbers = torch.arange(len(run.labels))
+            numbers = torch.arange(len(run.labels), device="cpu")
             everything = PairedInputs(self.get_dataset(run.X), numbers)
             run.unlabelled_batches = iter(self._loader(everything, numbers, self.mu * run.batch_size, None))
-        return self._loader(dataset, torch.as_tensor(run.labels), run.batch_size, run.n_per_epoch)
+        return self._loader(dataset, torch.as_tensor(run.labels, device="cpu"), run.batch_size, run.n_per_epoch)
 
     def _loader(self, dataset: Any, values: Tensor, size: int, n_batches: int | None) -> Any:
         settings = self.get_params_for("iterator_train")

@@ -109,7 +109,7 @@ def class_shares(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> T
     if isinstance(darp, str):
         check_choice(owner, "darp", darp, ["uniform", "labels"], remedy=remedy)
         counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0 if darp == "labels" else np.ones(n_classes)
-        shares = torch.as_tensor(counts)
+        shares = torch.as_tensor(counts, device="cpu")
     else:
         shares = checked_masses(owner, "darp", darp, n_classes, remedy)
     return shares / shares.sum()

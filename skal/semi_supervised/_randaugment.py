@@ -135,8 +135,8 @@ OPERATIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 def randaugment(x: Tensor, n_ops: int = 2, probability: float = 0.5) -> Tensor:
     """``n_ops`` random operations of random magnitude on each image, each of them with that probability."""
     for _ in range(n_ops):
-        choice = torch.randint(len(OPERATIONS), (len(x),))
-        choice[torch.rand(len(x)) >= probability] = 0  # the identity
+        choice = torch.randint(len(OPERATIONS), (len(x),), device="cpu")
+        choice[torch.rand(len(x), device="cpu") >= probability] = 0  # the identity
         magnitude = torch.rand(len(x), dtype=x.dtype, device=x.device)
         result = x.clone()
         for number in choice.unique().tolist():

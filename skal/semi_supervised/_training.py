@@ -56,7 +56,7 @@ class Training:
         self.labels = checked_labels(owner, X, y)
         self.labelled = labelled_rows(owner, self.labels)
         self.has_unlabelled = len(self.labelled) < len(self.labels)
-        truth = None if y_true is None else torch.as_tensor(checked_labels(owner, X, y_true, "y_true"))
+        truth = None if y_true is None else torch.as_tensor(checked_labels(owner, X, y_true, "y_true"), device="cpu")
         self.n_classes = Network(net).n_classes(Samples(X, name="X"))
         if self.labels.max() >= self.n_classes:
             expected = f"integers 0 … {self.n_classes - 1}, as the module has {self.n_classes} outputs"

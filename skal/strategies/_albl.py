@@ -28,7 +28,7 @@ class ALBL(QueryStrategy):
     arms are rewarded by the importance-weighted accuracy of the new network on all samples queried so far.
 
     The object keeps state from query to query: use one object for a whole run, and teach the learner each batch, as it
-    was returned, before the next query. A batch that was not taught is forgotten without a reward.
+    was returned, before the next query. A batch that was not taught gives no reward.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class BADGE(TwoLevelStrategy):
     Warns
     -----
     TwoLevelWarning
-        If ``max_memory`` makes a choice in two levels necessary.
+        If ``max_memory`` makes a choice in two stages necessary.
 
     See Also
     --------
@@ -136,8 +136,7 @@ class BADGE(TwoLevelStrategy):
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__
-        weight = getattr(last.layer, "weight", None)
-        if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
+        if not last.is_linear_end:
             # an output that cannot be used at all is the first thing to say
             context.network.all_outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
             raise UnsupportedLayerError(

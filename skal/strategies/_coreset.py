@@ -55,7 +55,7 @@ class CoreSet(TwoLevelStrategy):
     Warns
     -----
     TwoLevelWarning
-        If ``max_memory`` makes a choice in two levels necessary.
+        If ``max_memory`` makes a choice in two stages necessary.
 
     See Also
     --------

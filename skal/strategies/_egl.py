@@ -131,8 +131,7 @@ class EGL(ScoreStrategy):
     def _last(self, context: QueryContext) -> Tensor:
         features, logits = context.embeddings()
         last = context.last_layer
-        weight, bias = getattr(last.layer, "weight", None), getattr(last.layer, "bias", None)
-        if not last.gives_logits or weight is None or weight.ndim != 2 or weight.shape[1] != last.width:
+        if not last.is_linear_end:
             raise UnsupportedLayerError(
                 f"With layers='last' the network given to {type(self).__name__} must return what a linear last layer "
                 f"gives. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output is changed before it "
@@ -140,7 +139,7 @@ class EGL(ScoreStrategy):
             )
         logits = logits.double()
         lengths = context.logit_network.loss.lengths(logits)
-        proba = logits_to_proba(logits, context.net)
+        proba, bias = logits_to_proba(logits, context.net), getattr(last.layer, "bias", None)
         return last_layer_egl(proba, lengths, features, bias is not None and bias.requires_grad)
 
 

@@ -24,7 +24,7 @@ Choose = Callable[["np.ndarray | range", int, "np.ndarray | None"], Chosen]
 
 
 class TwoLevelStrategy(QueryStrategy):
-    """A strategy that keeps something of every sample: all of them at once, or in two levels if memory is short."""
+    """A strategy that keeps something of every sample: all of them at once, or in two stages if memory is short."""
 
     def __init__(
         self,

@@ -32,9 +32,9 @@ class TypiClust(QueryStrategy):
     Parameters
     ----------
     max_clusters : int, default=500
-        At most so many clusters.
+        Largest number of clusters.
     n_neighbors : int, default=20
-        A sample is typical if the mean distance to so many neighbours in its cluster is small.
+        A sample is typical if the mean distance to this many neighbours in its cluster is small.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         See :class:`MaxHerding`.
     subset, batch_size, max_memory, n_jobs, verbose

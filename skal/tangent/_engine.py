@@ -124,7 +124,7 @@ class TangentEngine:
         return self.element_size * sum(self.sizes.values())
 
     def chunk_size(self, kept_bytes: int = 0) -> int:
-        """Samples that one pass may take if so many bytes are kept of each."""
+        """Samples that one pass may take if this many bytes are kept of each."""
         return min(self.batch_size, rows_within(self.memory, self.sample_bytes + kept_bytes))
 
     def __getstate__(self) -> dict[str, Any]:

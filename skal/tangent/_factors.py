@@ -290,7 +290,7 @@ class Rows(PerSampleGradient):
 
 
 def pieces(n: int, entries: int, piece_bytes: int = PIECE_BYTES) -> Iterator[slice]:
-    """Slices of n samples, of so many numbers in float32 each, whose work stays in the cache."""
+    """Slices of n samples, of this many numbers in float32 each, whose work stays in the cache."""
     step = rows_within(piece_bytes, 4 * entries)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
@@ -306,7 +306,7 @@ def _squared_norms(gradients: Tensor) -> Tensor:
 
 
 def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:
-    """(n, p), (m, p) -> (n, m) in float64, converting so many of the columns at a time."""
+    """(n, p), (m, p) -> (n, m) in float64, converting this many of the columns at a time."""
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)
     for start in range(0, first.shape[1], columns):
         part = slice(start, start + columns)

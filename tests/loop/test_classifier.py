@@ -193,7 +193,7 @@ def test_networks_start_from_weights_that_the_strategy_does_not_change(make_loop
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_warm_start_goes_on_and_reinitialize_does_not(make_loop, flat_data):
+def test_warm_start_continues_and_reinitialize_does_not(make_loop, flat_data):
     X, y = flat_data
     epochs = {}
     for reinitialize in (False, True):

@@ -114,7 +114,7 @@ def test_masked_samples_count_in_the_mean(data):
     assert net.history[0, "train_loss"] == pytest.approx(net.history[0, "labelled_loss"], rel=1e-4)
 
 
-def test_the_average_predicts_and_partial_fit_goes_on_from_what_was_trained(data):
+def test_the_average_predicts_and_partial_fit_continues_from_what_was_trained(data):
     X, y, _ = data
     record = Record()
     net = make(ema_decay=0.9, callbacks=[("record", record)], lr=0.1)

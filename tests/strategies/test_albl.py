@@ -191,7 +191,7 @@ def run(strategy, learner, X, y, rounds, saved=None):
     return picks, strategy
 
 
-def test_a_restored_run_goes_on_as_if_nothing_had_happened(flat_learner, flat_data):
+def test_a_restored_run_continues_as_if_nothing_had_happened(flat_learner, flat_data):
     X, y = flat_data
 
     def fresh():

@@ -264,7 +264,7 @@ def test_greedy_conditions_on_the_predicted_label(kernel, n_features, evaluation
 
 @pytest.mark.parametrize("params", [{}, {"n_features": None}, {"kernel": "entk"}], ids=str)
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_greedy_goes_on_when_the_whole_evaluation_set_is_picked(criterion, params):
+def test_greedy_continues_when_the_whole_evaluation_set_is_picked(criterion, params):
     learner, X_pool = mlp(n_pool=10)
     strategy = NTKLookahead(batch="greedy", criterion=criterion, evaluation=3, random_state=0, **params)
     indices, metrics = strategy.select(learner, X_pool, 10)

@@ -168,7 +168,7 @@ def test_greedy_adds_the_point_that_keeps_the_eigenvalue_highest(seed):
     assert len(set(picked)) == b
 
 
-def test_greedy_goes_on_where_nothing_is_left():
+def test_greedy_continues_where_nothing_is_left():
     K = np.ones((5, 5))
     picked, values = greedy_search(split(K, 1), 3)
     assert len(set(picked)) == 3

@@ -34,7 +34,7 @@ def test_none_differs_from_query_to_query():
 
 
 @pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng])
-def test_a_generator_goes_on_from_query_to_query(make):
+def test_a_generator_continues_from_query_to_query(make):
     strategy = RandomSampling(random_state=make(0))
     assert not np.array_equal(strategy(LEARNER, POOL, 8), strategy(LEARNER, POOL, 8))
 

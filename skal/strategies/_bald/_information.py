@@ -47,7 +47,7 @@ def joint_information(
         Predictions with each of T masks.
     n_instances : int
     n_samples : int
-        How many joint labels of the batch to look at: all if there are no more, otherwise so many draws.
+        How many joint labels of the batch to look at: all if there are no more, otherwise this many draws.
     generator : numpy Generator
     block_bytes : int
         For the predictions that are mixed at once.

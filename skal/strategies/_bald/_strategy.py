@@ -36,8 +36,8 @@ class BALD(ScoreStrategy):
         ``top`` takes the highest scores. ``joint`` is BatchBALD: it adds, one by one, the sample that raises the mutual
         information between all labels of the batch and the mask most, so that samples that say the same count once.
     n_samples : int, default=1024
-        For ``joint``: joint labels of the batch are all enumerated while there are at most this many; beyond, so many
-        of them are drawn.
+        For ``joint``: joint labels of the batch are all enumerated while there are at most this many. If there are
+        more, this many are drawn.
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
