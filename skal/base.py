@@ -135,11 +135,10 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     def _selected(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.check_n_instances(n_instances, context.n_pool)
         with preserved_rng():
-            rows = self.subset_rows(context.n_pool)
-            part = context if rows is None else context.restrict(rows)
+            rows, part = self.taking_part(context)
             indices, metrics = self._select(part, int(n_instances))
-        indices = np.asarray(indices, dtype=np.int64)
-        return indices if rows is None else rows[indices], np.asarray(metrics)
+        indices = np.asarray(indices, dtype=np.int64)  # as they are where all take part: the caller judges them
+        return indices if part is context else rows[indices], np.asarray(metrics)
 
     def cost(self, learner: Any, X_pool: Any, n_instances: int = 1) -> QueryCost:
         """Forecast of what ``select`` with the same arguments will take.
@@ -206,13 +205,14 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             return
         raise InvalidParameterError.for_parameter(owner, "n_instances", expected, n_instances, remedy)
 
-    def subset_rows(self, n_pool: int) -> np.ndarray | None:
-        """The rows of the pool that take part, drawn with ``random_state``; None for all."""
-        subset = getattr(self, "subset", None)
+    def taking_part(self, context: QueryContext) -> tuple[np.ndarray, QueryContext]:
+        """The rows of the pool that ``subset`` leaves, drawn with ``random_state``, and a context of these alone."""
+        n_pool, subset = context.n_pool, getattr(self, "subset", None)
         if subset is None or subset >= n_pool:
-            return None
+            return np.arange(n_pool), context
         generator = make_generator(type(self).__name__, getattr(self, "random_state", None))
-        return np.sort(generator.choice(n_pool, size=subset, replace=False))
+        rows = np.sort(generator.choice(n_pool, size=subset, replace=False))
+        return rows, context.restrict(rows)
 
 
 class ScoreStrategy(QueryStrategy):
@@ -253,11 +253,9 @@ class ScoreStrategy(QueryStrategy):
         """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
         context = self.prepare(learner, X_pool)
         with preserved_rng():
-            rows = self.subset_rows(context.n_pool)
-            if rows is None:
-                return self._checked_score(context)
+            rows, part = self.taking_part(context)
             scores = np.full(context.n_pool, -np.inf)
-            scores[rows] = self._checked_score(context.restrict(rows))
+            scores[rows] = self._checked_score(part)
             return scores
 
     def _checked_score(self, context: QueryContext) -> np.ndarray:

@@ -243,9 +243,7 @@ class _KnownPool:
         tau: float | None,
     ) -> None:
         self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
-        rows = strategy.subset_rows(context.n_pool)
-        rows = np.arange(context.n_pool) if rows is None else rows
-        settings, part = Settings.of(strategy), context.restrict(rows)
+        settings, (rows, part) = Settings.of(strategy), strategy.taking_part(context)
         source, self.blocks = sequential(part, settings)
         self.tau = logit_variance(self.blocks.outputs.logits) if tau is None else tau
         self.blocks.steps = label_steps(part, settings, source, n_trained, self.tau)
