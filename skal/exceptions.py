@@ -25,6 +25,7 @@ __all__ = [
     "InvalidParameterError",
     "InvalidQueryError",
     "InvalidTypeError",
+    "MissingSamplesWarning",
     "NoLabelledDataError",
     "NoNetworkError",
     "NoUnlabelledDataWarning",
@@ -37,6 +38,7 @@ __all__ = [
     "ShardError",
     "SkalError",
     "SkalWarning",
+    "TrainingFailedWarning",
     "TwoLevelWarning",
     "UnsupportedLayerError",
     "VanishingKernelWarning",
@@ -218,7 +220,7 @@ class InvalidQueryError(SkalError, ValueError):
 
 
 class CheckpointError(SkalError, ValueError):
-    """A checkpoint is damaged, or belongs to other data or another configuration.
+    """A checkpoint is damaged, in use by somebody else, or belongs to other data.
 
     Examples
     --------
@@ -229,10 +231,10 @@ class CheckpointError(SkalError, ValueError):
     >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     loop = ActiveLearningClassifier(LogisticRegression(), n_initial=6, n_rounds=1, checkpoint=folder)
-    ...     loop.fit(X, y).fit(X + 1, y)  # continues the run of the first fit
+    ...     loop.fit(X, y).fit(X + 100, y)  # continues the run of the first fit
     Traceback (most recent call last):
         ...
-    skal.exceptions.CheckpointError: The checkpoint in ... must be of the same data. Got one that differs in ...
+    skal.exceptions.CheckpointError: The samples must be those that the labels in ... belong to. Got none of its ...
     """
 
 
@@ -424,6 +426,49 @@ class BudgetWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.BudgetWarning: budget=100 exceeds the 20 samples; all of them will be labelled. ...
+    """
+
+
+class MissingSamplesWarning(SkalWarning):
+    """Samples that have been labelled are no longer in the pool; their labels are kept.
+
+    Examples
+    --------
+    >>> import tempfile, warnings
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearningClassifier
+    >>> X, y = np.arange(20.0).reshape(-1, 1), np.arange(20) // 10
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     loop = ActiveLearningClassifier(LogisticRegression(), n_rounds=0, initial=range(12), checkpoint=folder)
+    ...     loop.fit(X, y).fit(X[1:], y[1:])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.MissingSamplesWarning: 1 of 12 labelled samples are no longer in X: ...
+    """
+
+
+class TrainingFailedWarning(SkalWarning):
+    """A session could not train on its labels, and goes on without.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearningClassifier
+    >>> session = ActiveLearningClassifier(LogisticRegression(C=-1), n_initial=2, n_rounds=None).start(np.eye(9))
+    >>> try:
+    ...     session.tell([0, 1], session.ask())
+    ... except ValueError:  # the training fails; the labels are kept
+    ...     pass
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     session.ask()
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.TrainingFailedWarning: The training on 2 labels failed ...
     """
 
 

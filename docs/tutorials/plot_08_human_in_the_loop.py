@@ -113,13 +113,19 @@ session.tell(dict(zip(tuesday, somebody(tuesday), strict=True)))  # a dict from 
 print(f"{len(loop.queried_)} labels, declined in this round: {loop.history_[-1]['declined']}")
 
 # %%
-# The folder belongs to these images and these parameters. Anything else is refused, so labels cannot end up with the
-# wrong images.
+# Labels belong to images, not to positions. Every label is a line of ``labels.jsonl``, under the id of its image (here
+# a hash of the pixels; pass ``ids`` to use file names), so the images may come back in another order. Only one session
+# at a time can write to a folder; ``readonly=True`` opens it to look.
+
+with make_loop(folder).start(X[::-1], eval_set=test, readonly=True) as mirrored:
+    positions = mirrored.state.labelled
+    assert [digits.y_train[::-1][i] for i in positions] == mirrored.state.labels
+print(session.labels().tail(3)[["id", "label", "round", "source"]])
 
 try:
-    make_loop(folder).start(X[::-1], eval_set=test)
+    make_loop(folder).start(X, eval_set=test)
 except CheckpointError as error:
-    print(type(error).__name__, "–", str(error).replace(str(folder), "FOLDER"))
+    print(type(error).__name__, "–", str(error).split(" Got")[0].replace(str(folder), "FOLDER"))
 
 # %%
 # A session is also an iterator over the remaining batches.
@@ -143,6 +149,9 @@ print("same predictions:", np.array_equal(in_one_go.predict_proba(test[0]), loop
 shutil.rmtree(folder.parent)
 
 # %%
+# Somebody finds a wrong label later? ``session.relabel({id: label})`` corrects it, ``session.add`` takes labels that
+# were not asked for, ``session.decline`` takes a sample out; see :doc:`/guide/loop`.
+#
 # One run with one strategy says nothing about how good the strategy is; for that you need several seeds and a
 # comparison with random sampling. :doc:`/guide/loop` has the other ways to start and stop, and says what a checkpoint
 # holds.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
@@ -16,8 +18,9 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
 from skal.context import unwrap_estimator
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import AdjustedInputWarning, InvalidParameterError
 from skal.loop._config import LoopConfig
+from skal.loop._estimators import uses_unlabelled
 from skal.loop._session import LabellingSession, LoopResults
 from skal.strategies import margin
 
@@ -189,24 +192,43 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         """
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else self._label_reader(X, y)
-        self.session_ = self._start(X, eval_set, reader)
+        askable = None if oracle is not None else self._askable(y)
+        self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
         return self
 
-    def start(self, X: Any, *, eval_set: tuple[Any, Any] | None = None) -> LabellingSession:
+    def start(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+        readonly: bool = False,
+    ) -> LabellingSession:
         """Begin, or with a checkpoint go on with, a session in which somebody labels between the rounds.
 
         Parameters
         ----------
         X : as for ``fit``
+        y : array-like, optional
+            Labels that are there already. None, NaN, masked entries and −1 (unless it is in ``classes``) are unknown.
+        ids : array-like of int or str, optional
+            By what the samples are known, whatever their order. By default the index of a data frame, the attribute or
+            method ``ids`` of a Dataset, or else, with a checkpoint, a hash of each sample's content.
         eval_set : tuple of X and y, optional
+        readonly : bool, default=False
+            Open the checkpoint to look, while somebody else may write.
 
         Returns
         -------
         LabellingSession
         """
-        return self._start(self._check_samples(X, reset=True), eval_set)
+        X = self._check_samples(X, reset=True)
+        if y is not None:
+            self._check_one_label_each(X, y, "start")
+        return self._start(X, eval_set, ids=ids, given=y, readonly=readonly)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels of the samples, as the estimator predicts them."""
@@ -219,8 +241,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         check_is_fitted(self, "estimator_")
         return self._predictor.predict_proba(self._check_samples(X, reset=False))
 
-    def _start(self, X: Any, eval_set: Any, reader: Callable[[np.ndarray, Any], Any] | None = None) -> LabellingSession:
-        config = LoopConfig.from_classifier(self, X, eval_set, reader)
+    def _start(self, X: Any, eval_set: Any, **data: Any) -> LabellingSession:
+        config = LoopConfig.from_classifier(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
         return LabellingSession(self, config, self._take_results)
@@ -246,12 +268,41 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
                 )
             return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
         y = y if hasattr(y, "__getitem__") else np.asarray(y)  # what can only be converted as a whole
+        self._check_one_label_each(X, y, "fit")
+        return lambda indices, _: take_rows(y, indices)
+
+    def _check_one_label_each(self, X: Any, y: Any, owner: str) -> None:
         if n_rows(y, "y") != n_rows(X):
             raise InvalidParameterError(
-                f"The y given to fit must have one label for each of the {n_rows(X)} samples. "
+                f"The y given to {owner} must have one label for each of the {n_rows(X)} samples. "
                 f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
             )
-        return lambda indices, _: take_rows(y, indices)
+
+    def _askable(self, y: Any) -> np.ndarray | None:
+        """(n,) which samples have a label; None if that cannot be seen without reading labels, or all have one.
+
+        Only whether there is a label is looked at, not which.
+        """
+        plain = isinstance(y, np.ndarray) and not isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "iubU"
+        if plain and not uses_unlabelled(self.estimator):  # such an array has no room for "unknown"
+            return None
+        if not isinstance(y, (np.ndarray, list, pd.Series)) or getattr(y, "ndim", 1) != 1:
+            return None
+        known = ~np.asarray(pd.isna(y if isinstance(y, pd.Series) else np.array(y, dtype=object)))
+        if isinstance(y, np.ma.MaskedArray):
+            known &= ~np.ma.getmaskarray(y)
+        if uses_unlabelled(self.estimator):
+            known &= np.asarray(y, dtype=object) != -1
+        if not known.any():  # the loop will say so
+            return None
+        if known.mean() < 0.5:
+            warnings.warn(
+                f"y has a label for only {known.sum()} of {len(known)} samples; the others are never asked for. "
+                "To label them by hand, use start(X, y).",
+                AdjustedInputWarning,
+                stacklevel=3,
+            )
+        return None if known.all() else known
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does

@@ -38,12 +38,24 @@ class LoopConfig:
     eval_set : tuple of X and y, or None
     reader : callable or None
         ``reader(indices, None)`` reads labels that are there already.
+    ids : array-like or None
+        By what the samples are known.
+    given : array-like or None
+        Labels from before the start, with gaps.
+    askable : (n,) bool array or None
+        Which samples ``reader`` has a label for.
+    readonly : bool
+        Write nothing to the checkpoint.
     """
 
     owner: str
     X: Any
     eval_set: Any
     reader: Callable[[np.ndarray, Any], Any] | None
+    ids: Any
+    given: Any
+    askable: np.ndarray | None
+    readonly: bool
     estimator: Any
     query_strategy: Any
     n_initial: int
@@ -63,14 +75,26 @@ class LoopConfig:
     random_state: Any
 
     @classmethod
-    def from_classifier(cls, classifier: ActiveLearningClassifier, X: Any, eval_set: Any, reader: Any) -> LoopConfig:
+    def from_classifier(
+        cls,
+        classifier: ActiveLearningClassifier,
+        X: Any,
+        eval_set: Any,
+        *,
+        reader: Any = None,
+        ids: Any = None,
+        given: Any = None,
+        askable: np.ndarray | None = None,
+        readonly: bool = False,
+    ) -> LoopConfig:
         """With the classifier's parameters as they are now."""
+        data = {"reader": reader, "ids": ids, "given": given, "askable": askable, "readonly": readonly}
         params, names = classifier.get_params(deep=False), {field.name for field in fields(cls)}
         own = {name: value for name, value in params.items() if name in names}
         owner = type(classifier).__name__
         own["query_strategy"] = named_strategy(owner, "query_strategy", own["query_strategy"])
         own["initial"] = _strategy_or_rule(owner, own["initial"])
-        return cls(owner=owner, X=X, eval_set=eval_set, reader=reader, **own)
+        return cls(owner=owner, X=X, eval_set=eval_set, **data, **own)
 
     def __post_init__(self) -> None:
         owner = self.owner
@@ -93,6 +117,9 @@ class LoopConfig:
             expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
             raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
         self._check_checkpoint()
+        if self.readonly and self.checkpoint is None:
+            remedy = "Name the folder in 'checkpoint', or leave readonly out."
+            raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
         check_seed(owner, self.random_state)
 
     @property
@@ -114,6 +141,16 @@ class LoopConfig:
     def no_label(self) -> int | None:
         """The number that stands for "no label", if there is one."""
         return -1 if uses_unlabelled(self.estimator) else None
+
+    @property
+    def no_given_label(self) -> int | None:
+        """The number that stands for "unknown" in labels from before the start, unless it is a class."""
+        return None if self.classes is not None and -1 in np.asarray(self.classes).tolist() else -1
+
+    def pool(self, state: LoopState) -> np.ndarray:
+        """Positions that may still be asked for, in ascending order."""
+        free = state.pool(self.n_samples)
+        return free if self.askable is None else free[self.askable[free]]
 
     def planned_labels(self) -> int:
         """How many labels a run will have in the end, unless something stops it earlier; warns of more than exist."""
@@ -139,13 +176,14 @@ class LoopConfig:
     def stop_reason(self, state: LoopState) -> str | None:
         """Why the loop ends after the last round of the history, or None; a budget replaces ``n_rounds``."""
         row = state.history[-1]
-        if self.target_score is not None and row["valid_score"] is not None and row["valid_score"] >= self.target_score:
+        score = row.get("valid_score")
+        if self.target_score is not None and score is not None and score >= self.target_score:
             return "target score"
         if self.budget is not None and len(state.labelled) >= self.budget:
             return "budget"
         if self.budget is None and self.n_rounds is not None and row["round"] >= self.n_rounds:
             return "budget"
-        return "pool exhausted" if len(state.pool(self.n_samples)) == 0 else None
+        return "pool exhausted" if len(self.pool(state)) == 0 else None
 
     def _check_initial(self) -> None:
         if isinstance(self.initial, str) or callable(self.initial):

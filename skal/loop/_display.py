@@ -161,12 +161,14 @@ class ProgressReporter:
     progress : bool
     total : int
         Labels that the run will have in the end.
+    initial : int, default=0
+        Labels that it has at its start.
     """
 
-    def __init__(self, *, verbose: int, progress: bool, total: int) -> None:
+    def __init__(self, *, verbose: int, progress: bool, total: int, initial: int = 0) -> None:
         self.verbose = verbose
         # not even a disabled bar: it starts a thread, and takes a lock that is shared with forked processes
-        self.bar = tqdm(total=total, unit="label") if progress else None
+        self.bar = tqdm(total=total, unit="label", initial=initial) if progress else None
         self.columns: list[str] = []
 
     def report(self, row: dict[str, Any]) -> None:

@@ -25,7 +25,8 @@ from skal.exceptions import CheckpointError, shorten
 
 _MANIFEST = "manifest.json"
 _OUR_FILES = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
-_FORMAT = 1
+_FORMAT = 2
+_READABLE = (1, 2)  # the first had neither ids nor a journal of labels
 _OF_FIRST_SAVE = "000001-"
 
 
@@ -50,14 +51,24 @@ class CheckpointFolder:
         self.folder = Path(folder)
         self._files: dict[str, dict[str, Any]] = {}  # of the current state, by what they hold
         self._number = 0
+        self.format = _FORMAT
 
     def load(self) -> tuple[Any, Any] | None:
         """State and network of the last save, None if there was none."""
-        if not (self.folder / _MANIFEST).exists():
-            self._check_fresh()
-            return None
+        while (self.folder / _MANIFEST).exists():
+            number = self._read_manifest()["number"]
+            try:
+                return self._load()
+            except CheckpointError:
+                # somebody who only looks may meet a save: the files of the last one are gone, those of the next there
+                if self._read_manifest()["number"] == number:
+                    raise
+        self._check_fresh()
+        return None
+
+    def _load(self) -> tuple[Any, Any]:
         manifest = self._read_manifest()
-        self._files, self._number = manifest["files"], manifest["number"]
+        self._files, self._number, self.format = manifest["files"], manifest["number"], manifest["format"]
         content = {part: self._read(file) for part, file in self._files.items()}
         network = None
         if "network.json" in content:
@@ -67,6 +78,7 @@ class CheckpointFolder:
     def save(self, state: Any, network: Any = None) -> None:
         """Write a state; the network only if it has changed (None keeps the last one)."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._check_ours()
         number = self._number + 1
         content = {"state.json": to_json(state, {})}
         if network is not None:
@@ -78,12 +90,21 @@ class CheckpointFolder:
         manifest["digest"] = _digest(manifest)
         new = self.folder / f"{_MANIFEST}.new"
         _write_synced(new, json.dumps(manifest, indent=1).encode())
-        _sync_folder(self.folder)  # the files named must be there before the manifest that names them
+        sync_folder(self.folder)  # the files named must be there before the manifest that names them
         os.replace(new, self.folder / _MANIFEST)
         self._number = number  # not before: without a manifest there are files of number 1 alone
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         self._files = files
         self._remove_leftovers()
+
+    def _check_ours(self) -> None:
+        """Refuse to write over a save that we have not seen."""
+        found = self._read_manifest()["number"] if (self.folder / _MANIFEST).exists() else 0
+        if found != self._number:
+            raise CheckpointError(
+                f"The checkpoint in {self.folder} must be as this session left it (save {self._number}). Got save "
+                f"{found}: somebody else has written to it. Nothing was written; start again to go on from there."
+            )
 
     def _check_fresh(self) -> None:
         """Without a manifest there can be what a first save, broken off, has left: anything later had a manifest."""
@@ -112,10 +133,10 @@ class CheckpointFolder:
             names = [file["name"] for file in manifest["files"].values()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(_MANIFEST, "it is not a whole manifest") from error
-        if version != _FORMAT:
+        if version not in _READABLE:
             raise CheckpointError(
-                f"The checkpoint in {self.folder} must be of format {_FORMAT}. Got {version!r} instead. It was written "
-                f"by skal {manifest.get('skal')}: use that, or start again in another folder."
+                f"The checkpoint in {self.folder} must be of format 1 or {_FORMAT}. Got {version!r} instead. "
+                f"It was written by skal {manifest.get('skal')}: use that, or start again in another folder."
             )
         if digest != _digest(manifest) or not all(_OUR_FILES.fullmatch(name) for name in names):
             raise self._damaged(_MANIFEST, "its content is not what was written")
@@ -124,7 +145,8 @@ class CheckpointFolder:
     def _damaged(self, name: str, what: str) -> CheckpointError:
         return CheckpointError(
             f"The checkpoint in {self.folder} must be as it was written. Got a damaged file {name}: {what}. "
-            "Restore the folder from a copy, or delete it to start again."
+            "Restore the folder from a copy, or delete every file in it but labels.jsonl: the session is then rebuilt "
+            "from its labels."
         )
 
     def _remove_leftovers(self) -> None:
@@ -145,7 +167,7 @@ def _write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     if os.name != "posix":
         return  # a folder cannot be opened there
     descriptor = os.open(folder, os.O_RDONLY)

@@ -15,6 +15,8 @@ from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._estimators import final_network, prediction_input
 
+MOST_OUTPUTS = 2**20  # no network has more, and a mistyped label must not cost memory
+
 
 def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
     """Labels as plain Python values, None where there is none, and numpy's name of their type.
@@ -85,45 +87,62 @@ def common_dtype(first: str | None, second: str | None) -> str | None:
     return np.result_type(a, b).str
 
 
-def class_names(labels: np.ndarray, classes: Any, *, network: bool, n_first: int | None = None) -> np.ndarray:
-    """``names[k]`` is the label that the estimator knows as k.
+def class_names(labels: np.ndarray, classes: Any, *, network: bool, known: list[Any] | None = None) -> np.ndarray:
+    """``names[k]`` is the label that the estimator knows as k: the one order of classes.
 
-    With ``classes``, these, sorted. Without, an estimator that is not a network gets the labels seen so far, sorted. A
-    network's outputs must keep their meaning when a new class turns up: integers 0, 1, 2, … are outputs as they are,
-    and other labels get the next output when they are first seen. Which of the two it is, is settled by the first
-    ``n_first`` labels, those of the first training (None: all): a negative integer is no number of an output.
+    Without a network, ``classes`` or the labels seen so far, sorted. A network's outputs must keep their meaning when
+    a new class turns up: those of the last training (``known``) come first, then new ones, sorted. So they are sorted
+    as long as no class turns up later than the first training. Without ``classes``, integers 0, 1, 2, … are outputs as
+    they are. Which of the two integers are is settled by the first training: a negative one is no number of an output.
 
     Examples
     --------
     >>> class_names(np.array(["b", "a", "b"]), None, network=True).tolist()
-    ['b', 'a']
+    ['a', 'b']
+    >>> class_names(np.array(["b", "c", "a"]), None, network=True, known=["b", "c"]).tolist()
+    ['b', 'c', 'a']
     >>> class_names(np.array([2, 0]), None, network=True).tolist()
     [0, 1, 2]
     """
+    names = np.unique(labels)
     if classes is not None:
-        names = np.asarray(classes)
-        names = np.unique(np.array(names.tolist()) if names.dtype.kind == "O" else names)
+        listed = np.asarray(classes)
+        names = np.unique(np.array(listed.tolist()) if listed.dtype.kind == "O" else listed)
         strangers = np.setdiff1d(labels, names)
         if len(strangers):
             raise InvalidParameterError(
                 f"The labels must be among the 'classes' of ActiveLearningClassifier ({shorten(names.tolist())}). "
                 f"Got {shorten(strangers.tolist())} instead. List every class, in the labels' own type."
             )
-        return names
-    if not network:
-        return np.unique(labels)
-    if labels.dtype.kind == "b":
+    elif network and labels.dtype.kind == "b":
         return np.array([False, True])
-    if labels.dtype.kind in "iuf" and labels[:n_first].min() >= 0:
-        negative = np.unique(labels[labels < 0])
-        if len(negative):
-            raise InvalidParameterError(
-                "The integer labels of a network must be >= 0 if those of the first training were: they are the "
-                f"numbers of its outputs. Got {shorten(negative.tolist())} instead. List all labels in 'classes'."
-            )
-        return np.arange(int(labels.max()) + 1).astype(labels.dtype)
-    _, first = np.unique(labels, return_index=True)
-    return labels[np.sort(first)]
+    elif network and labels.dtype.kind in "iuf" and _are_outputs(labels, known):
+        return np.arange(max(int(labels.max()) + 1, len(known or ()))).astype(labels.dtype)
+    if not network or not known:
+        return names
+    before = np.array(known)
+    before = before if before.dtype.kind == "U" else before.astype(names.dtype)
+    return np.concatenate([before, names[~np.isin(names, before)]])
+
+
+def _are_outputs(labels: np.ndarray, known: list[Any] | None) -> bool:
+    """Whether integer labels are the numbers of a network's outputs; refused if some cannot be."""
+    if known and known != list(range(len(known))):
+        return False
+    negative = np.unique(labels[labels < 0])
+    if len(negative) and not known:
+        return False
+    if len(negative):
+        raise InvalidParameterError(
+            "The integer labels of a network must be >= 0 if those of the first training were: they are the "
+            f"numbers of its outputs. Got {shorten(negative.tolist())} instead. List all labels in 'classes'."
+        )
+    if labels.max() >= MOST_OUTPUTS:
+        raise InvalidParameterError(
+            f"The integer labels of a network must be numbers of its outputs, below {MOST_OUTPUTS}. "
+            f"Got {int(labels.max())} instead. Correct the label, or list all labels in 'classes'."
+        )
+    return True
 
 
 def encode(labels: np.ndarray, names: np.ndarray) -> np.ndarray:
@@ -151,8 +170,8 @@ class Predictor:
 
     @property
     def classes(self) -> np.ndarray:
-        """(m,) sorted labels."""
-        return np.sort(self.names)
+        """(m,) labels, in the order of the estimator's outputs."""
+        return self.names
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) labels."""
@@ -170,7 +189,7 @@ class Predictor:
         n_names = len(self.names)
         by_number = np.zeros((len(proba), max(n_names, self.columns.max() + 1)), dtype=proba.dtype)
         by_number[:, self.columns] = proba
-        result = by_number[:, np.argsort(self.names)]
+        result = by_number[:, :n_names]
         if by_number.shape[1] > n_names:  # without the spare outputs the rows must sum to 1 again
             total = result.sum(axis=1, keepdims=True)
             result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)

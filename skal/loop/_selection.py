@@ -41,7 +41,7 @@ class Selector:
 
     def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
         """Positions in X of this round's samples, and the strategy's metrics."""
-        pool = state.pool(self.config.n_samples)
+        pool = self.config.pool(state)
         size = self.config.next_batch_size(state, len(pool))
         if trainer.estimator is not None:
             return self._query(state, trainer, pool, size)
@@ -51,9 +51,11 @@ class Selector:
         if state.round == 0:
             state.start = initial if isinstance(initial, str) else "positions"
         if state.round == 0 and not isinstance(initial, str):
-            return np.asarray(initial, dtype=np.int64), None
+            positions = np.asarray(initial, dtype=np.int64)
+            return positions[np.isin(positions, state.pool(self.config.n_samples))], None
         if state.round == 0 and initial == "stratified":
-            return draw_stratified(self._read_all_labels(), size, seed), None
+            labels, free = self._read_all_labels(), set(pool.tolist())
+            return draw_stratified([label if i in free else None for i, label in enumerate(labels)], size, seed), None
         return np.random.default_rng(seed).choice(pool, size=size, replace=False), None
 
     def _start(
@@ -81,8 +83,10 @@ class Selector:
         if trainer.predictor is not None:
             # a strategy is part of the training: held-out labels are none of its
             rows, labels = state.labelled_set(heldout=False)
-            learner.X_training = take_rows(self.config.X, rows)
-            learner.y_training = encode(labels, trainer.predictor.names)  # type: ignore
+            codes = encode(labels, trainer.predictor.names)
+            known = codes >= 0  # a class that came after the last training that succeeded has no output yet
+            learner.X_training = take_rows(self.config.X, rows[known])
+            learner.y_training = codes[known]  # type: ignore
         with state.seeded("query"), self._memory.used():
             _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
             X_pool = take_rows(self.config.X, pool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,6 +49,16 @@ class LoopState:
     stop_reason : str or None
     start : str or None
         How the initial samples were chosen, and why so.
+    source : str
+        How this round's samples were chosen, for the journal of labels.
+    names : list or None
+        The labels that a network's outputs stand for, as of its last training.
+    fitted : dict or None
+        ``round`` and ``n_labelled`` of the last training.
+    stale : bool
+        Whether labels have changed since the last training, other than by a round's answers.
+    notes : list of str
+        For the next row of the history.
     """
 
     seed: int
@@ -66,6 +76,11 @@ class LoopState:
     history: list[dict[str, Any]] = field(default_factory=list)
     stop_reason: str | None = None
     start: str | None = None
+    source: str = "initial"
+    names: list[Any] | None = None
+    fitted: dict[str, int] | None = None
+    stale: bool = False
+    notes: list[str] = field(default_factory=list)
 
     def pool(self, n_samples: int) -> np.ndarray:
         """Positions that may still be asked for, in ascending order."""
@@ -88,11 +103,6 @@ class LoopState:
         rows = np.flatnonzero(np.array(self.heldout[:n_first], dtype=bool) == heldout)
         return np.array(self.labelled, dtype=np.int64)[rows], self.label_array()[rows]
 
-    def last_training(self) -> dict[str, int] | None:
-        """``round`` and ``n_labelled`` of the last row of the history that was trained for, None if there is none."""
-        trained = (row for row in reversed(self.history) if row["indices"] and row["train_score"] is not None)
-        return next(({name: row[name] for name in ("round", "n_labelled")} for row in trained), None)
-
     def seed_for(self, purpose: str, round: int | None = None) -> int:
         """A 32-bit seed of its own for one step of this round, or of another."""
         round = self.round if round is None else round
@@ -108,10 +118,78 @@ class LoopState:
             random.seed(seed)
             yield
 
-    def open_round(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float) -> None:
+    def open_round(self, positions: np.ndarray, metrics: list[Any] | None, seconds: float, source: str) -> None:
         """Wait for the labels of these samples."""
         self.asked, self.told, self.metrics, self.seconds_query = positions.tolist(), [], metrics, seconds
-        self.phase = "answer"
+        self.phase, self.source = "answer", source
+
+    def with_answers(self, answers: Iterable[tuple[int, Any, bool]]) -> LoopState:
+        """A copy in which these samples have these labels, or are declined, or neither.
+
+        What was asked for and is open becomes an answer of this round; everything else is a correction, and the
+        estimator must be trained anew. What is so already changes nothing.
+        """
+        told = dict(self.told)
+        labels = dict(zip(self.labelled, zip(self.labels, self.heldout, strict=True), strict=True))
+        declined = dict.fromkeys(self.declined)
+        asked, changed = set(self.asked) if self.phase == "answer" else set(), False
+        for index, label, is_declined in answers:
+            if index in asked and (label is not None or is_declined):
+                told[index] = label
+                continue
+            if self.phase == "answer":
+                told.pop(index, None)
+            elif index in told:  # of the round that is being trained on
+                told[index] = label
+            if label is not None:
+                changed |= index not in labels or labels[index][0] != label
+                labels[index] = (label, labels.get(index, (None, False))[1])
+            elif index in labels:
+                changed = True
+                del labels[index]
+            declined.pop(index, None)
+            if is_declined:
+                declined[index] = None
+        return replace(
+            self,
+            told=[list(answer) for answer in told.items()],
+            labelled=list(labels),
+            labels=[label for label, _ in labels.values()],
+            heldout=[heldout for _, heldout in labels.values()],
+            declined=list(declined),
+            stale=self.stale or changed,
+        )
+
+    def at_positions(self, new: Mapping[int, int]) -> LoopState:
+        """A copy for a pool in another order: ``new[old]`` is the place of a sample, missing if it is gone."""
+
+        def moved(positions: list[int]) -> list[int]:
+            return [new[index] for index in positions if index in new]
+
+        kept = [i for i, index in enumerate(self.labelled) if index in new]
+        metrics = self.metrics
+        if metrics is not None and len(metrics) == len(self.asked):
+            metrics = [metrics[i] for i, index in enumerate(self.asked) if index in new]
+        history = [row | {name: moved(row[name]) for name in ("indices", "declined")} for row in self.history]
+        state = replace(
+            self,
+            labelled=moved(self.labelled),
+            labels=[self.labels[i] for i in kept],
+            heldout=[self.heldout[i] for i in kept],
+            declined=moved(self.declined),
+            asked=moved(self.asked),
+            told=[[new[index], value] for index, value in self.told if index in new],
+            metrics=metrics,
+            history=history,
+        )
+        if state.phase == "answer" and not state.asked:
+            state.phase = "ask"
+        return state
+
+    def positions(self) -> list[int]:
+        """Every sample that is mentioned."""
+        rows = [index for row in self.history for index in row["indices"] + row["declined"]]
+        return sorted({*self.labelled, *self.declined, *self.asked, *rows})
 
     def with_answers_as_labels(self, validation_fraction: float) -> LoopState:
         """A copy in which this round's answers are labels, in the order in which they were asked.
@@ -143,10 +221,11 @@ class LoopState:
             metrics = [by_index[index] for index in labelled]
         declined = [index for index, value in self.told if value is None]
         row = {"round": self.round, "n_labelled": len(self.labelled), "indices": labelled, "declined": declined}
-        return row | {"metrics": metrics}
+        row |= {"metrics": metrics}
+        return row | {"note": "; ".join(self.notes)} if self.notes else row
 
     def end_round(self, row: dict[str, Any]) -> None:
         """Add a row to the history; the next round can ask."""
         self.history.append(row)
         self.asked, self.told, self.metrics, self.seconds_query = [], [], None, 0.0
-        self.phase, self.round = "ask", self.round + 1
+        self.phase, self.round, self.notes = "ask", self.round + 1, []

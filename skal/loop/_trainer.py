@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from types import FrameType
 from typing import Any
 
@@ -44,27 +45,33 @@ class Trainer:
         self.predictor: Predictor | None = None
         self._n_outputs: int | None = None
 
-    def start(self, state: LoopState, network: Any = None) -> None:
+    def start(self, state: LoopState, network: Any = None, *, same: bool = True) -> None:
         """Bring the estimator to where a run stands.
 
         After a training: a network from its stored state, everything else by the same fit once more. Before the first,
         in a run without initial labels: an untrained network, which chooses the first samples and is then trained.
+
+        An estimator that is not the ``same`` gets the weights that still fit it. Where that is not all of them, or it
+        cannot be brought back at all, ``predictor`` stays None: it has to be trained.
         """
-        last_training = state.last_training()
-        if last_training is None:
+        if state.fitted is None or not state.labels:
             if self.config.initial_size == 0:
                 with state.seeded("fit", round=0):
                     self.estimator = self._unfitted_copy().initialize()
             return
-        with state.seeded("fit", round=last_training["round"]):
+        with suppress(Exception), state.seeded("fit", round=state.fitted["round"]):
             estimator = self._unfitted_copy()
-            names, X, y = self._training_data(state, last_training["n_labelled"])
+            names, X, y = self._training_data(state, state.fitted["n_labelled"])
             net = final_network(estimator)
             if net is None:
                 estimator.fit(X, y)
             else:
                 initialize_network(estimator, X, y)
-                _load_network_state(net, network)
+                if same:
+                    _load_network_state(net, network)
+                elif not _load_weights(net, network):
+                    self.estimator = estimator
+                    return
             self._set_trained(estimator, names)
 
     def untrained(self, state: LoopState) -> Any:
@@ -96,13 +103,16 @@ class Trainer:
             estimator = self._unfitted_copy() if from_scratch else self.estimator
             names, X, y = self._training_data(state, len(state.labelled))
             try:
-                with _raise_interrupts():
+                with _as_before_if_it_fails(estimator), _raise_interrupts():
                     estimator.fit(X, y)
             except IndexError as error:
                 if "out of bounds" not in str(error):
                     raise
                 raise _too_few_outputs("fewer", names, state.labels) from error
             self._set_trained(estimator, names)
+        state.names = names.tolist() if config.network else None
+        state.fitted = {"round": state.round, "n_labelled": len(state.labelled)}
+        state.stale = False
 
     def network_state(self) -> dict[str, Any] | None:
         """What to keep of a trained network; None of an estimator that is fitted again on its labels.
@@ -112,13 +122,7 @@ class Trainer:
         net = final_network(self.estimator)
         if net is None or self.predictor is None:
             return None
-        return {
-            "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
-            "optimizers": {name: getattr(net, f"{name}_").state_dict() for name in net._optimizers},
-            "history": net.history.to_list() if hasattr(net.history, "to_list") else list(net.history),
-            "classes": getattr(net, "classes_inferred_", None),
-            "extra": net.get_state() if hasattr(net, "get_state") else None,
-        }
+        return _network_state(net)
 
     def _set_trained(self, estimator: Any, names: np.ndarray) -> None:
         if self.config.network:
@@ -161,15 +165,54 @@ class Trainer:
         return copy
 
     def _class_names(self, state: LoopState, n_labelled: int) -> np.ndarray:
-        n_first = next((row["n_labelled"] for row in state.history if row["n_labelled"]), None)
         labels = state.label_array()[:n_labelled]
-        return class_names(labels, self.config.classes, network=self.config.network, n_first=n_first)
+        return class_names(labels, self.config.classes, network=self.config.network, known=state.names)
 
     def _training_data(self, state: LoopState, n_labelled: int) -> tuple[np.ndarray, Any, np.ndarray]:
         """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels."""
         names = self._class_names(state, n_labelled)
         positions, labels = state.labelled_set(heldout=False, n_first=n_labelled)
         return names, *training_data(self.config.estimator, self.config.X, positions, encode(labels, names))
+
+
+def _network_state(net: NeuralNet) -> dict[str, Any]:
+    return {
+        "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
+        "optimizers": {name: getattr(net, f"{name}_").state_dict() for name in net._optimizers},
+        "history": net.history.to_list() if hasattr(net.history, "to_list") else list(net.history),
+        "classes": getattr(net, "classes_inferred_", None),
+        "extra": net.get_state() if hasattr(net, "get_state") else None,
+    }
+
+
+@contextmanager
+def _as_before_if_it_fails(estimator: Any) -> Iterator[None]:
+    """A training that raises leaves the network, and the steps before it, as they were."""
+    net = final_network(estimator)
+    if net is None or not net.initialized_:
+        yield
+        return
+    state, steps = deepcopy(_network_state(net)), deepcopy(estimator.steps[:-1]) if net is not estimator else []
+    try:
+        yield
+    except BaseException:
+        _load_network_state(net, state)
+        if net is not estimator:
+            estimator.steps[:-1] = steps
+        raise
+
+
+def _load_weights(net: NeuralNet, state: dict[str, Any] | None) -> bool:
+    """Put those weights into a net that fit it by name and shape, and say whether these were all."""
+    complete = state is not None
+    for name, values in (state or {"modules": {}})["modules"].items():
+        module = getattr(net, f"{name}_", None)
+        own = module.state_dict() if module is not None else {}
+        fitting = {key: value for key, value in values.items() if key in own and own[key].shape == value.shape}
+        complete &= set(fitting) == set(own) == set(values)
+        if module is not None:
+            module.load_state_dict(own | fitting)
+    return complete
 
 
 def _load_network_state(net: NeuralNet, state: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from skal import ActiveLearningClassifier, DynamicAL
 from skal.callbacks import StopAtTrainAccuracy
 from skal.exceptions import (
+    AdjustedInputWarning,
     BudgetWarning,
     InvalidParameterError,
     InvalidQueryError,
@@ -550,8 +551,25 @@ def test_labels_that_are_missing_are_passed_over(make_loop, flat_data):
     some = np.where(np.arange(60) % 3 == 0, np.nan, y)
     loop = make_loop(n_rounds=None, query_size=10).fit(X, some)
     assert sorted(loop.queried_) == [i for i in range(60) if i % 3]
-    assert sum(len(row["declined"]) for row in loop.history_) == 20
+    assert [row["declined"] for row in loop.history_] == [[]] * len(loop.history_)  # no round is spent on them
     assert loop.stop_reason_ == "pool exhausted"
+
+
+@pytest.mark.parametrize("unknown", [None, np.nan, "masked", "series"])
+def test_mostly_unknown_labels_are_warned_of_and_cost_no_rounds(unknown, make_loop, flat_data):
+    X, y = flat_data
+    rows = np.arange(0, 60, 3)
+    if unknown == "masked":
+        some = np.ma.array(y, mask=~np.isin(np.arange(60), rows))
+    else:
+        some = np.array(
+            [label if i % 3 == 0 else unknown if unknown != "series" else None for i, label in enumerate(y)]
+        )
+        some = pd.Series(some, dtype="Int64") if unknown == "series" else some
+    with pytest.warns(AdjustedInputWarning, match=r"only 20 of 60 samples.*start\(X, y\)"):
+        loop = make_loop(initial="random", n_initial=8, query_size=4, n_rounds=3).fit(X, some)
+    assert [row["n_labelled"] for row in loop.history_] == [8, 12, 16, 20]
+    assert sorted(loop.queried_) == rows.tolist()
 
 
 def test_oracle(make_loop, flat_data):

@@ -1,6 +1,7 @@
 """Labels of any type go in, come out the same, and are numbers in between."""
 
 from dataclasses import asdict
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
@@ -69,13 +70,52 @@ def test_the_encoding_of_a_network_never_changes(flat_data, make_loop):
 
 
 def test_the_first_training_settles_what_integers_are():
-    assert class_names(np.array([1, -1, 0]), None, network=True, n_first=2).tolist() == [1, -1, 0]
-    assert class_names(np.array([-1, 3, 0]), None, network=True, n_first=1).tolist() == [-1, 3, 0]
-    assert class_names(np.array([1, 3]), None, network=True, n_first=1).tolist() == [0, 1, 2, 3]
+    assert class_names(np.array([1, -1, 0]), None, network=True).tolist() == [-1, 0, 1]
+    assert class_names(np.array([1, -1, 0, 3]), None, network=True, known=[-1, 1]).tolist() == [-1, 1, 0, 3]
+    assert class_names(np.array([1, 3]), None, network=True, known=[0, 1]).tolist() == [0, 1, 2, 3]
     with pytest.raises(InvalidParameterError, match=r"Got \[-1\] instead. List all labels in 'classes'"):
-        class_names(np.array([1, 0, -1]), None, network=True, n_first=2)
-    assert class_names(np.array([1, 0, -1]), [-1, 0, 1], network=True, n_first=2).tolist() == [-1, 0, 1]
-    assert class_names(np.array([1, 0, -1]), None, network=False, n_first=2).tolist() == [-1, 0, 1]
+        class_names(np.array([1, 0, -1]), None, network=True, known=[0, 1])
+    assert class_names(np.array([1, 0, -1]), [-1, 0, 1], network=True).tolist() == [-1, 0, 1]
+    assert class_names(np.array([1, 0]), [-1, 0, 1], network=True, known=[0, 1]).tolist() == [0, 1, -1]
+    assert class_names(np.array([1, 0, -1]), None, network=False, known=[0, 1]).tolist() == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_mistyped_label_costs_no_memory(trained, flat_data, make_loop):
+    X, y = flat_data
+    session = make_loop().start(X)
+    if trained:
+        session.tell(y[session.ask()])
+    asked = session.ask()
+    with pytest.raises(InvalidParameterError, match="Got 3000000000 instead"):
+        session.tell([3_000_000_000], indices=asked[:1])
+    assert session.ask().tolist() == asked.tolist()
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_outputs_classes_and_columns_are_in_one_order(first, order, flat_data, make_loop, tmp_path):
+    """String labels first seen in every order, with one to three of them in the first training."""
+    X, y = flat_data
+    by_class = [np.flatnonzero(y == k) for k in order]
+    rounds = [np.concatenate([rows[:4] for rows in by_class[:first]]), *(rows[:4] for rows in by_class[first:])]
+    loop = make_loop(net={"max_epochs": 20, "lr": 0.5}, initial=rounds[0], checkpoint=tmp_path, n_rounds=4)
+    session = loop.start(X)
+    session.tell(NAMES[y[session.ask()]])
+    for rows in rounds[1:]:
+        session.ask()
+        session.add({session.ids[i]: NAMES[y[i]] for i in rows})
+        session.tell({})
+    session.close()
+    assert sorted(loop.classes_) == sorted(NAMES)
+    assert loop.classes_[: min(first, 3)].tolist() == sorted(NAMES[list(order[:first])])
+    again = make_loop(net={"max_epochs": 20, "lr": 0.5}, initial=rounds[0], checkpoint=tmp_path, n_rounds=4)
+    again.start(X, readonly=True)
+    for fitted in (loop, again):
+        np.testing.assert_array_equal(fitted.classes_[fitted.estimator_.predict(X)], fitted.predict(X))
+        np.testing.assert_array_equal(fitted.classes_[fitted.predict_proba(X).argmax(axis=1)], fitted.predict(X))
+        np.testing.assert_allclose(fitted.predict_proba(X), fitted.estimator_.predict_proba(X), rtol=1e-6)
+    np.testing.assert_array_equal(loop.predict_proba(X), again.predict_proba(X))
 
 
 def test_a_negative_label_later_is_refused(flat_data, make_loop, tmp_path):
@@ -101,7 +141,8 @@ def test_negative_labels_from_the_start_keep_their_outputs(flat_data, make_loop,
     session.tell([5, -1] + [5] * 7)
     session.ask()
     session.tell([0, -1, 0, 5])
-    names = np.array([5, -1, 0])
+    session.close()
+    names = np.array([-1, 5, 0])
     for fitted in (loop, make_loop(checkpoint=tmp_path).start(X).classifier):
         np.testing.assert_array_equal(fitted.predict(X), names[fitted.estimator_.predict(X)])
 
@@ -181,7 +222,7 @@ def test_a_spare_output_that_takes_everything(make_loop, flat_data):
     """What is left of a row is scaled to sum to 1; of nothing, all classes get the same."""
     X, _ = flat_data
     loop = make_loop(net={"n_classes": 3}, initial=[0, 1], n_rounds=0).fit(X, ["b", "a"] * 30)
-    for bias, expected in [([1.0, 0.0, 0.0], [1, np.e]), ([0.0, 0.0, 500.0], [1, 1])]:
+    for bias, expected in [([1.0, 0.0, 0.0], [np.e, 1]), ([0.0, 0.0, 500.0], [1, 1])]:
         last = [layer for layer in loop.estimator_.module_.modules() if isinstance(layer, torch.nn.Linear)][-1]
         last.weight.data.zero_()
         last.bias.data = torch.tensor(bias)

@@ -173,6 +173,7 @@ def test_a_label_without_an_output_changes_nothing(kind, first, make_net, flat_d
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
     good = np.resize(names[:-1], len(asked))
     assert session.tell(good).state.labels[-len(asked) :] == good.tolist()
+    session.close()
     loop().start(X).run(lambda indices, samples: np.resize(names[:-1], len(indices)))
 
 
@@ -295,6 +296,7 @@ def test_labels_survive_a_death_during_training(make_loop, flat_data, tmp_path, 
     session = mortal_loop().start(X)
     with pytest.raises(SystemExit):
         session.tell(y[session.ask()])
+    session.close()
     Mortal.dying = False
     resumed = mortal_loop()
     session = resumed.start(X)

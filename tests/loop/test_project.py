@@ -1,0 +1,600 @@
+"""A project that lasts: labels stay with their samples, whatever happens to the pool, the parameters or the process."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+from torch.utils.data import Dataset, Subset
+
+from skal import ActiveLearningClassifier
+from skal.exceptions import CheckpointError, InvalidParameterError, MissingSamplesWarning, TrainingFailedWarning
+from skal.loop._folder import CheckpointFolder
+from skal.loop._journal import Journal, entry
+from skal.strategies import BADGE, Margin
+
+NAMES = np.array(["cow", "ant", "bee"])
+
+
+@pytest.fixture
+def start(make_loop, tmp_path):
+    """Open the session of the folder: ``start(X, **start_params, loop={...})``."""
+
+    def make(X, y=None, loop=None, **params):
+        return make_loop(checkpoint=tmp_path, **(loop or {})).start(X, y, **params)
+
+    return make
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
+
+
+def label_at(session):
+    """The label of every labelled position."""
+    return dict(zip(session.state.labelled, session.state.labels, strict=True))
+
+
+# --- the journal
+
+
+def test_every_label_is_a_line_before_tell_returns(start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    asked = session.ask()
+    session.tell([NAMES[y[asked[0]]], None], asked[:2], end_round=False, annotator="Ada")
+    first, second = lines(tmp_path)
+    assert {**first, "time": None} == {
+        "id": session.ids[asked[0]], "label": NAMES[y[asked[0]]], "round": 0, "time": None, "source": "initial",
+        "annotator": "Ada",
+    }  # fmt: skip
+    assert (second["label"], second["declined"]) == (None, True)
+    session.relabel({session.ids[asked[0]]: "bee"})
+    assert lines(tmp_path)[-1]["previous"] == NAMES[y[asked[0]]]
+
+
+class Failing(nn.Module):
+    """A network whose batch norm refuses a batch of one sample."""
+
+    def __init__(self, n_features=5, n_classes=3, hidden=None):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(n_features, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, n_classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_a_training_that_raises_locks_nothing_in(make_loop, flat_data, tmp_path):
+    X, y = flat_data
+
+    def loop(**params):
+        settings = {"n_initial": 17, "query_size": 4, "checkpoint": tmp_path} | params
+        return make_loop(**settings).set_params(estimator__module=Failing, estimator__batch_size=8)
+
+    session = loop().start(X)
+    with pytest.raises(ValueError, match="more than 1 value"):
+        session.tell(y[session.ask()])
+    assert len(lines(tmp_path)) == 17
+    with pytest.warns(TrainingFailedWarning, match="17 labels failed"):
+        asked = session.ask()
+    assert len(asked) == 4
+    assert "training failed" in session.state.history[-1]["note"]
+    session.tell(y[asked])  # 21 labels: no batch of one sample
+    assert session.classifier.predict(X).shape == (60,)
+    session.close()
+    # another process, in the phase of training, with another batch size
+    other = tmp_path / "other"
+    session = loop(checkpoint=other).start(X)
+    with pytest.raises(ValueError, match="more than 1 value"):
+        session.tell(y[session.ask()])
+    session.close()
+    again = loop(checkpoint=other).set_params(estimator__batch_size=6).start(X)
+    assert len(again.ask()) == 4
+    assert again.classifier.score(X[again.classifier.queried_], y[again.classifier.queried_]) >= 0
+    assert "changed: estimator__batch_size" in again.state.history[0]["note"]
+
+
+def test_a_failed_training_leaves_the_network_as_it_was(make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop(n_initial=16, query_size=1, net={"max_epochs": 3})
+    loop.set_params(estimator__module=Failing, estimator__batch_size=8)
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    before = {name: value.clone() for name, value in loop.estimator_.module_.state_dict().items()}
+    with pytest.raises(ValueError, match="more than 1 value"):
+        session.tell(y[session.ask()])
+    after = loop.estimator_.module_.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert len(loop.queried_) == 17
+
+
+@pytest.mark.parametrize("kept", ["labels.jsonl", "and ids.json"])
+def test_the_journal_alone_rebuilds_the_session(kept, start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    for _ in range(2):
+        asked = session.ask()
+        session.tell([None, *NAMES[y[asked[1:]]]])
+    session.relabel({session.ids[session.state.labelled[0]]: "bee"})
+    labels, declined, round = label_at(session), set(session.state.declined), session.state.round
+    frame = session.labels()
+    session.close()
+    for path in tmp_path.iterdir():
+        if path.name not in ("labels.jsonl", "ids.json" if kept != "labels.jsonl" else ""):
+            path.unlink()
+    again = start(X)
+    assert label_at(again) == labels
+    assert set(again.state.declined) == declined
+    assert again.state.round == round
+    pd.testing.assert_frame_equal(again.labels(), frame)
+    asked = again.ask()  # trains on the labels first
+    assert not set(asked) & ({*labels} | declined)
+    assert again.classifier.predict(X).shape == (60,)
+    again.run(lambda indices, samples: NAMES[y[indices]])
+
+
+def test_a_torn_line_is_left_out_and_overwritten(start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    asked = session.ask()
+    session.tell(NAMES[y[asked]])
+    session.close()
+    with open(tmp_path / "labels.jsonl", "ab") as file:
+        file.write(b'{"id": "torn", "lab')
+    again = start(X)
+    assert len(again.labels()) == 9
+    again.tell(NAMES[y[again.ask()]])
+    assert len(lines(tmp_path)) == 13
+    again.close()
+    (tmp_path / "labels.jsonl").write_bytes(b"no json\n" + (tmp_path / "labels.jsonl").read_bytes())
+    with pytest.raises(CheckpointError, match="line 1"):
+        start(X)
+
+
+def test_a_journal_that_was_cut_is_refused(start, flat_data, tmp_path):
+    X, y = flat_data
+    with start(X) as session:
+        session.tell(y[session.ask()])
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    with pytest.raises(CheckpointError, match=r"9 entries that were written\. Got 7"):
+        start(X)
+
+
+# --- identity
+
+
+class Files(Dataset):
+    """Samples that are read one by one, as from a folder."""
+
+    def __init__(self, X, names=None, noise=0.0):
+        self.X, self.noise, self.n_read = X, noise, 0
+        if names is not None:
+            self.ids = names
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, i):
+        self.n_read += 1
+        return torch.as_tensor(self.X[i]) + self.noise * torch.rand(()), 0
+
+
+class WithMethod(Files):
+    def __init__(self, X, names):
+        super().__init__(X)
+        self.names = names
+
+    def ids(self):
+        return self.names
+
+
+FILES = np.array([f"{i:02d}.png" for i in range(60)])
+POOLS = {
+    "array": lambda X, rows: (X[rows], {}),
+    "tensor": lambda X, rows: (torch.from_numpy(X[rows]), {}),
+    "dict": lambda X, rows: ({"x": X[rows]}, {}),
+    "dataset": lambda X, rows: (Files(X[rows]), {}),
+    "given ids": lambda X, rows: (X[rows], {"ids": FILES[rows]}),
+    "integer ids": lambda X, rows: (Files(X[rows]), {"ids": rows}),
+    "dataset with ids": lambda X, rows: (Files(X[rows], FILES[rows]), {}),
+    "dataset with a method": lambda X, rows: (WithMethod(X[rows], FILES[rows]), {}),
+    "subset": lambda X, rows: (Subset(Files(X, FILES), rows.tolist()), {}),
+    "random dataset with ids": lambda X, rows: (Files(X[rows], FILES[rows], noise=0.01), {}),
+}
+
+
+@pytest.mark.parametrize("changed", ["reversed", "one removed and one added", "grown"])
+@pytest.mark.parametrize("kind", POOLS)
+def test_labels_stay_with_their_samples(kind, changed, start, flat_data):
+    """The label of a sample is a function of the sample here: it must be so after any change of the pool."""
+    X, y = flat_data
+    X = X.copy()
+    X[7] = X[3]  # two copies
+    y = y.copy()
+    y[7] = y[3]
+    make = POOLS[kind]
+    before = np.arange(59)
+    pool, params = make(X, before)
+    session = start(pool, **params)
+    session.tell(NAMES[y[before[session.ask()]]])
+    asked = session.ask()
+    session.tell([NAMES[y[asked[0]]], None], asked[:2], end_round=False)
+    n_labels = len(session.labels())
+    labelled = {*session.state.labelled, int(asked[0])}
+    open_before = {int(i) for i in session.ask()}
+    session.close()
+    gone = min(labelled - {3, 7})
+    after = {
+        "reversed": before[::-1],
+        "one removed and one added": np.array([59, *(i for i in before if i != gone)]),
+        "grown": np.arange(60),
+    }[changed]
+    pool, params = make(X, after)
+    if changed == "one removed and one added":
+        with pytest.warns(MissingSamplesWarning, match="1 of 10 labelled samples are no longer in X"):
+            again = start(pool, **params)
+    else:
+        again = start(pool, **params)
+    at = {after[position]: label for position, label in label_at(again).items()}
+    at |= {after[position]: label for position, label in again.state.told if label is not None}
+    assert at == {i: NAMES[y[i]] for i in at}
+    copies = {3, 7} if kind in ("array", "tensor", "dict", "dataset") else set()
+    expected = labelled - ({gone} if changed == "one removed and one added" else set())
+    assert set(at) - copies == expected - copies
+    assert len(at) == len(expected)
+    assert {int(after[i]) for i in again.ask()} - copies == open_before - copies
+    assert len(again.labels()) == n_labels  # in the file still
+    again.tell(NAMES[y[after[again.ask()]]])
+    assert all(label == NAMES[y[after[i]]] for i, label in label_at(again).items())
+    assert "the pool" in again.state.history[-1]["note"]
+    again.close()
+    if changed == "one removed and one added":  # it comes back
+        back = np.arange(60)
+        pool, params = make(X, back)
+        third = start(pool, **params)
+        assert label_at(third)[gone] == NAMES[y[gone]]
+
+
+def test_a_frame_is_known_by_its_index(flat_data, tmp_path):
+    X, y = flat_data
+    frame = pd.DataFrame(X).rename(columns=str)
+    loop = ActiveLearningClassifier(
+        LogisticRegression(), Margin(), n_initial=9, n_rounds=3, checkpoint=tmp_path, random_state=0
+    )
+    with loop.start(frame) as session:
+        session.tell(NAMES[y[session.ask()]])
+    shuffled = frame.sample(frac=1, random_state=1)
+    with loop.start(shuffled) as session:
+        assert session.ids.tolist() == shuffled.index.tolist()
+        assert all(label == NAMES[y[shuffled.index[i]]] for i, label in label_at(session).items())
+    with pytest.raises(CheckpointError, match="other content for"):
+        loop.start(shuffled.reset_index(drop=True))
+
+
+def test_content_that_changed_under_an_id_is_refused_by_name(start, flat_data):
+    X, y = flat_data
+    with start(Files(X, FILES)) as session:
+        asked = session.ask()
+        session.tell(NAMES[y[asked]])
+    changed = X.copy()
+    changed[asked[2]] += 1
+    with pytest.raises(CheckpointError, match=rf"other content for 1 labelled samples: \['{FILES[asked[2]]}'\]"):
+        start(Files(changed, FILES))
+    start(Files(X, FILES)).close()
+
+
+def test_a_dataset_that_is_random_needs_ids(start, flat_data):
+    X, _ = flat_data
+    with pytest.raises(InvalidParameterError, match=r"another sample each time.*ids"):
+        start(Files(X, noise=1.0))
+
+
+@pytest.mark.parametrize(("ids", "got"), [(["a", "a", *list(FILES[2:])], "'a'"), (FILES[:3], "3 ids")])
+def test_ids_that_are_no_ids(ids, got, start, flat_data):
+    with pytest.raises(InvalidParameterError, match=f"ids must be distinct.*Got .*{got}"):
+        start(flat_data[0], ids=ids)
+
+
+def test_the_cost_of_hashes_is_bounded(make_loop, tmp_path):
+    X = np.random.default_rng(0).normal(size=(3000, 5)).astype(np.float32)
+    data = Files(X)
+    with make_loop(checkpoint=tmp_path, initial="random").start(data) as session:
+        session.tell(np.arange(len(session.ask())) % 3)
+    again = Files(X)
+    with make_loop(checkpoint=tmp_path, initial="random").start(again):
+        assert again.n_read <= 1000 + 3 * 9 + 32
+
+
+# --- one writer
+
+
+def test_a_second_writer_is_refused_by_name(start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    with pytest.raises(CheckpointError, match=rf"this process \(process {os.getpid()} on "):
+        start(X)
+    with start(X, readonly=True) as looking:
+        for writing in (looking.ask, lambda: looking.add({looking.ids[0]: "cow"})):
+            with pytest.raises(CheckpointError, match="readonly=True"):
+                writing()
+    session.tell(y[session.ask()])
+    asked = session.ask()
+    with start(X, readonly=True) as looking:
+        assert len(looking.labels()) == 9
+        assert looking.ask().tolist() == asked.tolist()  # open questions can be seen
+        assert looking.classifier.predict(X).shape == (60,)
+    del session  # an object that is gone holds nothing
+    session = start(X)
+    session.close()
+    with pytest.raises(CheckpointError, match="closed"):
+        session.add({session.ids[0]: 0})
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from skal.loop._lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_dies_with_its_process(start, flat_data, tmp_path):
+    X, _ = flat_data
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(CheckpointError, match=rf"process {holder.pid} on .*readonly=True"):
+        start(X)
+    holder.kill()
+    holder.communicate()
+    start(X).close()
+
+
+def test_a_holder_on_another_machine(start, flat_data, tmp_path):
+    """Where a file system does not share locks, the holder's last sign of life counts."""
+    X, _ = flat_data
+    lock = tmp_path / "lock"
+    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "since": "today"}))
+    with pytest.raises(CheckpointError, match="process 1 on elsewhere"):
+        start(X)
+    os.utime(lock, (0, 0))
+    start(X).close()
+    assert lock.read_text() == ""
+
+
+def test_nothing_is_written_on_top_of_a_newer_state(start, flat_data, tmp_path):
+    """Should a lock fail after all."""
+    X, y = flat_data
+    session = start(X)
+    session.tell(y[session.ask()])
+    asked = session.ask()
+    session._store.lock.release()
+    other = start(X)
+    other.tell(y[other.ask()])
+    other.close()
+    kept = (tmp_path / "labels.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match="somebody else has written"):
+        session.tell(y[asked])
+    assert (tmp_path / "labels.jsonl").read_bytes() == kept
+    first, second = CheckpointFolder(tmp_path / "x"), CheckpointFolder(tmp_path / "x")
+    first.save({"a": 1})
+    with pytest.raises(CheckpointError, match="Got save 1"):
+        second.save({"a": 2})
+
+
+# --- corrections and gifts
+
+
+def test_relabel_add_decline_and_back(start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    asked = session.ask()
+    session.tell(NAMES[y[asked]])
+    ids, free = session.ids, [i for i in range(60) if i not in asked]
+    session.relabel({ids[asked[0]]: "bee"})
+    session.add({ids[free[0]]: "cow", ids[free[1]]: "ant"}, annotator="Bo")
+    session.decline([ids[free[2]], ids[asked[1]]])
+    expected = {i: NAMES[y[i]] for i in asked.tolist()} | {asked[0]: "bee", free[0]: "cow", free[1]: "ant"}
+    del expected[asked[1]]
+    assert label_at(session) == expected
+    assert session.classifier.queried_.tolist() == session.state.labelled
+    frame = session.labels()
+    assert frame.columns.tolist() == ["id", "label", "round", "time", "annotator", "source"]
+    assert dict(zip(frame["id"], frame["label"], strict=True)) == {ids[i]: label for i, label in expected.items()}
+    assert frame["source"].tolist() == ["initial"] * 8 + ["added"] * 2
+    assert frame["annotator"].tolist()[-1] == "Bo"
+    session.close()
+    session = start(X)
+    assert label_at(session) == expected
+    assert set(session.state.declined) == {free[2], asked[1]}
+    n_trained = session.state.fitted["n_labelled"]
+    assert not {free[2], asked[1]} & set(session.ask().tolist())
+    assert (n_trained, session.state.fitted["n_labelled"]) == (9, 10)  # ask has trained on what was corrected
+    session.undecline([ids[free[2]]])
+    assert session.state.declined == [asked[1]]
+    session.add({ids[asked[1]]: "ant"})
+    assert session.state.declined == []
+    for wrong in (
+        lambda: session.relabel({ids[free[2]]: "cow"}),
+        lambda: session.add({ids[asked[0]]: "cow"}),
+        lambda: session.add({"nobody": "cow"}),
+        lambda: session.undecline([ids[asked[0]]]),
+        lambda: session.add({ids[free[3]]: None}),
+        lambda: session.relabel({ids[asked[0]]: 3}),
+    ):
+        before = (tmp_path / "labels.jsonl").read_bytes()
+        with pytest.raises((ValueError, TypeError)):
+            wrong()
+        assert (tmp_path / "labels.jsonl").read_bytes() == before
+
+
+def test_an_open_question_can_be_answered_by_add_and_decline(start, flat_data):
+    X, y = flat_data
+    session = start(X)
+    session.tell(NAMES[y[session.ask()]])
+    asked = session.ask()
+    session.add({session.ids[asked[0]]: "cow"}).decline([session.ids[asked[1]]])
+    assert session.ask().tolist() == asked[2:].tolist()
+    session.undecline([session.ids[asked[1]]])
+    session.relabel({session.ids[asked[0]]: "ant"})
+    assert session.ask().tolist() == asked[1:].tolist()
+    session.tell([None] * 3)
+    assert session.state.history[-1]["indices"] == [asked[0]]
+    assert label_at(session)[int(asked[0])] == "ant"
+
+
+@pytest.mark.parametrize("unknown", [None, np.nan, -1, "masked"])
+def test_a_start_with_partial_labels(unknown, start, flat_data):
+    X, y = flat_data
+    known = np.arange(60) % 5 == 0
+    if unknown == "masked":
+        partial = np.ma.array(y, mask=~known)
+    else:
+        partial = [int(label) if there else unknown for label, there in zip(y, known, strict=True)]
+    session = start(X, partial)
+    assert label_at(session) == {i: y[i] for i in range(0, 60, 5)}
+    assert set(session.labels()["source"]) == {"given"}
+    asked = session.ask()
+    assert len(asked) == 4  # the strategy's: there is no need of initial samples
+    assert not set(asked.tolist()) & set(range(0, 60, 5))
+    session.relabel({session.ids[0]: int(y[0] + 1) % 3})
+    session.close()
+    with start(X, partial) as again:  # the same call goes on, and does not undo the correction
+        assert label_at(again)[0] == (y[0] + 1) % 3
+    other = np.where(known, (y + 2) % 3, -1)
+    with pytest.raises(CheckpointError, match="must be those of"):
+        start(X, other)
+
+
+def test_gifts_count_and_can_finish_the_pool(make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop(budget=20, n_initial=9)
+    session = loop.start(X)
+    session.tell(y[session.ask()])
+    free = [i for i in range(60) if i not in loop.queried_]
+    session.add({i: int(y[i]) for i in free[:10]})
+    assert len(session.ask()) == 1
+    session.tell({}).add({free[10]: 0})
+    assert loop.stop_reason_ == "budget"
+    assert session.ask().tolist() == []
+
+
+# --- a project may change
+
+CHANGES = {
+    "query_size": {"query_size": 5},
+    "n_rounds": {"n_rounds": 5},
+    "budget": {"budget": 24},
+    "random_state": {"random_state": 1},
+    "estimator__lr": {"estimator__lr": 0.2},
+    "estimator__module__hidden": {"estimator__module__hidden": (7,)},
+    "estimator": {"estimator": LogisticRegression()},
+    "query_strategy": {"query_strategy": BADGE()},
+    "query_strategy__batch_size": {"query_strategy__batch_size": 7},
+    "classes": {"classes": ["aardvark", "ant", "bee", "cow"], "estimator__module__n_classes": 4},
+    "reinitialize": {"reinitialize": True},
+    "initial": {"initial": "random"},
+}
+
+
+@pytest.mark.parametrize("when", ["asked", "finished"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_parameters_may_change(name, when, make_loop, flat_data, tmp_path):
+    X, y = flat_data
+    loop = make_loop(Margin(), checkpoint=tmp_path, n_rounds=2)
+    with loop.start(X) as session:
+        session.tell(NAMES[y[session.ask()]])
+        asked = session.ask()
+        if when == "finished":
+            session.run(lambda indices, samples: NAMES[y[indices]])
+    before = label_at(session)
+    other = make_loop(Margin(), checkpoint=tmp_path, n_rounds=5 if when == "finished" else 2)
+    other.set_params(**CHANGES[name])
+    with other.start(X, eval_set=(X, NAMES[y])) as session:
+        assert label_at(session) == before
+        if when == "asked":
+            assert session.ask().tolist() == asked.tolist()
+        assert len(session.ask())
+        session.tell(NAMES[y[session.ask()]])
+        note = other.history_[len(before) // 4 - 1]["note"]
+        assert name in note
+        assert "eval_set" in note
+        session.run(lambda indices, samples: NAMES[y[indices]])
+    assert other.history_[-1]["eval_score"] is not None
+    assert dict(zip(other.queried_.tolist(), session.state.labels, strict=True)) == {
+        i: NAMES[y[i]] for i in other.queried_.tolist()
+    }
+
+
+def test_weights_that_still_fit_are_kept(make_loop, flat_data, tmp_path):
+    X, y = flat_data
+    first = make_loop(checkpoint=tmp_path, n_rounds=0, net={"max_epochs": 20}).fit(X, NAMES[y])
+    params = [value.clone() for value in first.estimator_.module_.parameters()]
+    second = make_loop(checkpoint=tmp_path, n_rounds=1, net={"max_epochs": 20, "lr": 0.001})
+    with second.start(X):
+        assert all(map(torch.equal, params, second.estimator_.module_.parameters()))
+        assert second.estimator_.optimizer_.param_groups[0]["lr"] == 0.001
+    third = make_loop(checkpoint=tmp_path, n_rounds=1, net={"max_epochs": 20}, classes=["ape", *NAMES])
+    third.set_params(estimator__module__n_classes=4)
+    with third.start(X) as session:
+        body = list(session._trainer.estimator.module_.parameters())
+        assert all(map(torch.equal, params[:-2], body[:-2]))
+        session.ask()
+    assert third.classes_.tolist() == ["ant", "bee", "cow", "ape"]  # outputs keep their meaning
+
+
+def test_a_folder_of_the_first_format_goes_on(make_loop, flat_data, tmp_path, same_run):
+    """Its samples are known by their positions, and its outputs by the order in which labels were first seen."""
+    X, y = flat_data
+    loop = make_loop(checkpoint=tmp_path, callbacks=[lambda loop, row: 0 / (row["round"] - 1)])
+    with pytest.raises(ZeroDivisionError):
+        loop.fit(X, y)
+    rewrite_as_first_format(tmp_path)
+    resumed = make_loop(checkpoint=tmp_path)
+    same_run(resumed.fit(X, y), make_loop().fit(X, y))
+    assert len(lines(tmp_path)) == 21
+    other = make_loop(checkpoint=tmp_path / "other", n_rounds=1).fit(X, y)
+    rewrite_as_first_format(other.checkpoint)
+    with pytest.raises(CheckpointError, match="older skal, which knew samples by their positions"):
+        other.fit(X[::-1], y[::-1])
+
+
+def rewrite_as_first_format(folder):
+    """What skal wrote before it had ids and a journal."""
+    checkpoint = CheckpointFolder(folder)
+    content, _ = checkpoint.load()
+    state = content["state"]
+    content["fitted"] = state["fitted"]
+    for name in ("ids", "n_samples", "journal"):
+        del content[name]
+    for name in ("source", "names", "fitted", "stale", "notes"):
+        del state[name]
+    checkpoint.save(content)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"format": 1}
+    del manifest["digest"]
+    manifest["digest"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(manifest))
+    for name in ("labels.jsonl", "ids.json", "lock"):
+        (folder / name).unlink()
+
+
+def test_the_last_line_of_a_sample_holds():
+    journal = Journal(None)
+    journal.append([entry(1, "a", round=0, source="initial"), entry(2, "b", round=0, source="initial")])
+    journal.append([entry(1, None, round=1, source="declined", declined=True)])
+    assert journal.frame()["id"].tolist() == [2]
+    journal.append([entry(1, None, round=1, source="undeclined", declined=False)])
+    assert 1 not in journal.known
+    journal.append([entry(1, "c", round=2, source="Margin")])
+    assert journal.frame()[["id", "label", "round"]].to_numpy().tolist() == [[2, "b", 0], [1, "c", 2]]
