@@ -2,11 +2,13 @@
 
 from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
-from skal.strategies._bald import BALD, bald
+from skal.strategies._bald import BALD, EPIG, bald, epig
 from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._default import Recommended
+from skal.strategies._drop_query import DropQuery, drop_query
 from skal.strategies._dynamic import DynamicAL, dynamic_al
 from skal.strategies._egl import EGL, egl
+from skal.strategies._falcun import Falcun, falcun
 from skal.strategies._herding import MaxHerding, UHerding, max_herding, uherding
 from skal.strategies._learning_loss import LearningLoss, learning_loss
 from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
@@ -22,10 +24,13 @@ __all__ = [
     "BADGE",
     "BALD",
     "EGL",
+    "EPIG",
     "NPC",
     "CoreSet",
+    "DropQuery",
     "DynamicAL",
     "Entropy",
+    "Falcun",
     "LearningLoss",
     "LeastConfidence",
     "Margin",
@@ -38,9 +43,12 @@ __all__ = [
     "badge",
     "bald",
     "coreset",
+    "drop_query",
     "dynamic_al",
     "egl",
     "entropy",
+    "epig",
+    "falcun",
     "learning_loss",
     "least_confidence",
     "margin",

@@ -1,5 +1,6 @@
-"""BALD and what only it needs."""
+"""BALD and EPIG, and what only they need."""
 
+from skal.strategies._bald._epig import EPIG, epig
 from skal.strategies._bald._strategy import BALD, bald
 
-__all__ = ["BALD", "bald"]
+__all__ = ["BALD", "EPIG", "bald", "epig"]

@@ -14,12 +14,32 @@ from torch.utils._pytree import tree_map
 
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
+from skal._core.sharding import filled
+from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 _ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 _SATURATION = -1.7580993408473766  # what alpha dropout puts in the place of a dropped unit: SELU's limit at −∞
 Shapes = dict[tuple[int, int], tuple[int, ...]]
+
+
+def seeds_of(strategy: Any, generator: np.random.Generator) -> list[int]:
+    """One for each of the strategy's passes."""
+    return [int(seed) for seed in generator.integers(2**31, size=strategy.n_passes)]
+
+
+def over_passes(
+    context: QueryContext, samples: Samples, seeds: list[int], reduce: Callable[[Iterator[Tensor]], Tensor]
+) -> Tensor:
+    """What ``reduce`` makes of the probabilities (n, C) of every pass over a chunk, for all samples."""
+    owner, network, batch_size = context.owner, context.network, context.batch_size
+
+    def shard(part: Samples) -> Tensor:
+        chunks = dropout_outputs(network, part, batch_size, seeds, owner)
+        return torch.cat([reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks])
+
+    return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
 
 
 def dropout_outputs(

@@ -29,6 +29,29 @@ def mutual_information(passes: Iterator[Tensor]) -> Tensor:
     return entropy(total / n_passes) - noise / n_passes
 
 
+def predictive_information(proba: Tensor, targets: Tensor, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """Mean over targets of the mutual information between a sample's label and the target's: (n,).
+
+    Given the mask the two are independent, so that ``p(y, y*) = mean_t p_t(y) p_t(y*)``.
+
+    Parameters
+    ----------
+    proba : (T, n, C) float64 tensor
+        Predictions with each of T masks.
+    targets : (T, M, C) float64 tensor
+    block_bytes : int
+        For the joint probabilities that are made at once.
+    """
+    n_masks, n_targets, n_classes = targets.shape
+    others = targets.reshape(n_masks, -1) / n_masks  # (T, M C)
+    of_target = entropy(targets.mean(dim=0)).mean()
+    step = rows_within(block_bytes, 16 * n_targets * n_classes**2)
+    joint = torch.cat(
+        [entropy((part.permute(1, 2, 0) @ others).flatten(1)) / n_targets for part in proba.split(step, dim=1)]
+    )
+    return entropy(proba.mean(dim=0)) + of_target - joint
+
+
 def joint_information(
     proba: Tensor,
     n_instances: int,

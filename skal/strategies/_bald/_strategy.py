@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from skal._core.cost import Passes
 from skal._core.memory import rows_within
-from skal._core.samples import Samples
-from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
-from skal.strategies._bald._dropout import dropout_outputs
+from skal.strategies._bald._dropout import over_passes, seeds_of
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import check_choice, check_integer, make_generator
 
@@ -117,37 +113,21 @@ class BALD(ScoreStrategy):
         check_integer(owner, "n_samples", self.n_samples, 1)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        return self._information(context, self._seeds(make_generator(type(self).__name__, self.random_state)))
-
-    def _seeds(self, generator: np.random.Generator) -> list[int]:
-        """One for each pass."""
-        return [int(seed) for seed in generator.integers(2**31, size=self.n_passes)]
+        return self._information(context, seeds_of(self, make_generator(type(self).__name__, self.random_state)))
 
     def _information(self, context: QueryContext, seeds: list[int]) -> np.ndarray:
-        return self._over_passes(context, seeds, mutual_information).clamp_min(0).cpu().numpy()
-
-    def _over_passes(
-        self, context: QueryContext, seeds: list[int], reduce: Callable[[Iterator[Tensor]], Tensor]
-    ) -> Tensor:
-        """What ``reduce`` makes of the probabilities (n, C) of every pass over a chunk, for the whole pool."""
-        owner, network, batch_size = context.owner, context.network, self.batch_size
-
-        def shard(part: Samples) -> Tensor:
-            chunks = dropout_outputs(network, part, batch_size, seeds, owner)
-            return torch.cat([reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks])
-
-        return filled(network.sharding.map(shard, context.pool, batch_size, network.device), context.n_pool)
+        return over_passes(context, context.pool, seeds, mutual_information).clamp_min(0).cpu().numpy()
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if self.batch == "top":
             return super()._select(context, n_instances)
         generator = make_generator(type(self).__name__, self.random_state)
-        seeds, room = self._seeds(generator), self._room(context, n_instances)
+        seeds, room = seeds_of(self, generator), self._room(context, n_instances)
         candidates = np.arange(context.n_pool)
         if room < context.n_pool:
             candidates = np.sort(top(self._information(context, seeds), room))
             context = context.restrict(candidates)
-        proba = self._over_passes(context, seeds, lambda passes: torch.stack(list(passes), dim=1))  # (N, T, C)
+        proba = over_passes(context, context.pool, seeds, lambda passes: torch.stack(list(passes), dim=1))  # (N, T, C)
         proba = proba.transpose(0, 1).contiguous()
         indices, gains = joint_information(proba, n_instances, self.n_samples, generator)
         return candidates[indices], gains

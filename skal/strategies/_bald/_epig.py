@@ -1,0 +1,120 @@
+"""EPIG: what a label would tell about the labels of other samples (Bickford Smith et al. 2023)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from skal._core.cost import Passes
+from skal.base import ScoreStrategy, query_function
+from skal.context import QueryContext
+from skal.strategies._bald._dropout import over_passes, seeds_of
+from skal.strategies._bald._information import BLOCK_BYTES, predictive_information
+from skal.validation import check_integer, make_generator
+
+
+class EPIG(ScoreStrategy):
+    """Query the samples whose labels would tell most about the labels of the rest of the pool.
+
+    BALD asks what a label would tell about the network, whether or not it matters for any prediction. The score here
+    is the mutual information between the sample's label and that of a target, averaged over targets: random samples of
+    the pool. Both are predicted by ``n_passes`` networks with different dropout masks.
+
+    Parameters
+    ----------
+    n_passes : int, default=20
+        Forward passes, each with a mask of its own.
+    n_targets : int, default=100
+        Random samples of the pool whose labels are to be predicted.
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the masks, the targets, and the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
+        says; -1 is all processors.
+    verbose : int, default=0
+        1 shows a progress bar over the parts of the pool.
+
+    See Also
+    --------
+    BALD : What a label would tell about the network.
+    NTKLookahead : What retraining on a sample would change, without dropout.
+
+    References
+    ----------
+    F. Bickford Smith, A. Kirsch, S. Farquhar, Y. Gal, A. Foster and T. Rainforth (2023). Prediction-oriented Bayesian
+    active learning. AISTATS.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal import ActiveLearner
+    >>> from skal.datasets import load
+    >>> from skal.nets import CNN
+    >>> from skal.strategies import EPIG, epig
+    >>> digits = load("digits")
+    >>> module = CNN(in_channels=1, image_size=8, dropout=0.25)
+    >>> net = NeuralNetClassifier(module, criterion=torch.nn.CrossEntropyLoss, train_split=None, verbose=0)
+    >>> strategy = EPIG(n_passes=5, random_state=0)
+    >>> learner = ActiveLearner(net, strategy, X_training=digits.X_train[:50], y_training=digits.y_train[:50])
+    >>> X_pool = digits.X_train[50:250]
+    >>> indices, samples = learner.query(X_pool, n_instances=5)
+    >>> samples.shape
+    (5, 1, 8, 8)
+    >>> bool((epig(learner, X_pool, 5, n_passes=5, random_state=0) == indices).all())  # the same, as a function
+    True
+    """
+
+    draws_from_pool = True
+
+    def __init__(
+        self,
+        *,
+        n_passes: int = 20,
+        n_targets: int = 100,
+        subset: int | None = None,
+        batch_size: int = 256,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_passes = n_passes
+        self.n_targets = n_targets
+        self.subset = subset
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        owner = type(self).__name__
+        check_integer(owner, "n_passes", self.n_passes, 2, remedy="Masks can only disagree if there are two.")
+        check_integer(owner, "n_targets", self.n_targets, 1)
+
+    def _score(self, context: QueryContext) -> np.ndarray:
+        generator = make_generator(type(self).__name__, self.random_state)
+        seeds = seeds_of(self, generator)
+        rows = np.sort(generator.choice(context.n_pool, size=min(self.n_targets, context.n_pool), replace=False))
+        stacked = over_passes(context, context.pool.take(rows), seeds, lambda passes: torch.stack(list(passes), dim=1))
+        targets = stacked.transpose(0, 1).contiguous()  # (T, M, C)
+        scores = over_passes(
+            context, context.pool, seeds, lambda passes: predictive_information(torch.stack(list(passes)), targets)
+        )
+        return scores.clamp_min(0).cpu().numpy()
+
+    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
+        return Passes(forward=self.n_passes * (n + min(n, self.n_targets)))
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        chunk = min(n, self.batch_size) + min(n, self.n_targets)
+        return 24 * n + 16 * self.n_passes * context.n_classes * chunk + 2 * BLOCK_BYTES
+
+
+epig = query_function(EPIG, "epig", __name__)

@@ -1,0 +1,56 @@
+"""EPIG against the sums of its definition, in loops and in float64."""
+
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skal.strategies import EPIG
+from skal.strategies._bald._dropout import dropout_outputs
+from skal.strategies._bald._information import predictive_information
+
+from ..support.learners import learner_of, net_of
+
+
+def oracle(proba, targets):
+    """Mean over targets of ``Σ p(y, y*) log p(y, y*) / (p(y) p(y*))``; (T, n, C), (T, M, C) -> (n,)."""
+    n_masks, n, n_classes = proba.shape
+    found = np.zeros(n)
+    for i in range(n):
+        for j in range(targets.shape[1]):
+            for a in range(n_classes):
+                for b in range(n_classes):
+                    joint = np.mean([proba[t, i, a] * targets[t, j, b] for t in range(n_masks)])
+                    apart = proba[:, i, a].mean() * targets[:, j, b].mean()
+                    found[i] += joint * log(joint / apart) if joint > 0 else 0
+    return found / targets.shape[1]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**20])
+def test_the_score_is_the_mutual_information_of_the_labels(block_bytes):
+    rng = np.random.default_rng(0)
+    proba, targets = rng.dirichlet(np.ones(3), size=(6, 7)), rng.dirichlet(0.3 * np.ones(3), size=(6, 4))
+    found = predictive_information(torch.as_tensor(proba), torch.as_tensor(targets), block_bytes)
+    np.testing.assert_allclose(found, oracle(proba, targets), rtol=1e-9)
+    alike = np.repeat(proba[:1], 6, axis=0)  # masks that agree
+    np.testing.assert_allclose(predictive_information(torch.as_tensor(alike), torch.as_tensor(targets)), 0, atol=1e-12)
+
+
+def test_the_whole_strategy_is_the_formula():
+    torch.manual_seed(0)
+    net = net_of(nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 3)).double())
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    learner = learner_of(net, X[:5], np.arange(5) % 3)
+    strategy = EPIG(n_passes=4, n_targets=6, batch_size=7, random_state=1)
+    scores = strategy.scores(learner, X)
+    generator = np.random.default_rng(1)
+    seeds = [int(seed) for seed in generator.integers(2**31, size=4)]
+    rows = np.sort(generator.choice(30, size=6, replace=False))
+    context = strategy.prepare(learner, X)
+    chunks = [list(outputs) for outputs in dropout_outputs(context.network, context.pool, 30, seeds, "test")]
+    proba = torch.stack(chunks[0]).softmax(-1).numpy()
+    np.testing.assert_allclose(scores, oracle(proba, proba[:, rows]), atol=1e-12)
+    assert scores.min() >= 0
+    assert strategy.cost(learner, X, 3).passes.forward == 4 * 36
