@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, clone
 
 from skal._core.containers import take_rows
 from skal._core.cost import Passes, QueryCost, forecast_seconds
+from skal._core.guard import one_query
 from skal._core.network import preserved_rng
 from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
@@ -134,7 +135,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
     def _selected(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.check_n_instances(n_instances, context.n_pool)
-        with preserved_rng():
+        with one_query(context.inner_estimator), preserved_rng():
             rows, part = self.taking_part(context)
             indices, metrics = self._select(part, int(n_instances))
         indices = np.asarray(indices, dtype=np.int64)  # as they are where all take part: the caller judges them
@@ -150,7 +151,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         self.check_n_instances(n_instances, context.n_pool)
         n = min(context.n_pool, getattr(self, "subset", None) or context.n_pool)
         n_instances, jobs = int(n_instances), context.sharding.jobs()
-        with preserved_rng():
+        with one_query(context.inner_estimator), preserved_rng():
             passes, memory = self._passes(context, n, n_instances), self._memory(context, n, n_instances)
         size = min(n, max(512, 2 * n_instances, 2 * context.batch_size, self._probe_size(n)))
         part = take_rows(X_pool, slice(0, n))
@@ -252,7 +253,7 @@ class ScoreStrategy(QueryStrategy):
     def scores(self, learner: Any, X_pool: Any) -> np.ndarray:
         """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
         context = self.prepare(learner, X_pool)
-        with preserved_rng():
+        with one_query(context.inner_estimator), preserved_rng():
             rows, part = self.taking_part(context)
             scores = np.full(context.n_pool, -np.inf)
             scores[rows] = self._checked_score(part)

@@ -19,16 +19,19 @@ from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
 from skal._core.estimators import allows_nan, chained, is_committee, unwrap_estimator
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal._core.memory import DEFAULT_MEMORY
+from skal._core.mistakes import check_classifier
 from skal._core.network import Network
 from skal._core.outputs import check_distributions, is_binary
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding
 from skal.exceptions import (
     EmptyPoolError,
+    InvalidParameterError,
     InvalidTypeError,
     NoLabelledDataError,
     NoNetworkError,
     NotFittedError,
+    OutputError,
     shorten,
 )
 from skal.reuse import kept, reused
@@ -38,6 +41,7 @@ from skal.validation import parse_memory
 __all__ = ["LastLayer", "Network", "QueryContext", "Samples", "TangentEngine"]
 
 Result = TypeVar("Result")
+_LABELS = (str, bytes, int, float, np.generic, tuple)
 
 
 class QueryContext:
@@ -260,6 +264,7 @@ class QueryContext:
                 f"ends in one. Got {type(self.inner_estimator).__name__} instead. Wrap a torch module in "
                 "skorch.NeuralNetClassifier, or use a strategy that needs only predict_proba (margin, entropy)."
             )
+        check_classifier(self.inner_estimator, self.owner)
         return self.inner_estimator
 
     @cached_property
@@ -334,13 +339,25 @@ class QueryContext:
         y = getattr(self.learner, "y_training", None)
         if y is None and isinstance(self.labelled.X, Dataset):
             y = [dataset_target(self.labelled.X[i]) for i in range(len(self.labelled))]
-        if isinstance(y, torch.Tensor):
-            y = y.cpu()
-        y = np.asarray(y)
+        try:
+            y = np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
+        except (ValueError, NotImplementedError):  # ragged, or without values
+            y = np.empty(())
         if y.shape[:1] != (len(self.labelled),):
             raise NoLabelledDataError(
                 f"The learner's y_training must hold one label for each of the {len(self.labelled)} rows of "
-                f"X_training. Got {shorten(y)} instead. Pass labels for all of them."
+                f"X_training. Got {shorten(getattr(self.learner, 'y_training', None))} instead. "
+                "Pass labels for all of them."
+            )
+        if y.dtype.kind not in "iufbUOST" or (y.dtype.kind == "O" and not all(isinstance(v, _LABELS) for v in y.flat)):
+            raise InvalidTypeError(
+                "The learner's y_training must hold integers or strings. "
+                f"Got {shorten(y)} instead. Teach the learner labels that name a class, one for each sample."
+            )
+        if y.ndim > 1:
+            raise InvalidParameterError(
+                f"The learner's y_training must hold one label per sample; several at once are not supported. Got "
+                f"labels of shape {y.shape} instead. Pass integers: y.argmax(1) of one-hot rows, y.ravel() of a column."
             )
         return y
 
@@ -379,5 +396,10 @@ class QueryContext:
                 return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
 
             proba = np.concatenate(list(self.sharding.map(shard, samples or self.pool, size)))
+            if len(proba) != len(samples or self.pool):
+                raise OutputError(
+                    f"The estimator's predict_proba must give one row for each of the {len(samples or self.pool)} "
+                    f"samples. Got {len(proba)} instead. Use a classifier, and steps before it, that keep all rows."
+                )
         check_distributions(proba)
         return proba

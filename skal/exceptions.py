@@ -26,6 +26,7 @@ __all__ = [
     "InvalidQueryError",
     "InvalidTypeError",
     "MissingSamplesWarning",
+    "NetworkError",
     "NoLabelledDataError",
     "NoNetworkError",
     "NoUnlabelledDataWarning",
@@ -169,6 +170,21 @@ class NoNetworkError(SkalError, TypeError):
     Traceback (most recent call last):
         ...
     skal.exceptions.NoNetworkError: The estimator that DynamicAL works on must be a skorch net, or a Pipeline or ...
+    """
+
+
+class NetworkError(SkalError, RuntimeError):
+    """A network cannot be run, or trained, on what it is given; the cause is the error that it raised.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> margin(learner, X_pool[..., :3])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NetworkError: The network must accept the samples. Got RuntimeError: ... for an input of shape ...
     """
 
 

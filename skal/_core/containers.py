@@ -7,13 +7,13 @@ they are asked for (zarr, HDF5, Dask), dicts of these (the inputs of a multi-inp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from skal._core.memory import rows_within
 from skal.exceptions import InvalidTypeError, NonFiniteError
@@ -48,17 +48,44 @@ def n_rows(X: Any, name: str = "X") -> int:
                 "Pass one row per sample in every input."
             )
         return next(iter(lengths.values()))
+    if isinstance(X, (type, str, bytes, Set, IterableDataset)):
+        raise _no_rows(X, name)
     if hasattr(X, "shape"):
         if len(X.shape) == 0:
             raise InvalidTypeError(f"{name} must hold rows. Got a scalar ({X!r}) instead. Pass an array of samples.")
         return int(X.shape[0])
     try:
         return len(X)
-    except TypeError:
+    except (TypeError, ValueError):  # no length, or a negative one
+        raise _no_rows(X, name) from None
+
+
+def _no_rows(X: Any, name: str) -> InvalidTypeError:
+    got = f"the class {X.__name__}" if isinstance(X, type) else type(X).__name__
+    return InvalidTypeError(
+        f"{name} must be an array, tensor, list, data frame, dict of these or a Dataset with a length. "
+        f"Got {got} instead. Convert it to an array, or give the Dataset a __len__ and a __getitem__."
+    )
+
+
+def as_rows(X: Any, name: str = "X") -> Any:
+    """A list of samples as an array; anything else, and a list of texts, as it is.
+
+    Examples
+    --------
+    >>> as_rows([[1, 2], [3, 4]])
+    array([[1, 2],
+           [3, 4]])
+    """
+    if not isinstance(X, list) or not X or isinstance(X[0], str):
+        return X
+    try:
+        return np.asarray(X)
+    except ValueError as error:
         raise InvalidTypeError(
-            f"{name} must be an array, tensor, list, data frame, dict of these or a Dataset with a length. "
-            f"Got {type(X).__name__} instead. Convert it to an array, or give the Dataset a __len__."
-        ) from None
+            f"The rows of {name} must all have the same shape. Got a list in which they differ. Pad or resize the "
+            "samples, or pass a Dataset whose net has a collate function for them."
+        ) from error
 
 
 def take_rows(X: Any, rows: Any) -> Any:
@@ -116,6 +143,11 @@ def concat_rows(first: Any, second: Any) -> Any:
                 "instead. Pass torch.utils.data.Subset(dataset, indices), as query returns it."
             )
         return ConcatDataset([first, second])
+    if isinstance(second, (Dataset, Mapping)):  # numpy would read a Dataset without end
+        raise InvalidTypeError(
+            f"The labelled set is a {type(first).__name__}, so the new samples must be rows of one. Got a "
+            f"{type(second).__name__} instead. Keep all labelled samples in one kind of container."
+        )
     if _is_frame(first):
         import pandas as pd
 
@@ -169,6 +201,8 @@ def check_finite(X: Any, name: str, rows: Sequence[int] | np.ndarray | None = No
 
 def dataset_input(item: Any) -> Any:
     """The input of a Dataset's item: ``x`` of ``(x, y)`` or ``(x,)``, or the item itself."""
+    if isinstance(item, (tuple, list)) and not item:
+        raise InvalidTypeError("A Dataset must yield (x, y), (x,) or x. Got nothing in its place. Return the sample.")
     return item[0] if isinstance(item, (tuple, list)) else item
 
 

@@ -10,7 +10,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from skorch import NeuralNet
 
-from skal.exceptions import NotFittedError
+from skal.exceptions import NotFittedError, SampleError, SkalError
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
@@ -76,6 +76,14 @@ def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
                 raise NotFittedError(
                     "The steps before the network must be fitted. "
                     f"Got an unfitted {type(transformer).__name__} instead. Fit the whole Pipeline before query."
+                ) from error
+            except ValueError as error:
+                if isinstance(error, SkalError):
+                    raise
+                raise SampleError(
+                    f"The steps before the network must accept the samples. Got {type(error).__name__} from "
+                    f"{type(transformer).__name__}: {error}. Pass samples as the Pipeline was fitted on, or fit the "
+                    "whole Pipeline again."
                 ) from error
         return X
 

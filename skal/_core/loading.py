@@ -7,16 +7,19 @@ may have been told to shuffle, or to drop the last batch: here nobody's scores m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from skal._core.containers import n_rows
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import InvalidTypeError, SampleError, SkalError
 
 # settings of a loader that leave samples out or change their order
 _REORDERING = ("shuffle", "drop_last", "sampler", "batch_sampler")
+_END = object()
 
 
 class NamedRows(Dataset):
@@ -48,7 +51,7 @@ class NamedRows(Dataset):
         self._last = row
         try:
             return self._dataset[row]
-        except (SkalError, MemoryError):
+        except (SkalError, MemoryError, Warning):
             raise
         except Exception as error:
             raise SampleError(
@@ -84,19 +87,24 @@ def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[i
         What messages call the samples and their rows.
     """
     n = len(numbers)
-    dataset = chunk if net is None else net.get_dataset(chunk)
+    if isinstance(chunk, list) and (net is None or net.dataset is SkorchDataset):
+        raise InvalidTypeError(
+            f"The samples of {name} must be numbers for a network. Got a list of {type(chunk[0]).__name__} instead. "
+            "Read files in a torch Dataset, or turn texts into numbers in a Pipeline or in the net's own dataset class."
+        )
+    with _batching(name):
+        dataset = chunk if net is None else net.get_dataset(chunk)
     if n_rows(dataset, name) != n:
         raise _miscounted(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
     rows = NamedRows(dataset, name, numbers)
-    if net is None:
-        loader: Any = DataLoader(rows, batch_size=batch_size)
-    else:
-        settings = net.get_params_for("iterator_valid")
-        settings = {key: value for key, value in settings.items() if key not in _REORDERING}
-        loader = net.iterator_valid(rows, **(settings | {"batch_size": batch_size}))
-        _check_loader(loader, name)
+    with _batching(name):
+        loader = iter(_loader(net, rows, batch_size, name))
     count = 0
-    for batch in loader:
+    while True:
+        with _batching(name):
+            batch = next(loader, _END)
+        if batch is _END:
+            break
         expected = min(batch_size, n - count)
         if expected == 0 or not _has_rows(batch, expected):
             raise _miscounted(name, n, f"a batch of another size than {expected} after {count} samples")
@@ -106,6 +114,32 @@ def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[i
         yield batch
     if count != n:
         raise _miscounted(name, n, f"{count}")
+
+
+@contextmanager
+def _batching(name: str) -> Iterator[None]:
+    """What a dataset class or a collate function stumbles over is named."""
+    try:
+        yield
+    except (SkalError, MemoryError, Warning):
+        raise
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise SampleError(
+            f"The samples of {name} must be what the net's dataset and its collate function can put into batches. Got "
+            f"{type(error).__name__}: {said}. Pass numbers of one shape for all samples, as an array, a tensor or a "
+            "Dataset of these; or give the net a collate function (iterator_valid__collate_fn)."
+        ) from error
+
+
+def _loader(net: Any, rows: NamedRows, batch_size: int, name: str) -> Any:
+    if net is None:
+        return DataLoader(rows, batch_size=batch_size)
+    settings = net.get_params_for("iterator_valid")
+    settings = {key: value for key, value in settings.items() if key not in _REORDERING}
+    loader = net.iterator_valid(rows, **(settings | {"batch_size": batch_size}))
+    _check_loader(loader, name)
+    return loader
 
 
 def _check_loader(loader: Any, name: str) -> None:

@@ -21,6 +21,7 @@ from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
+from skal._core.mistakes import check_rows, running
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
@@ -220,6 +221,7 @@ class Network:
             return type(value)(self._to_device(part) for part in value)
         if not isinstance(value, Tensor):
             array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+            array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
             if array.dtype.kind not in "fiub":
                 raise InvalidTypeError(
                     "The network's input must be numbers. "
@@ -234,11 +236,14 @@ class Network:
     def output(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """What the module returns (of several outputs the one for the loss), with other parameters if given."""
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
-        if parameters is None:
-            output = self.module(*args, **kwargs)
-        else:
-            output = torch.func.functional_call(self.module, parameters, args, kwargs)
-        return outputs.in_rows(outputs.first_output(output), self.criterion)
+        with running(self.module, batch):
+            if parameters is None:
+                output = self.module(*args, **kwargs)
+            else:
+                output = torch.func.functional_call(self.module, parameters, args, kwargs)
+        output = outputs.in_rows(outputs.first_output(output), self.criterion)
+        check_rows(output, batch)
+        return output
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """(n, C) outputs before any softmax, as part of the graph, in :attr:`precision` even under autocast."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skal._core.mistakes import check_floating
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
@@ -144,11 +145,17 @@ def check_output(output: Any, net: Any) -> None:
             f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
             "Give the last layer one output per class and return a tensor."
         )
+    check_floating(output)
+    if isinstance(criterion, nn.BCELoss):
+        raise OutputError(
+            "The criterion must say which of the outputs is the right one. Got BCELoss, which does not. Use "
+            "skorch.NeuralNetBinaryClassifier with BCEWithLogitsLoss for two classes, CrossEntropyLoss for more."
+        )
     if binary and output.numel() != output.shape[0]:
         raise OutputError(
             f"With criterion {type(criterion).__name__} the module must return one number per sample, for two classes. "
-            f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss; samples "
-            "with several labels at once are not supported."
+            f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss, for two "
+            "skorch.NeuralNetBinaryClassifier; samples with several labels at once are not supported."
         )
     if not bool(torch.isfinite(output).all()):
         raise NonFiniteError(

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from torch.utils.data import Dataset
 
-from skal._core.containers import check_finite, n_rows, take_rows
+from skal._core.containers import as_rows, check_finite, n_rows, take_rows
 from skal._core.shipping import opened, reference_to, shippable
 from skal.exceptions import InvalidTypeError, SampleError
 
@@ -52,8 +52,7 @@ class Samples:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.X, list) and self.X and not isinstance(self.X[0], str):
-            self.X = np.asarray(self.X)
+        self.X = as_rows(self.X, self.name)
         if self.transform is not None and isinstance(self.X, Dataset):
             raise InvalidTypeError(
                 f"{self.name} must be an array or a data frame when the network stands at the end of a Pipeline. "

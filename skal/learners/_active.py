@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from modAL.models import ActiveLearner as _ModalActiveLearner
 from modAL.uncertainty import uncertainty_sampling
+from skorch import NeuralNet
 from torch.utils.data import Dataset
 
-from skal._core.containers import check_finite, concat_rows, n_rows, take_rows
+from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
+from skal._core.mistakes import training
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
@@ -186,7 +188,9 @@ class ActiveLearner(_ModalActiveLearner):
         if bootstrap:
             rows = np.random.choice(n_rows(X), n_rows(X), replace=True)
             X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)
-        self.estimator.fit(_in_memory(X), y, **fit_kwargs)
+        with training(self.estimator, X, y):
+            X = as_rows(X) if isinstance(self.estimator, NeuralNet) else X  # skorch takes a list for several inputs
+            self.estimator.fit(_in_memory(X), y, **fit_kwargs)
         return self
 
     def _check_labelled(self, X: Any, y: Any) -> None:

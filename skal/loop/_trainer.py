@@ -17,6 +17,7 @@ from skorch import NeuralNet
 from skorch.history import History
 
 from skal._core.containers import take_rows
+from skal._core.mistakes import training
 from skal.exceptions import InvalidParameterError, shorten
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import final_network, initialize_network, is_warm_started, prediction_input, training_data
@@ -102,13 +103,14 @@ class Trainer:
             from_scratch = self.estimator is None or config.reinitialize or not can_continue
             estimator = self._unfitted_copy() if from_scratch else self.estimator
             names, X, y = self._training_data(state, len(state.labelled))
-            try:
-                with _as_before_if_it_fails(estimator), _raise_interrupts():
-                    estimator.fit(X, y)
-            except IndexError as error:
-                if "out of bounds" not in str(error):
-                    raise
-                raise _too_few_outputs("fewer", names, state.labels) from error
+            with training(estimator, X, y):
+                try:
+                    with _as_before_if_it_fails(estimator), _raise_interrupts():
+                        estimator.fit(X, y)
+                except IndexError as error:
+                    if "out of bounds" not in str(error):
+                        raise
+                    raise _too_few_outputs("fewer", names, state.labels) from error
             self._set_trained(estimator, names)
         state.names = names.tolist() if config.network else None
         state.fitted = {"round": state.round, "n_labelled": len(state.labelled)}

@@ -157,7 +157,10 @@ def _loss(owner: str, loss: str, network: Network) -> Loss:
 
 def class_indices(y: Any, n_samples: int, n_classes: int, network: Network, loss: Loss | None = None) -> Tensor:
     """(n,) labels 0 … C−1, or the one that a loss ignores, as a tensor on the network's device."""
-    labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    try:
+        labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except (ValueError, NotImplementedError):  # ragged, or without values
+        labels = np.empty(())
     good = labels.shape == (n_samples,) and labels.dtype.kind in "iub"
     counted = labels if not good or loss is None or loss.ignore_index is None else labels[labels != loss.ignore_index]
     if not good or (counted.size and (counted.min() < 0 or counted.max() >= n_classes)):

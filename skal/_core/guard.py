@@ -1,0 +1,108 @@
+"""One query at a time, and everything as it was when it ends, however it ends.
+
+The passes of a query take the module's flags, its hooks and the random generators for a while, and give them back. An
+interrupt may arrive just then, between two lines that belong together. So a query as a whole remembers what was there
+and puts back whatever is different at its end: one Ctrl-C hits either the query or its end, not both.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+# the generators and torch's settings belong to the process, so that queries wait for one another whatever their module
+_lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # the thread that holds it is not there in a child
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+class _Before:
+    """What a query may not change: of a module, of torch, and of the random generators."""
+
+    def __init__(self, module: nn.Module | None) -> None:
+        modules = [] if module is None else list(module.modules())
+        parameters = [] if module is None else list(module.parameters())
+        self.flags = [(part, part.training) for part in modules]
+        self.hooks = [
+            (hooks, dict(hooks))
+            for part in modules
+            for name, hooks in vars(part).items()
+            if name.endswith(("_hooks", "_hooks_with_kwargs"))
+        ]
+        self.attributes = [(part, set(vars(part))) for part in modules]
+        self.gradients = [(p, p.requires_grad, p.grad) for p in parameters]
+        self.buffers = [] if module is None else [(b, b.detach().clone()) for b in module.buffers()]
+        self.grad_mode = torch.is_grad_enabled()
+        self.threads = torch.get_num_threads()
+        self.generators = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def restore(self) -> None:
+        """Put back whatever is different; doing so twice does no harm."""
+        torch.set_grad_enabled(self.grad_mode)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        python_state, numpy_state, torch_state = self.generators
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        for part, flag in self.flags:
+            part.training = flag
+        for hooks, own in self.hooks:
+            if list(hooks) != list(own):
+                hooks.clear()
+                hooks.update(own)
+        for part, names in self.attributes:
+            for name in set(vars(part)) - names:
+                vars(part).pop(name)
+        for parameter, requires_grad, gradient in self.gradients:
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, before in self.buffers:
+                if buffer.shape == before.shape and not torch.equal(buffer, before):
+                    buffer.copy_(before)
+
+
+@contextmanager
+def one_query(net: Any = None) -> Iterator[None]:
+    """Around a query: no other thread is in one, and whatever ends it, net, torch and the generators are as before.
+
+    Parameters
+    ----------
+    net : skorch net or other estimator, optional
+        The one that the query works on.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal._core.guard import one_query
+    >>> with one_query():
+    ...     _ = torch.manual_seed(0)
+    ...     _ = torch.set_grad_enabled(False)
+    >>> torch.is_grad_enabled()
+    True
+    """
+    module = getattr(net, "module_", None)
+    with _lock:
+        before = _Before(module if isinstance(module, nn.Module) else None)
+        try:
+            yield
+        finally:
+            before.restore()

@@ -1,0 +1,165 @@
+"""What users usually did wrong when torch or skorch raises, in words that help; the original error is the cause."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from skorch import NeuralNetBinaryClassifier, NeuralNetRegressor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from skal._core.estimators import unwrap_estimator
+from skal._core.memory import is_out_of_memory
+from skal.exceptions import InvalidTypeError, NetworkError, NoNetworkError, OutputError, SkalError, shorten
+
+# where an error that samples or labels cause comes from; a callback's or a scheduler's own goes its way
+_ABOUT_DATA = ("torch.nn", "torch.utils.data", "skorch.dataset", "skorch.utils", "skorch.classifier")
+
+
+def _described(batch: Any) -> str:
+    """An input in a few words: its shape and type."""
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_described(value)}" for key, value in batch.items()) + "}"
+    if isinstance(batch, (Tensor, np.ndarray)):
+        return f"shape {tuple(batch.shape)} and dtype {str(batch.dtype).removeprefix('torch.')}"
+    return f"type {type(batch).__name__}"
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+
+
+def _remedy(module: nn.Module, X: Any) -> str:
+    """What to do about an input that a module does not take."""
+    weights = next((p for p in module.parameters() if p.is_floating_point()), None)
+    dtypes = {str(x.dtype).removeprefix("torch.") for x in tree_leaves(X) if isinstance(x, (Tensor, np.ndarray))}
+    wanted = "float32" if weights is None else str(weights.dtype).removeprefix("torch.")
+    if isinstance(X, Mapping) or hasattr(X, "iloc"):
+        return (
+            "The inputs of a dict, and the columns of a data frame, go to forward under their names: rename them, or "
+            f"pass an array, for example X.to_numpy(dtype={wanted!r})."
+        )
+    if dtypes and dtypes != {wanted}:
+        return (
+            f"The network's weights are {wanted}: convert the samples, for example with X.astype({wanted!r}); and pass "
+            "them in the shape that the network was trained on."
+        )
+    return "Pass samples in the shape that the network was trained on, or correct its forward."
+
+
+@contextmanager
+def running(module: nn.Module, batch: Any) -> Iterator[None]:
+    """Around a forward pass: what it stumbles over is explained by its input."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (SkalError, Warning)) or is_out_of_memory(error):
+            raise
+        raise NetworkError(
+            f"The network must accept the samples. Got {_said(error)} for an input of {_described(batch)}. "
+            f"{_remedy(module, batch)}"
+        ) from error
+
+
+@contextmanager
+def training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
+    """Around a fit: what a network stumbles over is explained by its samples, labels and criterion.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Errors of those without a network are their own.
+    X, y : what it is fitted on
+    """
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        got = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+        raise InvalidTypeError(
+            f"The estimator must be a classifier with fit. Got {got} instead. Pass an object, not a class; wrap a "
+            "torch module in skorch.NeuralNetClassifier."
+        )
+    try:
+        yield
+    except Exception as error:
+        net, _ = unwrap_estimator(estimator)
+        if isinstance(error, (SkalError, Warning)) or is_out_of_memory(error) or not hasattr(net, "criterion"):
+            raise
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        in_callback = any(frame.f_code.co_name == "notify" for frame in frames)
+        if in_callback or not any(frame.f_globals.get("__name__", "").startswith(_ABOUT_DATA) for frame in frames):
+            raise
+        raise NetworkError(
+            f"The network must be trainable on its samples and labels. Got {_said(error)}. {_advice(net, X, y)}"
+        ) from error
+
+
+def _advice(net: Any, X: Any, y: Any) -> str:
+    """What to change about labels, criterion or samples, in the order in which they are usually wrong."""
+    criterion = net.criterion if isinstance(net.criterion, type) else type(net.criterion)
+    binary = isinstance(net, NeuralNetBinaryClassifier)
+    try:
+        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except Exception:  # ragged, or not in memory
+        return f"The labels must be one integer per sample, 0 … C−1; they are {shorten(y)}."
+    if issubclass(criterion, (nn.BCEWithLogitsLoss, nn.BCELoss)) and not binary:
+        return (
+            f"{criterion.__name__} is for skorch.NeuralNetBinaryClassifier, with labels 0 and 1 in float32; use that, "
+            "or criterion=torch.nn.CrossEntropyLoss. Samples with several labels at once are not supported."
+        )
+    if labels.ndim > 1:
+        return (
+            f"The labels have the shape {labels.shape}: samples with several labels at once are not supported. Pass "
+            "one integer per sample (y.argmax(1) of one-hot rows), or train one network per label."
+        )
+    if y is not None and not binary:
+        outputs = _n_outputs(net)
+        numbers = labels.dtype.kind in "iub" and labels.size > 0
+        if not numbers:
+            return f"The labels are {shorten(labels)}: encode them as integers with sklearn.preprocessing.LabelEncoder."
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or (outputs is not None and high >= outputs):
+            return (
+                f"The labels run from {low} to {high}, and must be 0 … {'C−1' if outputs is None else outputs - 1}, "
+                "the numbers of the network's outputs: encode them with sklearn.preprocessing.LabelEncoder, or give "
+                "the last layer more outputs."
+            )
+    return f"The samples have {_described(X)}. {_remedy(getattr(net, 'module_', nn.Identity()), X)}"
+
+
+def _n_outputs(net: Any) -> int | None:
+    """Of the last layer that says so, which is nearly always the one that makes the outputs."""
+    module = getattr(net, "module_", nn.Identity())
+    sizes = [layer.out_features for layer in module.modules() if hasattr(layer, "out_features")]
+    return int(sizes[-1]) if sizes and isinstance(sizes[-1], int) else None
+
+
+def check_classifier(net: Any, owner: str) -> None:
+    """Refuse a net that predicts numbers, not classes."""
+    if isinstance(net, NeuralNetRegressor):
+        raise NoNetworkError(
+            f"The network that {owner} works on must be a classifier: regression is not supported. Got a "
+            f"{type(net).__name__} instead. Sort the targets into bins and use NeuralNetClassifier, or query by "
+            "features alone, for example with MaxHerding(features=...) and an estimator that is no regressor."
+        )
+
+
+def check_floating(output: Any) -> None:
+    """Refuse outputs that are no real numbers."""
+    if isinstance(output, Tensor) and not output.is_floating_point():
+        raise OutputError(
+            "The module must return floating-point numbers, one per class. Got "
+            f"{str(output.dtype).removeprefix('torch.')} instead. Return the last layer's outputs, not their argmax."
+        )
+
+
+def check_rows(output: Any, batch: Any) -> None:
+    """Refuse outputs that are not one row per sample of the batch."""
+    inputs = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
+    if isinstance(output, Tensor) and inputs and (output.ndim == 0 or output.shape[0] not in {len(x) for x in inputs}):
+        raise OutputError(
+            f"The module must return one row of outputs for each of the {len(inputs[0])} samples of a batch. Got shape "
+            f"{tuple(output.shape)} for an input of {_described(batch)}. Keep the first dimension as it is."
+        )

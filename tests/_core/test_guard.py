@@ -1,0 +1,94 @@
+"""Tests of skal._core.guard: queries in threads, and queries that are interrupted."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.interrupts import interrupted
+from skal import ActiveLearner
+from skal._core.guard import one_query
+from skal.checks import make_learner
+from skal.strategies import ALBL, BADGE, BALD, DynamicAL, Margin
+
+STRATEGIES = [
+    BALD(random_state=0, batch_size=4),
+    BADGE(random_state=0, batch_size=4),
+    DynamicAL(batch_size=4),
+    Margin(),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_threads_that_share_a_learner_and_a_strategy_get_the_right_answers(strategy):
+    learner, X_pool = make_learner()
+    learner.estimator.module_.train()
+    expected = strategy.select(learner, X_pool, 5)[0]
+    generator, n_threads = torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: strategy.select(learner, X_pool, 5)[0], range(8)))
+    torch.set_num_threads(n_threads)
+    assert all(np.array_equal(answer, expected) for answer in answers)
+    assert all(part.training for part in learner.estimator.module_.modules())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_state_of_a_strategy_is_that_of_queries_one_after_the_other():
+    learner, X_pool = make_learner()
+    strategy = ALBL(random_state=0)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: strategy.select(learner, X_pool, 5), range(4)))
+    assert strategy.n_rounds_ == 4
+
+
+def test_a_query_waits_for_the_one_in_another_thread():
+    inside, done = threading.Event(), threading.Event()
+    learner, X_pool = make_learner()
+    thread = threading.Thread(target=lambda: (inside.wait(), Margin().select(learner, X_pool, 1), done.set()))
+    thread.start()
+    with one_query():
+        inside.set()
+        assert not done.wait(0.2)
+    assert done.wait(30)
+    thread.join()
+
+
+def test_a_query_keeps_nothing_on_the_learner():
+    plain, X_pool = make_learner()
+    learner = ActiveLearner(plain.estimator, "margin")
+    before = dict(vars(learner))
+    learner.query(X_pool, 3)
+    assert vars(learner) == before
+
+
+def test_interrupts_leave_everything_as_it_was():
+    changed = {name: runs for name, runs in interrupted(36, seed=1).items() if any(runs)}
+    assert not changed
+
+
+def test_what_is_different_is_put_back():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    net = type("Net", (), {"module_": module})()
+    hook = module[0].register_forward_hook(lambda *_: None)
+    with suppress(KeyboardInterrupt), one_query(net):
+        hook.remove()
+        module[1].register_forward_pre_hook(lambda *_: None)
+        module.eval()
+        module[0].weight.requires_grad_(False)
+        module[0].bias.grad = torch.ones(2)
+        module[1].running_mean += 1
+        module.seen = 3
+        torch.set_grad_enabled(False)
+        raise KeyboardInterrupt
+    assert torch.is_grad_enabled()
+    assert len(module[0]._forward_hooks) == 1
+    assert not module[1]._forward_pre_hooks
+    assert all(part.training for part in module.modules())
+    assert module[0].weight.requires_grad
+    assert module[0].bias.grad is None
+    assert not module[1].running_mean.any()
+    assert not hasattr(module, "seen")
