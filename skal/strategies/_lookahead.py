@@ -14,7 +14,7 @@ from skal._lookahead.selection import variance_batch, variance_scores
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._features import check_features, come_from_estimator, feature_width
+from skal.strategies._features import check_features, come_from_estimator, feature_width, only_head_is_trained
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
@@ -36,9 +36,9 @@ class NTKLookahead(ScoreStrategy):
         under the network's probabilities; ``eer`` is minus the entropy that the outputs are expected to be left with.
     kernel : {"auto", "pntk", "logit", "trace", "entk", "rbf", "laplace", "linear"}, default="auto"
         The tangent kernel, see :func:`skal.tangent.tangent_kernel`; with ``variance`` also a kernel on features, for
-        any classifier. ``auto`` is the tangent kernel for a network that is trained, and ``rbf`` where parts of it are
-        frozen, where ``features`` are given, and where the classifier is no network. The tangent kernel is then
-        ``pntk``, or ``trace`` where the outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always
+        any classifier. ``auto`` is the tangent kernel for a network that is trained, and ``rbf`` where it is frozen up
+        to its last layer, where ``features`` are given, and where the classifier is no network. The tangent kernel is
+        then ``pntk``, or ``trace`` where the outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always
         exact. ``entk`` has a C × C block for every pair of samples: for small problems.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What the kernels ``rbf`` (``exp(−‖φ − φ'‖²/σ²)``), ``laplace`` (``exp(−‖φ − φ'‖/σ)``) and ``linear`` compare,
@@ -238,7 +238,7 @@ class NTKLookahead(ScoreStrategy):
         if given or not context.has_network:
             return "rbf"
         frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
-        return "rbf" if frozen else None
+        return "rbf" if frozen and only_head_is_trained(context) else None
 
     def _feature_source(self, context: QueryContext, kernel: str) -> tuple[FeatureKernelSource, np.ndarray]:
         """What posteriors come from, and the rows over which variances are summed."""

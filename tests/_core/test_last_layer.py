@@ -13,6 +13,7 @@ from skal.nets import CNN, MLP, ConvNet, ResNet18, SquaredLoss
 
 from ..support.learners import net_of
 from ..support.networks import ResidualBlock, TextTransformer
+from ..support.unusual import AuxiliaryHead, LossInside, Plain, SortsItsBatch
 
 
 class Residual(nn.Module):
@@ -206,36 +207,8 @@ def test_outputs_that_are_no_tensor_are_refused_by_name():
         find_last_layer(Network(ReturnsAList()), Samples(np.zeros((3, 5), dtype="float32")))
 
 
-class AuxiliaryHead(MLP):
-    """Calls the head that makes the outputs before another one, whose loss training adds."""
-
-    def __init__(self):
-        super().__init__(5, 3, hidden=(8,))
-        self.auxiliary = nn.Linear(8, 3)
-
-    def forward(self, x):
-        features = self.features(x)
-        logits = self.fc(features)
-        return logits, self.auxiliary(features.relu())
-
-
-class LossInside(MLP):
-    """Computes a loss of its own in ``forward``, with a layer of its own."""
-
-    def __init__(self):
-        super().__init__(5, 3, hidden=(8,))
-        self.decoder = nn.Linear(3, 5)
-
-    def forward(self, x):
-        logits = super().forward(x)
-        return {"logits": logits, "loss": (self.decoder(logits) - x).square().mean()}
-
-
-class HeadTwice(MLP):
+class HeadTwice(Plain):
     """The same head for the outputs, and then for features that were distorted."""
-
-    def __init__(self):
-        super().__init__(5, 3, hidden=(8,))
 
     def forward(self, x):
         features = self.features(x)
@@ -255,11 +228,11 @@ class FrozenBackbone(AuxiliaryHead):
 @pytest.mark.parametrize("kind", [AuxiliaryHead, LossInside, HeadTwice, FrozenBackbone])
 def test_the_last_layer_is_the_one_that_makes_the_outputs(kind, frozen):
     torch.manual_seed(0)
-    module = kind().requires_grad_(not frozen)
+    module = kind().requires_grad_(not frozen).eval()
     samples = Samples(np.random.default_rng(0).normal(size=(9, 5)).astype("float32"))
     network = Network(module)
     last = find_last_layer(network, samples)
-    assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 8, True, True)
+    assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 16, True, True)
     features, logits = embeddings(network, samples, 4, last)
     with torch.no_grad():
         torch.testing.assert_close(features, module.features(torch.as_tensor(samples.X)))
@@ -290,24 +263,13 @@ def test_a_recurrent_layer_may_be_the_last_one():
     assert (last.name, last.width, last.gives_logits) == ("gru", 24, False)
 
 
-class SortsItsBatch(MLP):
-    """As for packed sequences: sorted on entering, restored at the end."""
-
-    def __init__(self):
-        super().__init__(5, 3, hidden=(8,))
-
-    def forward(self, x):
-        order = x[:, 0].argsort(descending=True, stable=True)
-        return super().forward(x[order])[order.argsort()]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_samples_are_embedded_one_by_one_if_a_network_reorders_them(in_order):
     torch.manual_seed(0)
     X = np.random.default_rng(0).normal(size=(20, 5)).astype("float32")
     if in_order:  # so are the first ones, and nothing seems wrong
         X[:6] = X[X[:6, 0].argsort()[::-1]]
-    network = Network(SortsItsBatch())
+    network = Network(SortsItsBatch().eval())
     last = find_last_layer(network, Samples(X))
     assert not last.in_order
     assert last.gives_logits

@@ -10,12 +10,12 @@ from torch import nn
 
 from skal._core.losses import CrossEntropy
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, UnsupportedLayerError
-from skal.nets import MLP
 from skal.strategies import BADGE, CoreSet, badge
 from skal.strategies._badge import _draw, kmeans_plus_plus
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import SMALL, small_network
+from ..support.unusual import Scaled
 
 
 def embeddings_by_hand(module, X):
@@ -148,13 +148,6 @@ def test_softmax_and_one_output_are_the_same_network():
         indices, metrics = BADGE(random_state=0).select(learner, X, 10)
         assert indices.tolist() == expected[0].tolist()
         np.testing.assert_allclose(metrics, share * expected[1], rtol=1e-6)
-
-
-class Scaled(MLP):
-    """What the last layer gives is not what comes out."""
-
-    def forward(self, x):
-        return 2 * super().forward(x)
 
 
 def test_a_network_that_changes_its_last_layers_output_is_refused():

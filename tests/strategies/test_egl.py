@@ -15,6 +15,7 @@ from skal.strategies._egl import last_layer_egl
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import SMALL, small_network
+from ..support.unusual import Scaled
 
 
 def build(kind, n=6):
@@ -126,13 +127,6 @@ def test_labels_are_weighted_with_the_probabilities_of_the_net(layers):
         expected.append(float(_by_squares(f.detach()) @ torch.stack(lengths)))
     scores = EGL(layers=layers).scores(learner_of(net), X)
     np.testing.assert_allclose(scores / scores[0], np.array(expected) / expected[0], rtol=1e-7)
-
-
-class Scaled(MLP):
-    """What the last layer gives is not what comes out."""
-
-    def forward(self, x):
-        return 2 * super().forward(x)
 
 
 def test_only_all_layers_can_do_without_a_linear_end():

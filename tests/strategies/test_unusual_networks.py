@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from skal.checks import make_learner as make_checked_learner
 from skal.exceptions import UnsupportedLayerError
-from skal.nets import MLP
 from skal.strategies import (
     BADGE,
     BALD,
@@ -30,6 +29,8 @@ from skal.strategies import (
     UHerding,
 )
 from skal.tangent import gradient_scores, tangent_features, tangent_kernel
+
+from ..support.unusual import AuxiliaryHead, LossInside, ModelOutput, Plain, SortsItsBatch
 
 STRATEGIES = {
     "Margin": Margin(),
@@ -50,40 +51,6 @@ STRATEGIES = {
     "TypiClust": TypiClust(random_state=0),
     "ProbCover": ProbCover(random_state=0),
 }
-
-
-class Plain(MLP):
-    def __init__(self):
-        super().__init__(5, 3, hidden=(16,))
-        self.auxiliary = nn.Linear(16, 3).requires_grad_(False)
-        self.features.append(nn.Dropout(0.2))
-
-
-class AuxiliaryHead(Plain):
-    def forward(self, x):
-        features = self.features(x)
-        logits = self.fc(features)
-        return logits, self.auxiliary(features)
-
-
-class LossInside(Plain):
-    def forward(self, x):
-        logits = super().forward(x)
-        return {"loss": self.auxiliary(torch.relu(logits @ self.fc.weight)).mean(), "logits": logits}
-
-
-class ModelOutput(Plain):
-    """Returns an object, as Hugging Face's models do; its first entry is a loss."""
-
-    def forward(self, x):
-        logits = super().forward(x)
-        return SimpleNamespace(loss=logits.mean(), logits=logits, hidden_states=None)
-
-
-class SortsItsBatch(Plain):
-    def forward(self, x):
-        order = x[:, 0].argsort(descending=True, stable=True)
-        return super().forward(x[order])[order.argsort()]
 
 
 UNUSUAL = [AuxiliaryHead, LossInside, ModelOutput, SortsItsBatch]
