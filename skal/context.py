@@ -95,6 +95,8 @@ class QueryContext:
         sharding: Sharding | None = None,
         max_memory: int | str | None = None,
     ) -> None:
+        if type(getattr(type(learner), "learner_", None)) is property:  # a fitted loop stands for its learner
+            learner = learner.learner_
         if not hasattr(learner, "estimator") and not is_committee(learner):
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from modAL.models import ActiveLearner as _ModalActiveLearner
 from modAL.uncertainty import uncertainty_sampling
-from skorch import NeuralNet
+from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
 from skal._core.mistakes import training
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
+from skal.context import unwrap_estimator
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 from skal.strategies._names import named_strategy
 
@@ -130,13 +132,16 @@ class ActiveLearner(_ModalActiveLearner):
     def fit(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
         """Forget all labels and fit the estimator on these."""
         self._check_labelled(X, y)
-        self.X_training, self.y_training = X, y
-        return self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
+        with self._as_before_if_it_fails():
+            self.X_training, self.y_training = X, y
+            return self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
 
     def teach(
         self, X: Any, y: Any, bootstrap: bool = False, only_new: bool = False, fit: bool = True, **fit_kwargs: Any
     ) -> None:
         """Add labelled samples and train on all of them.
+
+        Labels that the network has no output for are refused, and samples on which the training raises are taken back.
 
         Parameters
         ----------
@@ -150,13 +155,23 @@ class ActiveLearner(_ModalActiveLearner):
         **fit_kwargs
             Passed to the estimator's ``fit``.
         """
-        self._add_training_data(X, y)
-        if not fit:
-            return
-        if only_new:
-            self._fit_on_new(X, y, bootstrap=bootstrap, **fit_kwargs)
-        else:
-            self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
+        with self._as_before_if_it_fails():
+            self._add_training_data(X, y)
+            if not fit:
+                return
+            if only_new:
+                self._fit_on_new(X, y, bootstrap=bootstrap, **fit_kwargs)
+            else:
+                self._fit_to_known(bootstrap=bootstrap, **fit_kwargs)
+
+    @contextmanager
+    def _as_before_if_it_fails(self) -> Iterator[None]:
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _add_training_data(self, X: Any, y: Any) -> None:
         self._check_labelled(X, y)
@@ -211,6 +226,35 @@ class ActiveLearner(_ModalActiveLearner):
             )
         if self.force_all_finite and not isinstance(X, Dataset):
             check_finite(X, "X")
+        if y is not None:
+            self._check_outputs(X, y)
+
+    def _check_outputs(self, X: Any, y: Any) -> None:
+        """Refuse integer labels that a trained network has no output for, before anything is stored."""
+        net = unwrap_estimator(self.estimator)[0]
+        if not isinstance(net, NeuralNetClassifier) or not getattr(net, "initialized_", False):
+            return  # the training will tell, and what it raises on is taken back
+        labels, known = _as_array(y), _as_array(self.y_training)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            return
+        lowest = -1 if getattr(net, "uses_unlabelled", False) else 0
+        if known.dtype.kind in "iu" and known.size and labels.min() >= lowest and labels.max() <= known.max():
+            return  # they have been trained on: no need to ask the network
+        try:
+            first = _in_memory(take_rows(X, slice(0, 1)))
+            n_outputs = np.asarray(self.estimator.predict_proba(first)).shape[1]
+        except Exception:  # samples of another shape, …: not a matter of the labels
+            return
+        wrong = np.unique(labels[(labels < lowest) | (labels >= n_outputs)])
+        if len(wrong):
+            raise InvalidParameterError(
+                f"The labels of the samples must be numbers of the network's outputs, 0 … {n_outputs - 1}. "
+                f"Got {shorten(wrong.tolist())} instead. Correct the labels, or give the last layer more outputs."
+            )
+
+
+def _as_array(y: Any) -> np.ndarray:
+    return np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
 
 
 def _in_memory(X: Any) -> Any:

@@ -165,11 +165,12 @@ class LinearizedLearner(ActiveLearner):
                 remedy = "Use ActiveLearner to train on a part of the samples."
                 raise InvalidParameterError.for_parameter("LinearizedLearner", name, "False", value, remedy)
         first = self.X_training is None
-        self._add_training_data(X, y)
-        self._n_untrained += n_rows(X, "X")
-        due = self.retrain_every is not None and self._n_untrained >= self.retrain_every
-        if fit and (first or due):
-            self.retrain(**fit_kwargs)
+        with self._as_before_if_it_fails():
+            self._add_training_data(X, y)
+            self._n_untrained += n_rows(X, "X")
+            due = self.retrain_every is not None and self._n_untrained >= self.retrain_every
+            if fit and (first or due):
+                self.retrain(**fit_kwargs)
 
     def retrain(self, **fit_kwargs: Any) -> LinearizedLearner:
         """Train the network on all labels, and start again from there."""

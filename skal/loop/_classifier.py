@@ -17,8 +17,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_target, n_rows, take_rows
+from skal._core.cost import QueryCost
+from skal.base import as_strategy
 from skal.context import unwrap_estimator
 from skal.exceptions import AdjustedInputWarning, InvalidParameterError
+from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import uses_unlabelled
 from skal.loop._session import LabellingSession, LoopResults
@@ -241,6 +244,48 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         check_is_fitted(self, "estimator_")
         return self._predictor.predict_proba(self._check_samples(X, reset=False))
 
+    @property
+    def learner_(self) -> ActiveLearner:
+        """The learner of the last training: what a strategy is asked with."""
+        check_is_fitted(self, "estimator_")
+        learner = ActiveLearner(self.estimator_, self.query_strategy_)
+        if self._labelled is not None:
+            learner.X_training, learner.y_training = self._labelled  # type: ignore[assignment]
+        return learner
+
+    def cost(self, X_pool: Any, n_instances: int | None = None) -> QueryCost:
+        """Forecast of what the next query will take, as ``strategy.cost`` gives it.
+
+        Parameters
+        ----------
+        X_pool : the samples to choose from
+        n_instances : int, optional
+            ``query_size`` by default.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+        >>> loop = ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
+        >>> loop.cost(X).memory
+        3200
+        """
+        check_is_fitted(self, "estimator_")
+        strategy = as_strategy(self.query_strategy_)
+        if strategy is None:
+            expected, remedy = "a strategy of skal to forecast a query", "Time a query of your own strategy."
+            owner = type(self).__name__
+            raise InvalidParameterError.for_parameter(owner, "query_strategy", expected, self.query_strategy, remedy)
+        return strategy.cost(self, X_pool, self.query_size if n_instances is None else n_instances)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # samples do not travel with a model; a session, which may hold a lock, does not either
+        state = dict(super().__getstate__())
+        state.pop("session_", None)
+        return state | {"_labelled": None} if "_labelled" in state else state
+
     def _start(self, X: Any, eval_set: Any, **data: Any) -> LabellingSession:
         config = LoopConfig.from_classifier(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
@@ -255,6 +300,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.initial_ = results.initial
         if results.predictor is not None:
             self._predictor = results.predictor
+            self._labelled = results.labelled
             self.estimator_ = results.predictor.estimator
             self.classes_ = results.predictor.classes
 

@@ -34,6 +34,7 @@ from skal.loop._labels import Predictor, common_dtype, read_labels
 from skal.loop._selection import Selector
 from skal.loop._state import LoopState
 from skal.loop._trainer import Trainer
+from skal.loop._view import as_html, checked_figure_request, draw_samples, summary
 from skal.validation import make_generator
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 class LoopResults:
     """What has come out of a loop so far: the fitted attributes of its classifier, and ``predictor`` to predict with.
 
-    ``predictor`` is None as long as nothing has been trained.
+    ``predictor`` is None as long as nothing has been trained; ``labelled`` has the samples that it was trained on and
+    their numbers.
     """
 
     queried: np.ndarray
@@ -53,6 +55,7 @@ class LoopResults:
     query_strategy: Any
     initial: str | None
     predictor: Predictor | None
+    labelled: tuple[Any, np.ndarray] | None = None
 
 
 class LabellingSession:
@@ -146,6 +149,7 @@ class LabellingSession:
             query_strategy=getattr(self._selector.strategy, "strategy_", self._selector.strategy),
             initial=self.state.start,
             predictor=self._trainer.predictor,
+            labelled=self._trainer.labelled,
         )
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -309,6 +313,28 @@ class LabellingSession:
             for row in self.labels().astype(object).to_dict("records")
         ]
         Path(path).write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8")
+
+    def show(self, indices: Any = None) -> Any:
+        """Draw the samples that are asked for, or others: images as such, text and numbers as a table.
+
+        Parameters
+        ----------
+        indices : array-like of int, optional
+            Positions; by default those that are open.
+
+        Returns
+        -------
+        matplotlib figure
+        """
+        positions = self.state.unanswered() if indices is None else indices
+        positions = checked_figure_request(positions, self._config.n_samples)
+        return draw_samples(self.X, positions, [str(key) for key in self._store.ids.of(positions)])
+
+    def __repr__(self) -> str:
+        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summary(self.state).items())})"
+
+    def _repr_html_(self) -> str:
+        return as_html(summary(self.state), "LabellingSession")
 
     def run(self, oracle: Callable[[np.ndarray, Any], Any]) -> ActiveLearningClassifier:
         """Ask the oracle until the loop is over.

@@ -38,12 +38,15 @@ class Trainer:
         None before the first training, unless an untrained network is needed.
     predictor : Predictor or None
         The estimator after its last training; None before the first.
+    labelled : tuple of samples and (n,) numbers, or None
+        What it was trained on.
     """
 
     def __init__(self, config: LoopConfig) -> None:
         self.config = config
         self.estimator: Any = None
         self.predictor: Predictor | None = None
+        self.labelled: tuple[Any, np.ndarray] | None = None
         self._n_outputs: int | None = None
 
     def start(self, state: LoopState, network: Any = None, *, same: bool = True) -> None:
@@ -74,6 +77,7 @@ class Trainer:
                     self.estimator = estimator
                     return
             self._set_trained(estimator, names)
+            self._remember_labelled(state, names, state.fitted["n_labelled"])
 
     def untrained(self, state: LoopState) -> Any:
         """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
@@ -112,6 +116,7 @@ class Trainer:
                         raise
                     raise _too_few_outputs("fewer", names, state.labels) from error
             self._set_trained(estimator, names)
+        self._remember_labelled(state, names)
         state.names = names.tolist() if config.network else None
         state.fitted = {"round": state.round, "n_labelled": len(state.labelled)}
         state.stale = False
@@ -140,6 +145,10 @@ class Trainer:
         # only now: an estimator whose first training failed is of no use
         self.estimator, self.predictor = estimator, Predictor(estimator, names, columns)
         self._n_outputs = len(columns)
+
+    def _remember_labelled(self, state: LoopState, names: np.ndarray, n_labelled: int | None = None) -> None:
+        rows, labels = state.labelled_set(heldout=False, n_first=n_labelled)
+        self.labelled = take_rows(self.config.X, rows), encode(labels, names)
 
     def _count_outputs(self, state: LoopState) -> int | None:
         """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""

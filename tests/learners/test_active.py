@@ -23,7 +23,14 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from skal import ActiveLearner
-from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, NonFiniteError, NotFittedError
+from skal.exceptions import (
+    InvalidParameterError,
+    InvalidQueryError,
+    InvalidTypeError,
+    NetworkError,
+    NonFiniteError,
+    NotFittedError,
+)
 from skal.strategies import Entropy, Margin, MaxHerding, UHerding, entropy, least_confidence, margin, random_sampling
 
 
@@ -567,3 +574,32 @@ def test_errors_of_the_strategy_reach_the_user(flat_data):
         learner.query(X)
     with pytest.raises(ZeroDivisionError):
         ActiveLearner(GaussianNB(), lambda *a, **k: 1 / 0).query(X)
+
+
+@pytest.mark.parametrize("fit", [True, False])
+@pytest.mark.parametrize("wrong", [3, -1, 3_000_000_000])
+def test_labels_without_an_output_are_not_stored(wrong, fit, make_net, flat_data):
+    X, y = flat_data
+    learner = ActiveLearner(make_net(max_epochs=1), margin, X_training=X[:9], y_training=y[:9])
+    with pytest.raises(InvalidParameterError, match=rf"0 … 2\. Got \[{wrong}\]"):
+        learner.teach(X[9:11], np.array([0, wrong]), fit=fit)
+    assert len(learner.X_training) == len(learner.y_training) == 9
+    learner.teach(X[9:11], y[9:11], fit=fit)
+    assert len(learner.y_training) == 11
+
+
+def test_labels_that_cannot_be_trained_on_are_taken_back(make_net, flat_data):
+    """The first training of a network, before which nobody knows its outputs, and a classifier that refuses."""
+    X, y = flat_data
+    learner = ActiveLearner(make_net(max_epochs=1), margin)
+    with pytest.raises(NetworkError, match="must be 0 … 2"):
+        learner.teach(X[:3], np.array([0, 1, 7]))
+    assert learner.X_training is None
+    learner.teach(X[:9], y[:9])
+    assert learner.predict(X).shape == (60,)
+    other = ActiveLearner(GaussianNB(), margin, X_training=X[:9], y_training=y[:9])
+    with pytest.raises(ValueError, match="sample_weight"):
+        other.teach(X[9:12], y[9:12], sample_weight=np.ones(3))
+    assert len(other.y_training) == 9
+    other.teach(X[9:12], y[9:12])
+    assert len(other.y_training) == 12

@@ -15,7 +15,13 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from skal import ActiveLearningClassifier
-from skal.exceptions import CheckpointError, InvalidParameterError, MissingSamplesWarning, TrainingFailedWarning
+from skal.exceptions import (
+    CheckpointError,
+    InvalidParameterError,
+    MissingSamplesWarning,
+    NetworkError,
+    TrainingFailedWarning,
+)
 from skal.loop._folder import CheckpointFolder
 from skal.loop._journal import Journal, entry
 from skal.strategies import BADGE, Margin
@@ -79,7 +85,7 @@ def test_a_training_that_raises_locks_nothing_in(make_loop, flat_data, tmp_path)
         return make_loop(**settings).set_params(estimator__module=Failing, estimator__batch_size=8)
 
     session = loop().start(X)
-    with pytest.raises(ValueError, match="more than 1 value"):
+    with pytest.raises(NetworkError, match="more than 1 value"):
         session.tell(y[session.ask()])
     assert len(lines(tmp_path)) == 17
     with pytest.warns(TrainingFailedWarning, match="17 labels failed"):
@@ -92,7 +98,7 @@ def test_a_training_that_raises_locks_nothing_in(make_loop, flat_data, tmp_path)
     # another process, in the phase of training, with another batch size
     other = tmp_path / "other"
     session = loop(checkpoint=other).start(X)
-    with pytest.raises(ValueError, match="more than 1 value"):
+    with pytest.raises(NetworkError, match="more than 1 value"):
         session.tell(y[session.ask()])
     session.close()
     again = loop(checkpoint=other).set_params(estimator__batch_size=6).start(X)
@@ -108,7 +114,7 @@ def test_a_failed_training_leaves_the_network_as_it_was(make_loop, flat_data):
     session = loop.start(X)
     session.tell(y[session.ask()])
     before = {name: value.clone() for name, value in loop.estimator_.module_.state_dict().items()}
-    with pytest.raises(ValueError, match="more than 1 value"):
+    with pytest.raises(NetworkError, match="more than 1 value"):
         session.tell(y[session.ask()])
     after = loop.estimator_.module_.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -1,21 +1,24 @@
 """Somebody labels between the rounds: some of them, later, or not at all."""
 
+import pickle
 from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from skorch.callbacks import Callback
 
-from skal import ActiveLearningClassifier
+from skal import ActiveLearningClassifier, DynamicAL
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
-from skal.strategies import ALBL
+from skal.strategies import ALBL, Margin
 
 
 def test_same_as_fit(make_loop, flat_data, same_run):
@@ -303,3 +306,79 @@ def test_labels_survive_a_death_during_training(make_loop, flat_data, tmp_path, 
     assert session.state.phase == "train"
     session.run(lambda indices, samples: y[indices])
     same_run(resumed, make_loop().fit(X, y))
+
+
+def test_where_a_session_stands(make_loop, flat_data):
+    X, y = flat_data
+    session = make_loop(n_rounds=1).start(X, eval_set=(X, y))
+    session.tell([None, *y[session.ask()[1:]].tolist()])
+    asked = session.ask()
+    session.tell([2], asked[:1], end_round=False)
+    text, html = repr(session), session._repr_html_()
+    counts = {k: session.state.labels.count(k) + (k == 2) for k in range(3)}
+    shown = ", ".join(f"{k} {n}" for k, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    score = f"eval score {session.state.history[-1]['eval_score']:.3f}"
+    assert text == (
+        f"LabellingSession(labelled: 9, open: 3, declined: 1, rounds: 1, classes: {shown}, last score: {score})"
+    )
+    for part in ("labelled", "<td style='text-align:left'>9</td>", score):
+        assert part in html
+    session.tell(y[asked[1:]])
+    assert "stopped: budget" in repr(session)
+
+
+@pytest.mark.parametrize("kind", ["images", "colours", "text", "frame", "dict", "nothing"])
+def test_show(kind, tmp_path):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    images = np.random.default_rng(0).random((12, 3 if kind == "colours" else 1, 8, 8)).astype(np.float32)
+    X = {
+        "images": images,
+        "colours": images,
+        "text": [f"a text {i}" for i in range(12)],
+        "frame": pd.DataFrame({"a": range(12), "b": range(12)}),
+        "dict": {"x": np.arange(12), "z": np.arange(12)},
+        "nothing": np.zeros((12, 2)),
+    }[kind]
+    session = ActiveLearningClassifier(
+        make_pipeline(CountVectorizer(), LogisticRegression()), n_initial=7, n_rounds=0, initial="random"
+    ).start(X)
+    if kind != "nothing":
+        session.ask()
+    figure = session.show()
+    if kind in ("images", "colours"):
+        drawn = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    else:
+        drawn = [
+            cell.get_text().get_text() for place, cell in figure.axes[0].tables[0].get_celld().items() if not place[1]
+        ]
+    assert sorted(drawn) == (sorted(map(str, session.ask())) if kind != "nothing" else [""])
+    assert len(session.show([3]).axes) == 1
+    with pytest.raises(InvalidTypeError, match="'indices' parameter of show"):
+        session.show([12])
+    plt.close("all")
+
+
+@pytest.mark.parametrize("estimator", ["network", "linear"])
+def test_the_cost_of_a_query_of_a_fitted_loop(estimator, make_loop, flat_data):
+    X, y = flat_data
+    loop = make_loop(n_rounds=1)
+    if estimator == "linear":
+        loop.set_params(estimator=LogisticRegression())
+    with pytest.raises(NotFittedError):
+        loop.cost(X)
+    loop.fit(X, y)
+    cost = loop.cost(X)
+    assert cost.passes == Margin().cost(loop, X, 4).passes == Margin().cost(loop.learner_, X, 4).passes
+    assert cost.passes.forward == (60 if estimator == "network" else 0)
+    if estimator == "network":
+        assert DynamicAL().cost(loop, X, 4).passes.labelled_backward == 13
+    assert pickle.loads(pickle.dumps(loop)).predict(X).tolist() == loop.predict(X).tolist()
+
+
+def test_the_bar_begins_where_the_session_does(make_loop, flat_data, tmp_path, capsys):
+    X, y = flat_data
+    with make_loop(checkpoint=tmp_path).start(X) as session:
+        session.tell(y[session.ask()])
+    make_loop(checkpoint=tmp_path, progress=True).start(X).close()
+    assert "9/21" in capsys.readouterr().err
