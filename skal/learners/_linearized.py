@@ -31,6 +31,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
+from skal.strategies._names import make_strategy
 from skal.validation import check_integer
 
 
@@ -44,8 +45,9 @@ class LinearizedLearner(ActiveLearner):
     Parameters
     ----------
     estimator : skorch net, or a Pipeline or search object that ends in one
-    query_strategy : NTKLookahead or ntk_lookahead, optional
-        With ``retraining="linearized"``. None is ``NTKLookahead()``.
+    query_strategy : NTKLookahead, ntk_lookahead or str, optional
+        With ``retraining="linearized"``. A string is its name, with parameters or without:
+        ``"ntk_lookahead(criterion='mlmoc')"``. None and ``"auto"`` are ``NTKLookahead()``.
     X_training, y_training : optional
         Labelled samples to train the network on at once.
     retrain_every : int or None, default=None
@@ -275,7 +277,9 @@ class _KnownPool:
 
 def _checked_strategy(given: Any) -> NTKLookahead:
     """A strategy of its own, refused if it is another one."""
-    strategy = NTKLookahead() if given is None or getattr(given, "strategy", None) is NTKLookahead else given
+    if given is None or getattr(given, "strategy", None) is NTKLookahead:
+        given = "ntk_lookahead"
+    strategy = make_strategy("ntk_lookahead" if given == "auto" else given) if isinstance(given, str) else given
     owner, name = "LinearizedLearner", "query_strategy"
     if not isinstance(strategy, NTKLookahead):
         remedy = "Other strategies work with skal.ActiveLearner."

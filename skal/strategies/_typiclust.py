@@ -239,10 +239,11 @@ def typicality(points: Tensor, n_neighbors: int, block_bytes: int = _BLOCK_BYTES
         return np.full(len(points), 1e300)
     points = points.double()  # squares of small distances lose half of their digits
     lengths, means = points.square().sum(1), []
-    for rows in torch.arange(len(points), device=points.device).split(rows_within(block_bytes, 16 * len(points))):
-        squares = torch.addmm(lengths, points[rows], points.T, alpha=-2).add_(lengths[rows, None])
-        squares[torch.arange(len(rows), device=points.device), rows] = torch.inf
-        means.append(squares.topk(k, largest=False).values.clamp_min_(0).sqrt_().mean(1))
+    step = rows_within(block_bytes, 16 * len(points))
+    for start, rows in zip(range(0, len(points), step), points.split(step), strict=True):
+        squares = torch.addmm(lengths, rows, points.T, alpha=-2).add_(lengths[start : start + len(rows), None])
+        squares.diagonal(start).fill_(torch.inf)
+        means.append(squares.topk(k, largest=False, sorted=False).values.clamp_min_(0).sqrt_().mean(1))
     mean = torch.cat(means).cpu().numpy()
     return 1 / np.maximum(mean, 1e-300)
 

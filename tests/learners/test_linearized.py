@@ -329,3 +329,13 @@ def test_predictions_follow_the_strategys_parameters(digits):
     after = learner.predict_proba(digits.X[:5])
     assert not np.allclose(before, after)
     np.testing.assert_allclose(after, fresh.predict_proba(digits.X[:5]))
+
+
+@pytest.mark.parametrize("name", ["ntk_lookahead", "auto", None])
+def test_a_strategy_may_be_named(name, learner_and_pool):
+    learner = learner_and_pool[0]
+    named = LinearizedLearner(learner.estimator, name)
+    assert type(named.query_strategy) is NTKLookahead
+    assert LinearizedLearner(learner.estimator, "ntk_lookahead(ridge=0.5)").query_strategy.ridge == 0.5
+    with pytest.raises(InvalidTypeError, match="must be an NTKLookahead"):
+        LinearizedLearner(learner.estimator, "margin")
