@@ -7,6 +7,7 @@ device is made up: floats are 1, integers 0, truths True.
 
 import ast
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,14 @@ import skal
 from skal._core.losses import loss_of
 from skal._lookahead.variance import logit_variance, newton_importance
 from skal.checks import make_learner
+from skal.context import QueryContext, Samples
+from skal.exceptions import NonFiniteError
 from skal.nets import SquaredLoss
-from skal.strategies import BALD, EGL, NPC, DynamicAL, NTKLookahead
+from skal.strategies import BALD, EGL, DynamicAL, NTKLookahead
 from skal.strategies._badge import kmeans_plus_plus, represented
 from skal.strategies._coreset import furthest_first
 from skal.strategies._coverage import nearest_distances, similarity_to
+from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
 SOURCE = Path(skal.__file__).parent
 # layers are made on the CPU and moved by skorch, data sets are files, and checks make pools on the host
@@ -132,8 +136,6 @@ STRATEGIES = [
     EGL(layers="last"),
     DynamicAL(),
     DynamicAL(batch="greedy"),
-    *(NPC(n_candidates=5, random_state=0, kernel=kernel) for kernel in ("pntk", "last_layer")),
-    NPC(search="greedy"),
     NTKLookahead(criterion="mlmoc", batch="top", kernel="logit"),
     NTKLookahead(criterion="mlmoc", batch="top", retraining="direct"),
     *(
@@ -150,9 +152,22 @@ STRATEGIES = [
 def test_strategies_stay_on_the_device(strategy, monkeypatch):
     monkeypatch.setattr(FakeTensor, "numpy", made_up)
     learner, X_pool = on_fake_device()
-    with warnings.catch_warnings(), MODE, Host():
+    # the last thing that is said of scores, which are made of made-up numbers
+    with warnings.catch_warnings(), MODE, Host(), suppress(NonFiniteError):
         warnings.simplefilter("ignore")
         strategy.select(learner, X_pool, 3)
+
+
+@pytest.mark.parametrize("kind", ["pntk", "trace", "entk"])
+def test_kernels_stay_on_the_device(kind):
+    """What NPC computes there; eigenvalues are found on the host."""
+    learner, X_pool = on_fake_device()
+    samples = Samples(X_pool)
+    with MODE, Host():
+        engine = QueryContext(learner, X_pool).engine()
+        assert kernel_matrix(engine, samples, None, kind).is_meta
+        assert kernel_matrix(engine, samples.take(range(5)), samples, kind).is_meta
+        assert kernel_diagonal(engine, samples, "pntk").is_meta
 
 
 def test_fake_tensors_refuse_two_devices():
