@@ -31,7 +31,7 @@ True
 from skal._version import __version__
 from skal.compat.modal import patch_modal as _patch_modal
 from skal.learners import ActiveLearner, LinearizedLearner
-from skal.loop import ActiveLearningClassifier
+from skal.loop import ActiveLearningClassifier, load_model
 from skal.strategies import NPC, DynamicAL, NTKLookahead, dynamic_al, npc, ntk_lookahead
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "NTKLookahead",
     "__version__",
     "dynamic_al",
+    "load_model",
     "npc",
     "ntk_lookahead",
 ]

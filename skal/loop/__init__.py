@@ -2,6 +2,7 @@
 
 from skal.loop._classifier import ActiveLearningClassifier
 from skal.loop._display import ActiveLearningCurveDisplay
+from skal.loop._model import load_model
 from skal.loop._session import LabellingSession
 
-__all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession"]
+__all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession", "load_model"]

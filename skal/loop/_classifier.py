@@ -24,6 +24,7 @@ from skal.exceptions import AdjustedInputWarning, InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import uses_unlabelled
+from skal.loop._model import save_model
 from skal.loop._session import LabellingSession, LoopResults
 from skal.strategies import margin
 
@@ -279,6 +280,21 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             owner = type(self).__name__
             raise InvalidParameterError.for_parameter(owner, "query_strategy", expected, self.query_strategy, remedy)
         return strategy.cost(self, X_pool, self.query_size if n_instances is None else n_instances)
+
+    def save_model(self, path: Any) -> None:
+        """Write the fitted estimator to a folder, without pickle, for :func:`skal.load_model`.
+
+        ``model.json`` names the classes in the order of the outputs, the shape of a sample, the preprocessing and the
+        parameters; ``model.safetensors`` has a network's weights. What cannot be written so is refused by name: a
+        module that is an object, a class that cannot be imported, an estimator whose parts are not numbers and arrays.
+
+        Parameters
+        ----------
+        path : path
+            The folder; made if it is not there.
+        """
+        check_is_fitted(self, "estimator_")
+        save_model(self, path)
 
     def __getstate__(self) -> dict[str, Any]:
         # samples do not travel with a model; a session, which may hold a lock, does not either

@@ -1,0 +1,262 @@
+"""A fitted loop as a folder of JSON and safetensors: its estimator, what its outputs mean, and what it takes.
+
+Classes are written by their names, and imported when the model is loaded; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+from skorch import NeuralNet
+from torch.utils.data import Dataset
+
+from skal._core.containers import dataset_input, n_rows, take_rows
+from skal._version import __version__
+from skal.exceptions import CheckpointError, InvalidTypeError, shorten
+from skal.loop._estimators import initialize_network
+from skal.loop._folder import from_json, to_json
+from skal.loop._labels import Predictor
+
+if TYPE_CHECKING:
+    from skal.loop._classifier import ActiveLearningClassifier
+
+_JSON, _TENSORS = "model.json", "model.safetensors"
+_FORMAT = 1
+# a network predicts without these, so that one that cannot be written is left out, and named in the file
+_ONLY_FOR_TRAINING = (
+    "callbacks",
+    "optimizer",
+    "iterator_train",
+    "train_split",
+    "verbose",
+    "warm_start",
+    "lr",
+    "max_epochs",
+)
+
+
+def save_model(classifier: ActiveLearningClassifier, path: Any) -> None:
+    """Write a fitted loop into a folder."""
+    predictor = classifier._predictor
+    tensors: dict[str, torch.Tensor] = {}
+    left_out: list[str] = []
+    estimator = _written(predictor.estimator, "estimator_", left_out)
+    steps = predictor.estimator.steps if isinstance(predictor.estimator, Pipeline) else []
+    shape, dtype = _input_of(classifier._labelled)
+    own = {
+        name: getattr(classifier, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(classifier, name)
+    }
+    content = {
+        "format": _FORMAT,
+        "skal": __version__,
+        "classes": predictor.names.tolist(),
+        "classes_dtype": predictor.names.dtype.str,
+        "columns": predictor.columns.tolist(),
+        "input_shape": shape,
+        "input_dtype": dtype,
+        "preprocessing": [repr(step) for _, step in steps[:-1]],
+        "left_out": left_out,
+        "classifier": _written(own, "classifier", left_out),
+        "estimator": estimator,
+    }
+    data = to_json(content, tensors)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _TENSORS).write_bytes(save_tensors(tensors))
+    (folder / _JSON).write_text(json.dumps(json.loads(data), indent=1))
+
+
+def load_model(path: Any) -> ActiveLearningClassifier:
+    """Read a model that :meth:`ActiveLearningClassifier.save_model` has written.
+
+    The classes that it names are imported from your installation; nothing is unpickled. Load models only from people
+    whose choice of installed packages you would run.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+
+    Returns
+    -------
+    ActiveLearningClassifier
+        Fitted: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``estimator_``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import skal
+    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop.save_model(folder)
+    ...     model = skal.load_model(folder)
+    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
+    ([False, True], [False, True])
+    """
+    from skal.loop._classifier import ActiveLearningClassifier
+    from skal.loop._session import LoopResults
+
+    folder = Path(path)
+    try:
+        text, tensors = (folder / _JSON).read_bytes(), load_tensors((folder / _TENSORS).read_bytes())
+        content = from_json(text, tensors)
+        version = content["format"]
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder} must hold a model written by save_model. Got {type(error).__name__}: {error}. "
+            f"Pass the folder that has {_JSON} and {_TENSORS}."
+        ) from error
+    if version != _FORMAT:
+        raise CheckpointError(
+            f"The model in {folder} must be of format {_FORMAT}. Got {version!r} instead. It was written by skal "
+            f"{content.get('skal')}: use that."
+        )
+    sample = None
+    if content["input_shape"] is not None:
+        sample = np.zeros((1, *content["input_shape"]), dtype=content["input_dtype"])
+    estimator = _read(content["estimator"], sample)
+    names = np.array(content["classes"], dtype=content["classes_dtype"])
+    loop = ActiveLearningClassifier(estimator)
+    predictor = Predictor(estimator, names, np.array(content["columns"], dtype=np.int64))
+    nothing = np.empty(0, dtype=np.int64)
+    loop._take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
+    loop.__dict__.update(_read(content["classifier"], sample))
+    return loop
+
+
+def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
+    """Shape and type of one sample, None if it is no array."""
+    if labelled is None or n_rows(labelled[0]) == 0:
+        return None, None
+    X = labelled[0]
+    first = dataset_input(X[0]) if isinstance(X, Dataset) else take_rows(X, slice(0, 1))
+    row = first if isinstance(X, Dataset) else first[0] if isinstance(first, (np.ndarray, torch.Tensor)) else None
+    row = row.detach().cpu().numpy() if isinstance(row, torch.Tensor) else row
+    if not isinstance(row, np.ndarray) or row.dtype.kind not in "biuf":
+        return None, None
+    return list(row.shape), row.dtype.str
+
+
+def _written(value: Any, where: str, left_out: list[str]) -> Any:
+    """A tree that JSON and safetensors can hold; refused with the name of what it cannot be made of."""
+    if isinstance(value, NeuralNet):
+        return _written_network(value, where, left_out)
+    if isinstance(value, type):
+        return {"@class": _importable(value, where)}
+    if isinstance(value, BaseEstimator):
+        params = value.get_params(deep=False)
+        fitted = {name: part for name, part in vars(value).items() if name not in params}
+        return {
+            "@estimator": _importable(type(value), where),
+            "params": {name: _written(part, f"{where}.{name}", left_out) for name, part in params.items()},
+            "fitted": {name: _written(part, f"{where}.{name}", left_out) for name, part in fitted.items()},
+        }
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return {"@objects": [_written(part, where, left_out) for part in value.tolist()]}
+    if isinstance(value, Mapping):
+        return {"@items": [[_written(part, where, left_out) for part in item] for item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        parts = [_written(part, where, left_out) for part in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    known = isinstance(value, np.ndarray) and value.dtype.kind in "biufU"
+    if value is None or known or isinstance(value, (bool, int, float, str, np.generic, torch.Tensor)):
+        return value
+    raise _cannot(where, value, "Use joblib or skops for this estimator, or one whose parts are numbers and arrays.")
+
+
+def _written_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[str, Any]:
+    params = {name: part for name, part in net.get_params(deep=False).items() if not name.startswith("_")}
+    kept = {}
+    for name, part in params.items():
+        if isinstance(part, torch.nn.Module):
+            remedy = "Give the net the module's class, and its arguments as module__NAME."
+            raise _cannot(f"{where}.{name}", part, remedy)
+        try:
+            kept[name] = _written(part, f"{where}.{name}", [])
+        except InvalidTypeError:
+            if name.split("__")[0] not in _ONLY_FOR_TRAINING:
+                raise
+            left_out.append(f"{where}.{name}")
+    kept["device"] = "cpu"
+    return {
+        "@network": _importable(type(net), where),
+        "params": kept,
+        "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
+        "classes": getattr(net, "classes_inferred_", None),
+        "extra": net.get_state() if hasattr(net, "get_state") else None,
+    }
+
+
+def _read(value: Any, sample: np.ndarray | None) -> Any:
+    """The reverse of :func:`_written`."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_read(part, sample) for part in value)
+    if not isinstance(value, dict):
+        return value
+    if "@class" in value:
+        return _imported(value["@class"])
+    if "@objects" in value:
+        return np.array(_read(value["@objects"], sample), dtype=object)
+    if "@items" in value:
+        return {_read(key, sample): _read(part, sample) for key, part in value["@items"]}
+    if "@estimator" in value:
+        params = {name: _read(part, sample) for name, part in value["params"].items()}
+        estimator = _imported(value["@estimator"])(**params)
+        vars(estimator).update({name: _read(part, sample) for name, part in value["fitted"].items()})
+        return estimator
+    net = _imported(value["@network"])(**{name: _read(part, sample) for name, part in value["params"].items()})
+    initialize_network(net, sample, None)
+    for name, tensors in value["modules"].items():
+        getattr(net, f"{name}_").load_state_dict(tensors)
+    if value["classes"] is not None:
+        net.classes_inferred_ = value["classes"]
+    if value["extra"] is not None:
+        net.set_state(value["extra"])
+    return net
+
+
+def _importable(cls: type, where: str) -> str:
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    try:
+        found = None if cls.__module__ == "__main__" else _imported(name)
+    except CheckpointError:
+        found = None
+    if found is not cls:
+        raise _cannot(where, cls, "Define the class at the top of a module that can be imported.")
+    return name
+
+
+def _imported(name: str) -> Any:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(
+            f"The classes that a model names must be installed. Got {name!r}, which cannot be imported ({error}). "
+            "Install the package that has it."
+        ) from error
+    if not isinstance(found, type):
+        raise CheckpointError(f"A model must name classes. Got {name!r}. Write the model again with save_model.")
+    return found
+
+
+def _cannot(where: str, value: Any, remedy: str) -> InvalidTypeError:
+    return InvalidTypeError(
+        f"A model must be made of numbers, strings, arrays and classes to be saved without pickle. Got {where} = "
+        f"{shorten(value)} instead. {remedy}"
+    )
