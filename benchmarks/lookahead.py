@@ -1,8 +1,8 @@
 """NTK look-ahead: its time beside BADGE's, how close a sketch comes, memory, and how well it foretells retraining.
 
-``python -m benchmarks.lookahead speed|naive|kernels|tau|evaluation|memory|sequential|width [--data NAME] [--quick]``;
-all of them without an argument. The network is a CNN of 421,642 parameters for 28 × 28 images; MNIST is read by
-``skal.datasets.load``. ``--quick`` and ``--data digits`` run on digits, with a smaller one.
+``python -m benchmarks.lookahead batches|speed|naive|kernels|tau|evaluation|memory|sequential|width [--data NAME]
+[--quick]``; all of them without an argument. The network is a CNN of 421,642 parameters for 28 × 28 images; MNIST is
+read by ``skal.datasets.load``. ``--quick`` and ``--data digits`` run on digits, with a smaller one.
 """
 
 from __future__ import annotations
@@ -75,6 +75,22 @@ def problem(data: str, n: int, N: int, epochs: int = 20, seed: int = 0) -> tuple
     torch.manual_seed(seed)
     net = make_net(ConvNet(X.shape[-1]), epochs).fit(X[:n], y[:n])
     return SimpleNamespace(estimator=net, X_training=X[:n], y_training=y[:n]), X[n:]
+
+
+def batch_table(data: str, quick: bool) -> str:
+    """The default against BADGE for a small and a large batch: seconds of processor time, one thread."""
+    n, N = (20, 100) if quick else (100, 4000)
+    learner, X_pool = problem(data, n, N, epochs=15)
+    rows: list[list[object]] = []
+    for b in (5, 10) if quick else (20, 250):
+        seconds = {"BADGE": np.inf, "variance": np.inf}
+        for _ in range(1 if quick else 3):
+            for name, strategy in (("BADGE", BADGE(random_state=0)), ("variance", NTKLookahead(random_state=0))):
+                start = time.process_time()  # of this process alone: others may run beside it
+                strategy.select(learner, X_pool, b)
+                seconds[name] = min(seconds[name], time.process_time() - start)
+        rows.append([b, seconds["BADGE"], seconds["variance"], seconds["variance"] / seconds["BADGE"]])
+    return markdown([f"batch, from {N}", "BADGE, s", "variance, s", "times BADGE"], rows)
 
 
 def speed_table(data: str, quick: bool) -> str:
@@ -293,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         one_query(data, args.bound, args.quick)
         return 0
     tables: dict[str, Callable[[], str]] = {
+        "batches": lambda: batch_table(data, args.quick),
         "speed": lambda: speed_table(data, args.quick),
         "naive": lambda: naive_table(data, args.quick),
         "kernels": lambda: kernel_table(data, args.quick),

@@ -145,13 +145,18 @@ class FeatureReader:
         mine = self._labelled
         k_factors = torch.zeros(len(mine.rest), len(read.rest), dtype=torch.float64, device=self.engine.device)
         for (a, g), (a2, g2) in zip(mine.factors, read.factors, strict=True):
-            k_factors += (a.double() @ a2.double().T).mul_(g.double() @ g2.double().T)
+            k_factors += self._products(a, a2).mul_(self._products(g, g2))
+        return k_factors, k_factors + self._products(mine.rest, read.rest)
+
+    def _products(self, x: Tensor, z: Tensor) -> Tensor:
+        """(n, m) inner products in float64, of factors in the precision of the network where there is a sketch."""
         if self._signs is None:
-            return k_factors, k_factors + mine.rest.double() @ read.rest.double().T
-        total = k_factors.clone()
-        for x, z in zip(mine.rest.split(_COLUMNS, dim=1), read.rest.split(_COLUMNS, dim=1), strict=True):
-            total += x @ z.T
-        return k_factors, total
+            return x.double() @ z.double().T
+        first, *more = zip(x.split(_COLUMNS, dim=1), z.split(_COLUMNS, dim=1), strict=True)
+        total = (first[0] @ first[1].T).double()
+        for some, others in more:
+            total += some @ others.T
+        return total
 
     def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
@@ -187,7 +192,7 @@ class FeatureReader:
         psi, alpha, k = features.psi, features.alpha, features.k_factors
         S = (psi[here] @ psi[there].T).double()
         for a, g in features.factors:
-            S.addcmul_(a[here].double() @ a[there].double().T, g[here].double() @ g[there].double().T)
+            S.addcmul_(self._products(a[here], a[there]), self._products(g[here], g[there]))
         beta = torch.addmm(k[there], alpha[there], self._K_factors, alpha=-1).sub_(alpha[there], alpha=self.solver.rho)
         return S.addmm_(k[here], alpha[there].T, alpha=-1).addmm_(alpha[here], beta.T, alpha=-1)
 

@@ -32,7 +32,7 @@ def variance_batch(
     batch of its own, and the batch is chosen among those. The first pick is the same as at once.
     """
     N, e = context.n_pool, len(evaluation)
-    room = source.greedy_room(e + 2 * n_instances)  # what is kept of a pick is a number per candidate, and a copy
+    room = source.greedy_room(e + 4 * n_instances)  # a pick leaves two numbers per candidate, one of them with a copy
     if room >= N:
         posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
         chosen, gains = _gains(context, source, posterior, None).choose(n_instances)

@@ -122,10 +122,15 @@ class VarianceGains:
 
     def scores(self) -> Tensor:
         """(N,) of all candidates; 0 where nothing is left to learn."""
-        posterior, (a, v, t, _) = self.posterior, self.importance
-        own, known, B = posterior.own, posterior.known, posterior.B
+        return self._gains(self._P)
+
+    def _gains(self, P: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """(r, B, B) sums of the given candidates -> (r,) scores."""
+        posterior, B = self.posterior, self.posterior.B
+        a, v, t = (weight[rows] for weight in self.importance[:3])
+        own, inside, stands_for = posterior.own[rows], self._inside[rows], self._stands_for[rows]
         mine = v[:, None, None] * (own @ own)
-        others = (self._P - mine * self._inside[:, None, None]) * self._stands_for[:, None, None]
+        others = (P - mine * inside[:, None, None]) * stands_for[:, None, None]
         if B == 1:
             total, own = (others.clamp_min_(0) + mine)[:, 0, 0], own[:, 0, 0]
             gains = a * total / (1 + t * own)
@@ -133,27 +138,37 @@ class VarianceGains:
             eye = torch.eye(B, dtype=own.dtype, device=own.device)
             solved = torch.linalg.solve(eye + t[:, None, None] * own, others + mine)
             gains = a * (solved.diagonal(dim1=1, dim2=2).sum(1) / B).clamp_min_(0)
-        return gains.masked_fill(known, 0)
+        return gains.masked_fill(posterior.known[rows], 0)
 
-    def choose(self, n_instances: int) -> tuple[Tensor, Tensor]:
-        """Candidates in the order of choice, each as if those before had been labelled, and their scores then."""
+    def choose(self, n_instances: int, lazy: bool = True) -> tuple[Tensor, Tensor]:
+        """Candidates in the order of choice, each as if those before had been labelled, and their scores then.
+
+        With a scalar kernel scores are evaluated lazily, which makes the same choice.
+        """
+        posterior = self.posterior
+        sums = LazySums(self, n_instances) if lazy and posterior.B == 1 else None
         picked: list[int] = []
         gains: list[Tensor] = []
         while len(picked) < n_instances:
-            scores = self.scores().masked_fill_(~self.posterior.free, -torch.inf)
+            if sums is not None:
+                scores = sums.bounds_with_best()
+            else:
+                scores = self.scores().masked_fill_(~posterior.free, -torch.inf)
             picked.append(int(scores.argmax()))
             gains.append(scores[picked[-1]])
             if len(picked) < n_instances:
-                self._take(picked[-1], scores)
+                w = posterior.take(
+                    picked[-1], float(self.importance.noise[picked[-1]]), self._column(picked[-1], scores)
+                )
+                if w is not None:
+                    self._update(w) if sums is None else sums.append(w)
         return torch.tensor(picked, device=self._P.device), torch.stack(gains)
 
-    def _take(self, j: int, scores: Tensor) -> None:
+    def _update(self, w: Tensor) -> None:
+        """All sums after a pick, the last column of W."""
         posterior, B = self.posterior, self.posterior.B
-        before = posterior.taken
-        w = posterior.take(j, float(self.importance.noise[j]), self._column(j, scores))
-        if w is None:
-            return
         assert posterior.S is not None
+        before = posterior.taken[:, :-B]
         here = places(posterior.evaluation, B)
         weighted = w[here] * self._v.repeat_interleave(B)[:, None]
         V = posterior.S @ weighted
@@ -183,3 +198,60 @@ class VarianceGains:
             block = posterior.block(torch.arange(posterior.N, device=scores.device), made)
             self._columns.update({int(row): block[:, i * B : (i + 1) * B] for i, row in enumerate(made)})
         return self._columns.pop(j)
+
+
+class LazySums:
+    """The sums P of a scalar kernel, brought up to date only for candidates that may be the next pick.
+
+    ``√P(x')`` is the length of ``S(·, x')``, with weights v. A pick changes that vector by ``−w(x') w``, so that its
+    length grows by at most ``|w(x')| √Q``: an old length plus these is an upper bound. A candidate whose bound is below
+    the best exact score is not the best. The others are brought up to date for all picks that they have missed, with
+    one product of matrices: ``P = P_0 − 2 Σ_k w_k(x') V_k(x') + Σ_kl w_k(x') Q_kl w_l(x')``, ``V_k = S_0 (v w_k)``.
+    """
+
+    def __init__(self, gains: VarianceGains, n_instances: int) -> None:
+        self._gains, self._start = gains, gains._P[:, 0, 0]
+        self._length = self._start.clamp_min(0).sqrt()
+        self._n = 0  # picks so far that changed something
+        self._knows_of = torch.zeros_like(gains._place)  # how many of them a length knows of
+        N, e = len(self._start), len(gains._v)
+        self._V = self._start.new_empty(N, max(0, n_instances - 1))
+        self._weighted = self._start.new_empty(e, max(0, n_instances - 1))  # v w_k at the evaluation samples
+        self._Q = self._start.new_empty(n_instances, n_instances)
+
+    def append(self, w: Tensor) -> None:
+        """One more pick, (N, 1)."""
+        gains, n = self._gains, self._n
+        here = w[gains.posterior.evaluation, 0]
+        self._weighted[:, n] = gains._v * here
+        row = here @ self._weighted[:, : n + 1]
+        self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
+        self._length += w[:, 0].abs() * row[n].clamp_min(0).sqrt()
+        self._n += 1
+
+    def bounds_with_best(self) -> Tensor:
+        """(N,) upper bounds of the scores; the largest is exact."""
+        gains = self._gains
+        bounds = gains._gains(self._length.square()[:, None, None]).masked_fill_(~gains.posterior.free, -torch.inf)
+        n_looked_at = 128
+        while int(self._knows_of[bounds.argmax()]) < self._n:
+            rows = bounds.topk(min(n_looked_at, len(bounds))).indices
+            rows = rows[(self._knows_of[rows] < self._n) & gains.posterior.free[rows]]
+            bounds[rows] = gains._gains(self._exact(rows)[:, None, None], rows)
+            n_looked_at *= 2
+        return bounds
+
+    def _exact(self, rows: Tensor) -> Tensor:
+        """(r,) sums as they are now."""
+        S, n = self._gains.posterior.S, self._n
+        assert S is not None
+        n_missed = n - self._knows_of[rows]
+        for size in (2**power for power in range(n.bit_length())):  # those that have missed about as many at once
+            some = rows[(n_missed >= size) & (n_missed < 2 * size)]
+            if len(some):
+                missed = slice(int(self._knows_of[some].min()), n)
+                self._V[some, missed] = S[some] @ self._weighted[:, missed]
+        w = self._gains.posterior.taken[rows]
+        P = self._start[rows] - 2 * (w * self._V[rows, :n]).sum(1) + ((w @ self._Q[:n, :n]) * w).sum(1)
+        self._length[rows], self._knows_of[rows] = P.clamp_min(0).sqrt(), n
+        return P

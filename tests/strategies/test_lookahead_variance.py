@@ -10,6 +10,8 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import ntk_lookahead
+from skal._lookahead.query import Settings, make_source
+from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance
 from skal.exceptions import InvalidParameterError, SkalWarning, TwoLevelWarning
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead
@@ -105,6 +107,25 @@ def test_it_is_the_default_and_warns_of_nothing():
     assert indices.tolist() == Dense(learner, X_pool).batch(4)[0]
     ridge = NTKLookahead(criterion="variance", batch="greedy", ridge=1e-2, kernel="pntk")
     assert indices.tolist() == ridge(learner, X_pool, 4).tolist()
+
+
+@pytest.mark.parametrize("evaluation", [None, 40])
+@pytest.mark.parametrize("ridge", [1e-2, 1.0])
+def test_lazy_evaluation_makes_the_same_choice(evaluation, ridge):
+    learner, X_pool = small_digits()
+    strategy = NTKLookahead(evaluation=evaluation, ridge=ridge, random_state=0)
+    context = strategy.prepare(learner, X_pool)
+    settings = Settings.of(strategy)
+    source = make_source(context, settings, np.random.default_rng(0), len(X_pool))
+    rows = settings.evaluation_rows(len(X_pool), np.random.default_rng(1))
+    answers = []
+    for lazy in (True, False):
+        posterior = source.posterior(context.pool, np.arange(len(X_pool)), rows, None)
+        beliefs, tau = posterior.outputs.beliefs, logit_variance(posterior.outputs.logits)
+        gains = VarianceGains(posterior, newton_importance(beliefs, tau, posterior.rho, posterior.scale))
+        answers.append(gains.choose(100, lazy=lazy))
+    assert answers[0][0].tolist() == answers[1][0].tolist()
+    np.testing.assert_allclose(answers[0][1], answers[1][1], rtol=1e-7)
 
 
 def test_top_takes_the_first_scores():
