@@ -22,7 +22,7 @@ from skal._core.network import preserved_rng
 from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, NonFiniteError
+from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
 from skal.validation import check_integer, check_known, check_n_jobs, check_seed, make_generator, parse_memory
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
@@ -138,6 +138,12 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         with one_query(context.inner_estimator), preserved_rng():
             rows, part = self.taking_part(context)
             indices, metrics = self._select(part, int(n_instances))
+            values = np.asarray(metrics)
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                raise NonFiniteError(
+                    f"What {type(self).__name__} compares samples by must be finite. Got NaN. The inputs, features or "
+                    "parameters are too large, or training has diverged: scale them, and fit again."
+                )
         indices = np.asarray(indices, dtype=np.int64)  # as they are where all take part: the caller judges them
         return indices if part is context else rows[indices], np.asarray(metrics)
 
@@ -261,10 +267,21 @@ class ScoreStrategy(QueryStrategy):
 
     def _checked_score(self, context: QueryContext) -> np.ndarray:
         scores = np.asarray(self._score(context), dtype=np.float64)
+        if scores.shape != (context.n_pool,):
+            raise InvalidQueryError(
+                f"The _score of {type(self).__name__} must return one number for each of the {context.n_pool} samples, "
+                f"an array of shape ({context.n_pool},). Got shape {scores.shape} instead. Reduce the other "
+                "dimensions, and score every sample of context.pool."
+            )
         if np.isnan(scores).any():
             raise NonFiniteError(
                 f"The scores of {type(self).__name__} must not be NaN. Got NaN for {np.isnan(scores).sum()} samples. "
                 "Check the network's outputs: training may have diverged."
+            )
+        if np.isposinf(scores).any():
+            raise NonFiniteError(
+                f"The scores of {type(self).__name__} must be finite. Got infinity for {np.isposinf(scores).sum()} "
+                "samples, which cannot be compared. Scale the inputs, or make the strategy's parameters smaller."
             )
         return scores
 

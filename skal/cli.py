@@ -125,7 +125,7 @@ def _add_bench(commands: Any) -> None:
     )
     parser.add_argument("--preset", metavar="NAME", help="a paper's protocol; --list shows the names")
     parser.add_argument("--list", action="store_true", help="list the presets and exit")
-    parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or the name of an npz file")
+    parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or an npz file, by its name or path")
     parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="data sets; $SKAL_DATA_HOME by default")
     parser.add_argument("--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18 or wide_resnet")
     parser.add_argument(

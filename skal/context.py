@@ -138,10 +138,20 @@ class QueryContext:
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
             return False
+        except (AttributeError, TypeError):  # it follows only a part of scikit-learn's conventions: it will tell
+            return True
         return True
 
     def require_fitted(self) -> None:
         """Raise :class:`~skal.exceptions.NotFittedError` unless the estimator can predict."""
+        estimator = self.estimator
+        can_predict = hasattr(estimator, "predict") or hasattr(estimator, "predict_proba")
+        if not self.has_network and (isinstance(estimator, type) or not can_predict):
+            got = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+            raise NoNetworkError(
+                f"The estimator that {self.owner} works on must be a classifier: a skorch net, or an object with "
+                f"predict_proba. Got {got} instead. Wrap a torch module in skorch.NeuralNetClassifier, and fit it."
+            )
         if not self.is_fitted:
             raise NotFittedError(
                 f"The estimator that {self.owner} works on must be fitted. Got an unfitted "

@@ -1,8 +1,8 @@
-"""One query at a time, and everything as it was when it ends, however it ends.
+"""One query at a time, and everything as it was if it fails, wherever it fails.
 
 The passes of a query take the module's flags, its hooks and the random generators for a while, and give them back. An
-interrupt may arrive just then, between two lines that belong together. So a query as a whole remembers what was there
-and puts back whatever is different at its end: one Ctrl-C hits either the query or its end, not both.
+interrupt may arrive just then, between two lines that belong together. So a query as a whole remembers what was there,
+and puts back whatever is different if it fails: one Ctrl-C hits either the query or that, not both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Before:
 
 @contextmanager
 def one_query(net: Any = None) -> Iterator[None]:
-    """Around a query: no other thread is in one, and whatever ends it, net, torch and the generators are as before.
+    """Around a query: no other thread is in one, and if it fails, net, torch and the generators are as before.
 
     Parameters
     ----------
@@ -93,10 +93,12 @@ def one_query(net: Any = None) -> Iterator[None]:
     --------
     >>> import torch
     >>> from skal._core.guard import one_query
-    >>> with one_query():
-    ...     _ = torch.manual_seed(0)
-    ...     _ = torch.set_grad_enabled(False)
-    >>> torch.is_grad_enabled()
+    >>> try:
+    ...     with one_query():
+    ...         _ = torch.set_grad_enabled(False)
+    ...         raise KeyboardInterrupt
+    ... except KeyboardInterrupt:
+    ...     print(torch.is_grad_enabled())
     True
     """
     module = getattr(net, "module_", None)
@@ -104,5 +106,6 @@ def one_query(net: Any = None) -> Iterator[None]:
         before = _Before(module if isinstance(module, nn.Module) else None)
         try:
             yield
-        finally:
+        except BaseException:
             before.restore()
+            raise

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from skal._core.graph import nodes_behind
 from skal._core.losses import Loss, is_cross_entropy, loss_of
+from skal._core.mistakes import check_floating
 from skal._core.network import Network, evaluating
 from skal._core.order import mirrored, two_orders
 from skal._core.samples import Samples
@@ -137,6 +138,7 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
             calls, output = _cut_calls(network, next(network.batches(samples, 2)))
         if not isinstance(output, Tensor):
             network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
+        check_floating(output)
         if not calls:
             raise UnsupportedLayerError(
                 "The network must call at least one layer with parameters of its own (Linear, Conv2d, ...). "
@@ -156,7 +158,8 @@ def _looked_at(network: Network, samples: Samples, found: _Call, number: int) ->
     passes = [_observed(network, batch, found.name, number) for batch in two_orders(network, samples)]
     (features, _, output), (backwards, _, _) = passes
     n = output.shape[0]
-    in_order = features.shape[0] == n and mirrored(features, backwards, torch.finfo(network.dtype).eps)
+    finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
+    in_order = features.shape[0] == n and (not finite or mirrored(features, backwards, torch.finfo(network.dtype).eps))
     if not in_order:  # one sample has no other order
         passes = [_observed(network, next(network.batches(samples, 1)), found.name, number)]
     width = passes[0][0].numel() // passes[0][2].shape[0]

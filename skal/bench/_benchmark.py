@@ -6,10 +6,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from tqdm import tqdm
 
 from skal._core.sharding import on_every_worker
@@ -23,6 +24,7 @@ from skal.bench._specs import describe
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.strategies._names import make_strategy
+from skal.validation import check_n_jobs
 
 Strategies = dict[str, tuple[QueryStrategy, Any]]
 
@@ -95,6 +97,7 @@ def run_benchmark(
     >>> result.table().shape
     (2, 3)
     """
+    check_n_jobs("run_benchmark", n_jobs)
     protocol = (protocol or Protocol()).with_settings(**settings)
     data = protocol.data if data is None else data
     net = protocol.net if net is None else net
@@ -118,11 +121,10 @@ def run_benchmark(
                 checkpoint = None if store is None else store.checkpoint(label, seed)
                 tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
     failed: list[str] = []
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
     shared = on_every_worker(arrays) if tasks else arrays
     size = {"total": len(done) + len(tasks), "initial": len(done)}
     with tqdm(**size, unit="run", file=sys.stderr, disable=not progress) as bar:
-        for outcome in parallel(delayed(_attempt)(task, shared) for task in tasks):
+        for outcome in _outcomes(tasks, shared, n_jobs):
             if isinstance(outcome, str):
                 failed.append(outcome)
             else:
@@ -140,6 +142,36 @@ def run_benchmark(
         result.write_tables(store.folder)
         store.close()
     return result
+
+
+def _outcomes(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run | str]:
+    """What comes of each task, in any order. A worker that is killed costs its run and no other."""
+    left = {(task.label, task.seed): task for task in tasks}
+    while left:
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+        try:
+            for key, outcome in parallel(delayed(_numbered_attempt)(task, data) for task in list(left.values())):
+                del left[key]
+                yield outcome
+        except BrokenProcessPool:
+            # joblib does not say whose worker it was: those that may have been under way are tried one by one
+            for key in list(left)[: 3 * effective_n_jobs(n_jobs)]:
+                yield _alone(left.pop(key), data)
+
+
+def _alone(task: Task, data: Any) -> Run | str:
+    """A run in a process of its own, which may be killed."""
+    try:
+        return Parallel(n_jobs=2)([delayed(_attempt)(task, data)])[0]
+    except BrokenProcessPool as error:
+        return (
+            f"{task.label}, seed {task.seed}: the worker was killed ({type(error).__name__}). It may have run out of "
+            "memory: use fewer jobs, a smaller pool, or the strategy's max_memory."
+        )
+
+
+def _numbered_attempt(task: Task, data: Data) -> tuple[tuple[str, int], Run | str]:
+    return (task.label, task.seed), _attempt(task, data)
 
 
 def _attempt(task: Task, data: Data) -> Run | str:

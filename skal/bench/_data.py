@@ -10,7 +10,7 @@ import numpy as np
 
 from skal.bench._protocol import Protocol
 from skal.datasets import load
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, SkalError
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Data:
         generator = np.random.default_rng([seed, 0])
         n_pool = len(self.X_train) if protocol.n_pool is None else min(protocol.n_pool, len(self.X_train))
         rows = np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
-        needed = protocol.n_labels[-1]
+        needed = protocol.n_initial + protocol.rounds * protocol.batch  # before anything of that length is made
         if needed > n_pool:
             expected = f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool"
             remedy = f"{needed} labels do not fit: ask for fewer rounds or smaller batches."
@@ -56,7 +56,10 @@ def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.nd
 
 def make_data(data: Any, protocol: Protocol, data_home: Any = None) -> Data:
     """Load what is named, or take what is given: an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``."""
-    bunch = load(data, data_home, **protocol.data_params) if isinstance(data, str) else data
+    try:
+        bunch = load(data, data_home, **protocol.data_params) if isinstance(data, str) else data
+    except ValueError as error:  # a file that is damaged, or holds something else
+        raise error if isinstance(error, SkalError) else InvalidParameterError(str(error)) from error
     if not all(hasattr(bunch, name) for name in ("X_train", "y_train", "X_test", "y_test")):
         expected = "the name of a data set, or an object with X_train, y_train, X_test and y_test"
         remedy = "See skal.datasets.load."

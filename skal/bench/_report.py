@@ -16,7 +16,7 @@ from tabulate import tabulate
 from skal._version import __version__
 from skal.bench import _plots
 from skal.bench._result import BenchmarkResult
-from skal.bench._store import write_text
+from skal.bench._store import csv_text, write_text
 from skal.bench._tables import Section, headline, sections
 
 _STYLE = """
@@ -63,10 +63,10 @@ def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Pat
     write_text(folder / "report.html", _page(result, figures))
     write_text(folder / "report.md", markdown_report(result))
     result.write_tables(folder)
-    result.tests().to_csv(folder / "tests.csv")
-    result.pairwise().to_csv(folder / "pairwise.csv", index=False)
-    result.penalties().to_csv(folder / "penalties.csv")
-    result.overlap().to_csv(folder / "overlap.csv")
+    write_text(folder / "tests.csv", csv_text(result.tests()))
+    write_text(folder / "pairwise.csv", csv_text(result.pairwise(), index=False))
+    write_text(folder / "penalties.csv", csv_text(result.penalties()))
+    write_text(folder / "overlap.csv", csv_text(result.overlap()))
     for kind, figure in figures.items():
         figure.savefig(folder / f"{kind}.png", dpi=120)
     return folder / "report.html"
@@ -165,7 +165,8 @@ def markdown_report(result: BenchmarkResult) -> str:
     ]
     figures = "\n\n".join(f"![{caption}]({name}.png)" for name, (_, caption) in _plots.KINDS.items())
     parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    # names and notes are the user's: Markdown would take what is in angle brackets for HTML
+    return html.escape("\n\n".join(part for part in parts if part), quote=False) + "\n"
 
 
 def markdown_table(table: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ from skal.bench import _plots
 from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.bench._statistics import area, friedman, paired_tests, penalty_matrix
-from skal.bench._store import Store, write_text
+from skal.bench._store import Store, csv_text, write_text
 from skal.bench._verdict import Comparison, compare
 from skal.diagnostics import query_overlap
 from skal.exceptions import InvalidParameterError
@@ -206,9 +206,9 @@ class BenchmarkResult:
     def write_tables(self, folder: str | os.PathLike[str]) -> None:
         """Write ``results.csv``, which is the same for every repetition, and ``timings.csv``, which is not."""
         frame, seconds = self.to_frame(), ["seconds_fit", "seconds_query"]
-        write_text(Path(folder) / "results.csv", frame.drop(columns=seconds).to_csv(index=False))
+        write_text(Path(folder) / "results.csv", csv_text(frame.drop(columns=seconds), index=False))
         timings = frame.drop(columns=["score", "train_score"])
-        write_text(Path(folder) / "timings.csv", timings.to_csv(index=False))
+        write_text(Path(folder) / "timings.csv", csv_text(timings, index=False))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BenchmarkResult:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import pandas as pd
+
 from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.exceptions import InvalidParameterError, SkalError
@@ -105,11 +107,29 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # a name of its own for each process: two of them may write the same file
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
+    draft.unlink(missing_ok=True)  # left over, or a link that somebody has put there
+    with draft.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+
+
+def csv_text(table: pd.DataFrame, index: bool = True) -> str:
+    """A table as CSV in which no name is a formula: spreadsheets run cells that start with ``=``, ``+``, ``-``, ``@``.
+
+    Examples
+    --------
+    >>> csv_text(pd.DataFrame({"strategy": ["=cmd()", "margin"], "gain": [-1, 2]}), index=False).split()
+    ['strategy,gain', "'=cmd(),-1", 'margin,2']
+    """
+
+    def plain(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+    table = table.map(plain)
+    table.index, table.columns = table.index.map(plain), table.columns.map(plain)
+    return table.to_csv(index=index)
 
 
 def _read(path: Path) -> Any:

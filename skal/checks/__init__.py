@@ -12,7 +12,7 @@ check expects depends on what the strategy says about itself: see the attributes
 
 >>> from skal.checks import CHECKS
 >>> [check.__name__ for check in CHECKS][:2]
-['check_called_once', 'check_convention']
+['check_score_shape', 'check_called_once']
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from skal.checks._answers import (
     check_function,
     check_indices,
     check_one_class,
+    check_score_shape,
     check_scores,
     check_subset,
 )
 from skal.checks._errors import (
     check_empty_pool,
+    check_mistakes,
     check_n_instances,
     check_no_labels,
     check_no_network,
@@ -42,6 +44,7 @@ from skal.checks._errors import (
 from skal.checks._inputs import (
     check_batch_size,
     check_containers,
+    check_loader,
     check_multi_input,
     check_n_jobs,
     check_nll_loss,
@@ -57,11 +60,12 @@ from skal.checks._parameters import (
     check_pickle,
     check_seed,
 )
-from skal.checks._state import check_untouched
+from skal.checks._state import check_interrupt, check_untouched
 from skal.checks._support import CheckFailure, expect, make_learner
 
 # ruff: noqa: F401 (every check that is imported above is one of the list)
 CHECKS = [thing for name, thing in list(globals().items()) if name.startswith("check_")]
+CHECKS.sort(key=lambda check: check is not check_score_shape)  # without it the others say less
 
 __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check.__name__ for check in CHECKS)]
 
@@ -122,6 +126,8 @@ def check_strategy(strategy: Any, learner: Any = None, X_pool: Any = None) -> No
             check(strategy, learner, X_pool)
         except Exception as error:
             failures.append((check.__name__, error))
+            if check is check_score_shape:
+                break
     if failures:
         lines = [f"{name}: {type(error).__name__}: {error}" for name, error in failures]
         raise CheckFailure(

@@ -10,8 +10,9 @@ import modAL.models
 import numpy as np
 from sklearn.base import clone
 
+from skal._core.guard import one_query
 from skal._core.network import preserved_rng
-from skal.base import query_function
+from skal.base import ScoreStrategy, query_function
 from skal.checks._support import answer, expect, expect_batch, expect_error, expect_same, fresh, variant
 from skal.compat.modal import expects_metrics
 from skal.exceptions import InvalidParameterError
@@ -23,6 +24,18 @@ def check_indices(strategy: Any, learner: Any, X_pool: Any) -> None:
     for n_instances in (1, 2, len(X_pool) // 2, len(X_pool)):
         expect_batch(strategy, learner, X_pool, n_instances)
     expect_batch(strategy, learner, X_pool[:1], 1, "a pool of one sample")
+
+
+def check_score_shape(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """Score strategies: ``_score`` gives one number per sample. The first check, since nothing works without it."""
+    if isinstance(strategy, ScoreStrategy):
+        context = fresh(strategy).prepare(learner, X_pool)
+        with one_query(context.inner_estimator):
+            shape = np.shape(fresh(strategy)._score(context))
+        expect(
+            shape == (len(X_pool),),
+            f"_score must return one number for each sample, an array of shape ({len(X_pool)},). Got shape {shape}.",
+        )
 
 
 def check_scores(strategy: Any, learner: Any, X_pool: Any) -> None:

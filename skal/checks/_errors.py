@@ -13,11 +13,12 @@ import torch
 from sklearn.base import clone
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from skal.checks._state import expect_unchanged, snapshot
 from skal.checks._support import (
+    CheckFailure,
     Softmaxed,
     Unchanged,
     copied,
@@ -37,6 +38,7 @@ from skal.exceptions import (
     NonFiniteError,
     NotFittedError,
     OutputError,
+    SkalError,
 )
 
 
@@ -99,6 +101,39 @@ def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
     before = snapshot(diverged)
     expect_error(NonFiniteError, "NaN in the network's outputs", ["outputs"], fresh(strategy), diverged, X_pool, 1)
     expect_unchanged(before, snapshot(diverged), "A query that raises")
+
+
+class _OneRowLess(Unchanged):
+    """Another module, without the outputs of the first sample."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """(n - 1, C) logits."""
+        return self.inner(*args, **kwargs)[1:]
+
+
+def check_mistakes(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """What users do wrong is refused in words, if it cannot work: never by an error of torch or numpy alone."""
+    flat = X_pool.reshape(len(X_pool), -1)
+    pools = {
+        "too few columns": flat[:, :1],
+        "integers": (100 * X_pool).astype(np.int64),
+        "one dimension": flat[:, 0],
+        "rows of two lengths": [row[: 1 + number % 2].tolist() for number, row in enumerate(flat)],
+        "paths": [f"{number}.png" for number in range(len(X_pool))],
+    }
+    cases = {f"A pool of {name}": (learner, pool) for name, pool in pools.items()}
+    shortened = variant(learner, estimator=rewired(learner.estimator, _OneRowLess))
+    cases["A module that returns one row less"] = (shortened, X_pool)
+    for case, (other, pool) in cases.items():
+        try:
+            fresh(strategy).select(other, pool, 1)
+        except SkalError:
+            continue
+        except Exception as error:
+            raise CheckFailure(f"{case} must raise a SkalError. Got {type(error).__name__}: {error}") from error
+        expect(
+            other is learner or not strategy.reads_outputs, f"{case} must be refused. Got an answer: count the outputs."
+        )
 
 
 def check_not_fitted(strategy: Any, learner: Any, X_pool: Any) -> None:

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
+from skorch.dataset import Dataset as SkorchDataset
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -81,6 +82,20 @@ def check_containers(strategy: Any, learner: Any, X_pool: Any) -> None:
         for case, (changes, given) in cases.items():
             expect_same(expected, answer(strategy, variant(learner, **changes), given), case)
         del X_map, pool_map, cases, changes, given  # an open map keeps the folder from being removed on some systems
+
+
+class _OwnDataset(SkorchDataset):
+    """Lets the net's own loader read arrays."""
+
+
+def check_loader(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """All samples arrive in their order, whatever the net's ``iterator_valid`` says."""
+    small = {"batch_size": 16} if "batch_size" in strategy.get_params(deep=False) else {}
+    expected = answer(strategy, learner, X_pool, **small)
+    for setting in ("shuffle", "drop_last"):
+        other = copied(learner)
+        vars(other.estimator).update({"dataset": _OwnDataset, f"iterator_valid__{setting}": True})
+        expect_same(expected, answer(strategy, other, X_pool, **small), f"iterator_valid__{setting}=True")
 
 
 def check_multi_input(strategy: Any, learner: Any, X_pool: Any) -> None:

@@ -100,3 +100,29 @@ def check_untouched(strategy: Any, learner: Any, X_pool: Any) -> None:
             fresh(strategy).scores(learner, X_pool)
             expect_unchanged(before, snapshot(learner), "scores()")
     expect(X_pool.tobytes() == pool_before, "A query must leave X_pool as it was. It was written to.")
+
+
+def check_interrupt(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """After an interrupt in a forward pass everything is as before, to the bit, even while the error is kept."""
+    learner = copied(learner)
+    module = unwrap_estimator(learner.estimator)[0].module_
+    module.train()
+    calls, stop = 0, None
+
+    def interrupt(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise KeyboardInterrupt
+
+    module.register_forward_hook(interrupt)
+    fresh(strategy).select(learner, X_pool, 3)
+    before = snapshot(learner)
+    for stop in sorted({1, (calls + 1) // 2, calls} - {0}):
+        calls = 0
+        try:
+            fresh(strategy).select(learner, X_pool, 3)
+        except KeyboardInterrupt as error:
+            kept = error  # with its frames, as a notebook keeps them
+            expect_unchanged(before, snapshot(learner), f"A query that is interrupted in pass {stop}")
+            del kept

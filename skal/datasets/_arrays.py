@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DIGITS = tuple("0123456789")
+MAX_UNPACKED = 2**33  # bytes of one array or file: archives may hold a thousand times of what they weigh
 
 
 class Split(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, Split, check_split, scale_images, to_labels
+from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, check_split, scale_images, to_labels
 from skal.datasets._layout import Layout
 from skal.datasets._unpickle import load_plain_pickle
 
@@ -134,7 +134,9 @@ def _read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
                     name = str(PurePosixPath(member.name))
                     file = archive.extractfile(member) if name in names and member.isfile() else None
                     if file is not None:
-                        contents[name] = file.read()
+                        contents[name] = file.read(MAX_UNPACKED + 1)
+                        if len(contents[name]) > MAX_UNPACKED:
+                            raise tarfile.TarError(f"{name} has more than {MAX_UNPACKED:,} bytes unpacked")
             # Only at the end of the stream does gzip compare the checksum; tar stops before.
             while stream.read(1 << 20):
                 pass

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, Split, scale_images, to_labels
+from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
 
 FASHION_MNIST = (
@@ -72,9 +72,12 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     try:
         with gzip.open(path) as file:
-            return file.read()
+            content = file.read(MAX_UNPACKED + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: damaged or truncated gzip file ({error}). Get the file again.") from error
+    if len(content) > MAX_UNPACKED:
+        raise ValueError(f"{path}: more than {MAX_UNPACKED:,} bytes unpacked. This is not the file its name says.")
+    return content
 
 
 def _check(paths: Sequence[Path], other_start: tuple[int, ...]) -> None:

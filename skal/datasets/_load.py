@@ -14,7 +14,7 @@ from skal.datasets._caltech101 import caltech101_layouts
 from skal.datasets._cifar import CIFAR10, CIFAR100, cifar_layouts
 from skal.datasets._idx import FASHION_MNIST, FASHION_MNIST_START, MNIST_START, idx_layouts
 from skal.datasets._layout import DataSet, Layout, find_home, locate, missing_message
-from skal.datasets._npz import npz_layouts
+from skal.datasets._npz import check_npz, npz_layouts, read_npz
 from skal.datasets._svhn import svhn_layouts
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer
@@ -66,9 +66,9 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     name : str
         ``"digits"``, which comes with scikit-learn; ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"``,
         ``"cifar100"``, ``"svhn"`` or ``"caltech101"``, from the files in which they are distributed or from
-        ``NAME.npz``; any other name from ``NAME.npz``, a file with the arrays ``X_train``, ``y_train``, ``X_test`` and
-        ``y_test``. Images in it are uint8, or floating point in [0, 1], of shape (N, H, W), (N, H, W, C) or
-        (N, C, H, W) with C 1 or 3; an array ``target_names`` of strings is optional.
+        ``NAME.npz``; any other name from ``NAME.npz``, or from the path of such a file, with the arrays ``X_train``,
+        ``y_train``, ``X_test`` and ``y_test``. Images in it are uint8, or floating point in [0, 1], of shape (N, H, W),
+        (N, H, W, C) or (N, C, H, W) with C 1 or 3; an array ``target_names`` of strings is optional.
     data_home : path, optional
         Folder of the files; the environment variable ``SKAL_DATA_HOME`` if not given.
     image_size : int, optional
@@ -104,6 +104,12 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     >>> digits.X_train.shape, digits.X_test.shape
     ((1435, 1, 8, 8), (362, 1, 8, 8))
     """
+    path = Path(name) if isinstance(name, str) and name.endswith(".npz") else None
+    if path is not None and path.is_file():
+        check_npz([path])
+        return _bunch(path.stem, read_npz([path]), f"{path.stem}, read from {path}")
+    if path is not None and path.parent != Path():
+        raise FileNotFoundError(f"There is no file {path}. Pass the path of an npz file, or a data set's name.")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         remedy = f"Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
         expected = "the name of a data set, without folders or spaces"
@@ -116,6 +122,10 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         raise InvalidParameterError.for_parameter("load", "image_size", expected, image_size, remedy)
     layout.check(paths)
     arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
+    return _bunch(name, arrays, description)
+
+
+def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
     check_arrays(arrays)
     (X_train, y_train, _), (X_test, y_test, _), target_names = arrays
     data = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}

@@ -4,13 +4,14 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, Split, scale_images, to_labels, to_nchw
+from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_labels, to_nchw
 from skal.datasets._layout import Layout
 
 _KEYS = ("X_train", "y_train", "X_test", "y_test")
@@ -72,6 +73,7 @@ def _split(path: Path, name: str) -> Split:
 
 def _array(path: Path, key: str) -> NDArray[Any]:
     try:
+        _check_size(path, key)
         with np.load(path, allow_pickle=False) as archive:
             return archive[key]
     except _DAMAGE as error:
@@ -79,6 +81,19 @@ def _array(path: Path, key: str) -> NDArray[Any]:
             f"{path}: the array {key} cannot be read ({error}). Get the file again; arrays of Python objects are "
             f"refused, since reading them could run code."
         ) from error
+
+
+def _check_size(path: Path, key: str) -> None:
+    """Refuse an array that is larger unpacked than any data set here, or than the file has data for."""
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo(f"{key}.npy")
+        with archive.open(entry) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+    size = prod(shape) * dtype.itemsize
+    if size > min(MAX_UNPACKED, entry.file_size):
+        raise ValueError(f"{size:,} bytes unpacked; at most {min(MAX_UNPACKED, entry.file_size):,} are read")
 
 
 def _numbered(labels: NDArray[np.int64], path: Path) -> tuple[str, ...]:

@@ -161,7 +161,8 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    path.unlink(missing_ok=True)  # left over from a save that broke off, or a link that somebody has put there
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
+
+from skal.exceptions import NonFiniteError
 
 
 class ParameterAverage:
@@ -108,6 +111,16 @@ class AveragingClassifier(NeuralNetClassifier):
         """The average's outputs."""
         with self._average.applied() if self._average is not None else nullcontext():
             return super().evaluation_step(batch, training=training)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, C) class probabilities, by the average of the parameters; refused if training has diverged."""
+        proba = super().predict_proba(X)
+        if not np.isfinite(proba).all():
+            raise NonFiniteError(
+                f"The probabilities of {type(self).__name__} must be finite. Got NaN or infinity instead. Training has "
+                "probably diverged: lower the learning rate or scale the inputs, and fit again."
+            )
+        return proba
 
     def initialize_module(self) -> AveragingClassifier:
         """Make the module; what had been trained before is forgotten."""

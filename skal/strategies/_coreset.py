@@ -106,8 +106,9 @@ class CoreSet(TwoLevelStrategy):
 
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
             pool = features_of(context.restrict(some), features)
-            mean = pool.mean(dim=0).to(_exact(pool))
-            pool = pool.to(mean.dtype, copy=True).sub_(mean)  # distances do not change, and rounding shrinks
+            pool = pool.to(_exact(pool), copy=True)
+            mean = pool.mean(dim=0)
+            pool.sub_(mean)  # distances do not change, and rounding shrinks
             labelled = (x - mean for x in self._labelled_blocks(context, features)) if context.n_labelled else iter(())
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
@@ -174,6 +175,10 @@ def furthest_first(
     >>> furthest_first(points, iter([torch.tensor([[0.0]])]), 3)
     (array([2, 3, 1]), array([3., 2., 1.]))
     """
+    size = float(points.abs().max()) if points.numel() else 1.0
+    if size > torch.finfo(points.dtype).max ** 0.5 / (4 * points.shape[1]):  # squares would overflow
+        scaled = furthest_first(points / size, (c / size for c in centres), n_instances, block_bytes, first_look)
+        return scaled[0], scaled[1] * size
     norms = torch.linalg.vector_norm(points, dim=1).square()
     nearest = torch.full_like(norms, torch.inf)
     any_centre = False

@@ -13,6 +13,7 @@ from skal._core.cost import Passes
 from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._sketch import loss_features
@@ -150,6 +151,10 @@ class DynamicAL(ScoreStrategy):
             return super()._select(context, n_instances)
         engine = self._engine(context)
         scores, room = self._pool_scores(context, engine), self._room(engine)
+        if not bool(torch.isfinite(scores).all()):
+            raise InvalidParameterError.for_parameter(
+                type(self).__name__, "gamma", "small enough for finite scores", self.gamma, "Use float('inf')."
+            )
         if self.n_features is None and room < context.n_pool:
 
             def with_all(best: int) -> Tensor:

@@ -10,6 +10,7 @@ from skal.checks import (
     check_function,
     check_indices,
     check_one_class,
+    check_score_shape,
     check_scores,
     check_subset,
 )
@@ -103,7 +104,13 @@ class Restless(Base):
         return np.roll(np.arange(context.n_pool, dtype=float), Restless.queries)
 
 
+class TwoColumns(Base):
+    def _score(self, context):
+        return np.stack([super()._score(context)] * 2, axis=1)
+
+
 BROKEN = [
+    (check_score_shape, TwoColumns, r"array of shape \(40,\). Got shape \(40, 2\)"),
     (check_indices, RepeatedIndices, "must be distinct"),
     (check_indices, PositionsFromEnd, "must lie in 0 … 39"),
     (check_indices, NoMetrics, "one metric for each"),

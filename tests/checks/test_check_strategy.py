@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import skal.checks
-from skal.checks import CHECKS, CheckFailure, check_strategy, check_untouched, make_learner
+from skal.checks import CHECKS, CheckFailure, check_interrupt, check_strategy, check_untouched, make_learner
 from skal.checks._state import snapshot
 from skal.strategies import Entropy
 
@@ -24,7 +24,7 @@ def test_every_check_is_exported():
 
 def test_every_check_has_a_broken_strategy():
     caught = {check for check, _, _ in ANSWERS + ERRORS + INPUTS + PARAMETERS}
-    assert caught | {check_untouched} == set(CHECKS)
+    assert caught | {check_interrupt, check_untouched} == set(CHECKS)
 
 
 @pytest.mark.parametrize("strategy", [FarthestFirst(), RandomBatch()], ids=repr)
@@ -57,3 +57,12 @@ def test_checks_leave_the_learner_as_it_was():
     after = snapshot(learner)
     assert [name for name in before if before[name] != after[name]] == []
     assert np.array_equal(X_pool, pool)
+
+
+def test_a_wrong_shape_is_the_first_thing_said():
+    class TwoColumns(Entropy):
+        def _score(self, context):
+            return np.stack([super()._score(context)] * 2, axis=1)
+
+    with pytest.raises(CheckFailure, match=r"fails 1 of \d+ checks:\ncheck_score_shape: .*Got shape \(40, 2\)"):
+        check_strategy(TwoColumns())

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from skal.checks import (
     check_empty_pool,
+    check_mistakes,
     check_n_instances,
     check_no_labels,
     check_no_network,
@@ -79,7 +81,14 @@ class NeedsLabelsSilently(Base):
         return super()._score(context) + len(context.labelled)
 
 
+class AsTheyCome(Base):
+    def _score(self, context):
+        with torch.no_grad():
+            return context.net.module_(torch.as_tensor(context.pool.X)).max(dim=1).values.numpy()
+
+
 BROKEN = [
+    (check_mistakes, AsTheyCome, "A pool of too few columns must raise a SkalError. Got RuntimeError"),
     (check_empty_pool, AnswersEmptyPool, "must raise EmptyPoolError"),
     (check_n_instances, ClipsInstances, "must raise InvalidParameterError"),
     (check_nonfinite_pool, MendsPool, "must raise NonFiniteError"),

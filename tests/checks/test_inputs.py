@@ -7,6 +7,7 @@ from skorch import NeuralNet
 from skal.checks import (
     check_batch_size,
     check_containers,
+    check_loader,
     check_multi_input,
     check_n_jobs,
     check_nll_loss,
@@ -57,6 +58,7 @@ BROKEN = [
     (check_n_jobs, PerJob, "n_jobs=2 must give the same batch"),
     (check_pool_order, ByPosition, "reordered pool must give the same scores"),
     (check_train_mode, AsFound, "before the query must give the same scores"),
+    (check_loader, IgnoresSteps, "iterator_valid__shuffle=True must give the same scores"),
     (check_containers, OnlyArrays, "X as torch tensors must give the same scores"),
     (check_multi_input, OnlyArrays, "X as a dict of arrays must give the same scores"),
     (check_pipeline, OnlyBareNet, "Pipeline around the net must"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skal.checks import CheckFailure, check_untouched
+from skal.checks import CheckFailure, check_interrupt, check_untouched
 
 from .strategies import Base
 
@@ -156,3 +156,18 @@ class Reseeding(Base):
 def test_untouched_catches_random_draws(seed, message, learner, X_pool):
     with pytest.raises(CheckFailure, match=message):
         check_untouched(Reseeding(seed=seed), learner, X_pool)
+
+
+class LeavesTraces(Base):
+    def _score(self, context):
+        group = context.net.optimizer_.param_groups[0]
+        before, group["lr"] = group["lr"], 9.0
+        scores = super()._score(context)
+        group["lr"] = before
+        return scores
+
+
+def test_interrupt_catches_what_is_not_given_back(learner, X_pool):
+    check_untouched(LeavesTraces(), learner, X_pool)
+    with pytest.raises(CheckFailure, match=r"interrupted in pass 1 must leave everything.*optimizer state"):
+        check_interrupt(LeavesTraces(), learner, X_pool)

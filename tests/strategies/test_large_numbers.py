@@ -1,0 +1,101 @@
+"""Numbers near the end of what floats can hold: finite scores and distinct indices, or an error by name."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from skal.base import ScoreStrategy
+from skal.checks import make_learner
+from skal.exceptions import InvalidQueryError, NonFiniteError, SkalError
+from skal.nets import MLP
+from skal.semi_supervised import FixMatchClassifier
+from skal.strategies import ALBL, BADGE, CoreSet, DynamicAL, Margin
+from skal.strategies._coreset import furthest_first
+
+
+@pytest.mark.parametrize("batch", ["top", "greedy"])
+def test_gamma(batch):
+    learner, X_pool = make_learner()
+    for gamma in (1e308, -1e308):
+        with pytest.raises(SkalError, match="finite"):
+            DynamicAL(gamma=gamma, batch=batch).select(learner, X_pool, 5)
+    for gamma in (1e300, float("inf")):
+        indices, metrics = DynamicAL(gamma=gamma, batch=batch).select(learner, X_pool, 5)
+        assert np.isfinite(metrics).all()
+        assert len(set(indices)) == 5
+
+
+@pytest.mark.parametrize("rows", [slice(5, 8), slice(None)])
+@pytest.mark.parametrize("strategy", [CoreSet(), CoreSet(features="input"), BADGE(), ALBL()], ids=repr)
+def test_pools_near_the_largest_float32(strategy, rows):
+    learner, X_pool = make_learner()
+    X_pool = X_pool.copy()
+    X_pool[rows] = 3e38
+    X_pool[3] = -3e38
+    try:
+        indices, metrics = strategy.select(learner, X_pool, 5)
+    except SkalError:
+        return
+    assert np.isfinite(metrics).all()
+    assert len(set(indices)) == 5
+
+
+@pytest.mark.parametrize("size", [1.0, 1e30, 1e200, 1e307])
+def test_furthest_first_does_not_depend_on_the_unit(size):
+    points = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 3)))
+    expected, distances = furthest_first(points, iter([points[:2]]), 6)
+    picked, scaled = furthest_first(points * size, iter([points[:2] * size]), 6)
+    assert np.array_equal(picked, expected)
+    assert np.allclose(scaled / size, distances)
+
+
+class Given(ScoreStrategy):
+    """Scores as they are given."""
+
+    needs_network = reads_outputs = False
+
+    def __init__(self, scores):
+        self.scores_given = scores
+
+    def _score(self, context):
+        return self.scores_given
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_scores_that_cannot_be_compared(bad):
+    scores = np.arange(40.0)
+    scores[7] = bad
+    with pytest.raises(NonFiniteError, match="Given must"):
+        Given(scores).select(*make_learner(), 3)
+
+
+@pytest.mark.parametrize("scores", [np.zeros((40, 4)), np.zeros(39), 3.0])
+def test_scores_of_a_wrong_shape(scores):
+    with pytest.raises(InvalidQueryError, match=r"_score of Given must return one number for each of the 40 samples"):
+        Given(scores).scores(*make_learner())
+
+
+class Plain:
+    """A classifier that follows no convention but ``predict_proba``."""
+
+    def predict_proba(self, X):
+        return np.full((len(X), 3), np.nan)
+
+
+def test_probabilities_that_are_not_numbers():
+    learner = SimpleNamespace(estimator=Plain(), X_training=None, y_training=None)
+    with pytest.raises(NonFiniteError, match="probabilities must be finite"):
+        Margin().select(learner, np.zeros((4, 2)), 1)
+
+
+def test_probabilities_of_a_fixmatch_that_has_diverged():
+    X, y = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), np.r_[np.arange(4) % 2, [-1] * 16]
+    net = FixMatchClassifier(MLP(4, 2), augment="tabular", max_epochs=1, batch_size=4, verbose=0, random_state=0).fit(
+        X, y
+    )
+    with torch.no_grad():
+        next(net.module_.parameters()).fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="FixMatchClassifier must be finite"):
+        net.predict_proba(X)
