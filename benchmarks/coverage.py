@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks._measure import markdown
 from skal.context import QueryContext
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
-from skal.strategies._features import PoolFeatures
+from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._typiclust import clustered
 
 WIDTH = 512

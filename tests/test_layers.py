@@ -23,7 +23,8 @@ LAYERS = [
     {"exceptions", "_version"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
-SHARED = {"_coverage", "_features", "_kernel_source", "_kmeans", "_measures", "_names", "_temperature", "_two_level"}
+SHARED = {"_coverage", "_coverage_strategy", "_features", "_kernel_source", "_kmeans", "_measures", "_names"}
+SHARED |= {"_pool_features", "_temperature", "_two_level"}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from skal.base import Passes, QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.strategies._features import PoolFeatures, check_features, come_from_estimator, features_of
+from skal.strategies._features import check_features, come_from_estimator, features_of
 from skal.strategies._kmeans import kmeans
+from skal.strategies._pool_features import PoolFeatures
 from skal.validation import check_integer, check_real, make_generator
 
 __all__ = ["DropQuery", "drop_query"]

@@ -16,10 +16,9 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input
 from skal._core.content import content_digest
-from skal._core.copies import fingerprints, origin
+from skal._core.copies import origin
 from skal._core.estimators import chained
 from skal._core.feature_store import FeatureStore, current_memory, sample_keys
-from skal._core.memory import rows_within
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
@@ -32,7 +31,6 @@ from skal.tangent._sketch import feature_matrix
 _NAMES = ["auto", "input", "last_layer", "tangent"]
 _TANGENT_FEATURES = 4096
 _ROWS = 4096  # that are handed to a function of the user's at once
-_CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
 _REMEMBERED_BYTES = 10**9  # of features that a loop keeps from round to round, where there is no bound on memory
 
 
@@ -150,102 +148,8 @@ def _blocks(context: QueryContext, features: _Settled, samples: Samples) -> Iter
         width = block.shape[1] if width is None else width
         if block.shape[1] != width:
             got = f"{width} columns at first, and {block.shape[1]} from sample {start} on"
-            raise _wrong(context, "of one length for all samples", got)
+            raise wrong_features(context, "of one length for all samples", got)
         yield _finite(context, block, start)
-
-
-class PoolFeatures:
-    """Features of the pool: kept if there is room for them, otherwise computed whenever they are asked for.
-
-    Parameters
-    ----------
-    context : QueryContext
-    features
-        See :func:`features_of`.
-    normalize : bool
-        Whether rows are scaled to length 1; rows of zeros stay as they are.
-    room : int or None
-        Bytes for the features; None is no bound.
-
-    Attributes
-    ----------
-    width : int
-        d
-    """
-
-    def __init__(
-        self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
-    ) -> None:
-        self._context, self._normalize = context, normalize
-        self._features = settled(context, features)
-        self.width = 0
-        first = self.of(context.pool.take(range(1)))
-        self.width, self.device = first.shape[1], first.device
-        # twice: as they come, and normalised
-        fits = room is None or 2 * context.n_pool * self.width * first.element_size() <= room
-        self._kept = self.of(None) if fits else None
-        self._refuse_constant(first)
-
-    def _refuse_constant(self, first: Tensor) -> None:
-        """Raise unless something differs from the first sample; a look at some is enough for most pools."""
-        n = self._context.n_pool
-        if n == 1:  # nothing to choose
-            return
-        few = torch.linspace(0, n - 1, min(n, 64), device=self.device).round().long()
-        for rows in (few, *torch.arange(n, device=self.device).split(_ROWS)):
-            if not bool((self(rows) == first).all()):
-                return
-        labelled = self._context.n_labelled
-        if not labelled or bool((self.of(self._context.labelled) == first).all()):
-            raise _wrong(self._context, "different for different samples", f"the same for all {n + labelled} of them")
-
-    def of(self, samples: Samples | None) -> Tensor:
-        """(n, d) features of other samples."""
-        values = features_of(self._context, self._features, samples)
-        if self.width and values.shape[1] != self.width:
-            got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
-            raise _wrong(self._context, "of one length for all samples", got)
-        if not self._normalize:
-            return values
-        lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
-        return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
-
-    def copy_keys(self, samples: Samples | None = None) -> Tensor:
-        """Numbers of the pool's samples, or of others, that are equal for copies and different for others: (n,).
-
-        A network rounds a sample's features otherwise at another place of a batch, so that there the inputs tell.
-        """
-        features = self._features.features
-        kept, samples = self._kept if samples is None else None, self._context.pool if samples is None else samples
-        if isinstance(features, nn.Module):
-            samples = copy(samples)
-            samples.transform = None
-            found = fingerprints(Network(features), samples, self._context.batch_size)
-        elif isinstance(features, str) and features != "input":
-            found = fingerprints(self._context.network, samples, self._context.batch_size)
-        else:
-            if kept is not None:
-                return row_keys(kept)
-            parts = (samples.take(range(s, min(s + _ROWS, len(samples)))) for s in range(0, len(samples), _ROWS))
-            return torch.cat([row_keys(self.of(part)) for part in parts])
-        digests = np.frombuffer(b"".join(found), dtype=np.int64)[::2]  # half of 16 bytes is enough
-        return torch.as_tensor(digests.copy(), device=self.device)
-
-    def __call__(self, rows: Tensor | slice) -> Tensor:
-        """(r, d) features of some rows of the pool; of a slice of them no copy is made."""
-        if self._kept is not None:
-            return self._kept[rows]
-        return self.of(
-            self._context.pool.take(range(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu().numpy())
-        )
-
-
-def row_keys(points: Tensor) -> Tensor:
-    """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
-    step = rows_within(_CACHE_BYTES, 8 * points.shape[1])
-    return torch.cat([block.to(torch.float64, copy=True).mul_(weights).sum(1) for block in points.split(step)])
 
 
 def _of_part(context: QueryContext, settled_features: _Settled, part: Samples) -> Any:
@@ -305,13 +209,13 @@ def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
     if not isinstance(values, Tensor):
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
-            raise _wrong(context, "numbers", f"{shorten(values)} of dtype {array.dtype}")
+            raise wrong_features(context, "numbers", f"{shorten(values)} of dtype {array.dtype}")
         # torch takes no array that is read-only or runs backwards
         awkward = not array.flags.writeable or min(array.strides, default=0) < 0
         values = torch.from_numpy(np.array(array) if awkward else array)
     values = values.detach()
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
-        raise _wrong(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")
+        raise wrong_features(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")
     values = values.flatten(1) if values.ndim > 1 else values[:, None]
     return _float32_at_least(values)
 
@@ -325,11 +229,11 @@ def _finite(context: QueryContext, values: Tensor, start: int = 0) -> Tensor:
         return values
     bad = ~torch.isfinite(values).all(1)
     if bool(bad.any()):
-        raise _wrong(context, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}")
+        raise wrong_features(context, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}")
     return values
 
 
-def _wrong(context: QueryContext, expected: str, got: str) -> FeatureError:
+def wrong_features(context: QueryContext, expected: str, got: str) -> FeatureError:
     return FeatureError(
         f"The features that {context.owner} works on must be {expected}. Got {got} instead. Pass other features="
         ": a fitted transformer, a function X -> (n, d), or a frozen nn.Module."

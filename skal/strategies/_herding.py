@@ -11,9 +11,10 @@ from torch import Tensor
 from skal._core.samples import Samples
 from skal.base import Passes, query_function
 from skal.context import QueryContext
-from skal.strategies._coverage import CoverageStrategy, nearest_distances
-from skal.strategies._features import PoolFeatures
+from skal.strategies._coverage import nearest_distances
+from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._measures import UNCERTAINTIES
+from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
 from skal.validation import check_choice, check_real
 

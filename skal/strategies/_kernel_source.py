@@ -17,8 +17,8 @@ from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, pre
 from skal._lookahead.sources import read_outputs
 from skal._lookahead.variance import margin_importance
 from skal.context import QueryContext
-from skal.strategies._coverage import nearest_distances, row_keys, similarity_to
-from skal.strategies._features import PoolFeatures
+from skal.strategies._coverage import nearest_distances, similarity_to
+from skal.strategies._pool_features import PoolFeatures, row_keys
 
 KERNELS = ["rbf", "laplace", "linear"]
 _DOUBLE = 8  # bytes

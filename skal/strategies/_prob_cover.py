@@ -11,8 +11,8 @@ from torch import Tensor
 
 from skal.base import query_function
 from skal.context import QueryContext
-from skal.strategies._coverage import CoverageStrategy
-from skal.strategies._features import PoolFeatures
+from skal.strategies._coverage_strategy import CoverageStrategy
+from skal.strategies._pool_features import PoolFeatures
 from skal.validation import check_integer, check_real, make_generator
 
 _MOST_POINTS = 5000  # for the radius

@@ -14,7 +14,8 @@ from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
-from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
+from skal.strategies._features import check_features, come_from_estimator
+from skal.strategies._pool_features import PoolFeatures
 
 # how many times the batch a part's shortlist holds, if there is room
 _SHORTLIST = 4

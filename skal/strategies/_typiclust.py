@@ -13,8 +13,9 @@ from torch import Tensor
 from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy, query_function
 from skal.context import QueryContext
-from skal.strategies._features import PoolFeatures, check_features, come_from_estimator
+from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._kmeans import kmeans, nearest_centres
+from skal.strategies._pool_features import PoolFeatures
 from skal.validation import check_integer, make_generator
 
 _BLOCK_BYTES = 2**26

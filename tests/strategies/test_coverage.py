@@ -15,7 +15,7 @@ from torch import nn
 from skal.exceptions import FeatureError, InvalidTypeError, NoNetworkError, NotFittedError
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._coverage import greedy_coverage, similarity_to
-from skal.strategies._features import row_keys
+from skal.strategies._pool_features import row_keys
 from skal.tangent import tangent_kernel
 
 from ..support.learners import learner_of, net_of

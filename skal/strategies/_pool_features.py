@@ -1,0 +1,116 @@
+"""Features of a pool for one query: kept if there is room for them, compared by their directions, copies known."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from skal._core.copies import fingerprints
+from skal._core.memory import rows_within
+from skal._core.network import Network
+from skal._core.samples import Samples
+from skal.context import QueryContext
+from skal.strategies._features import features_of, settled, wrong_features
+
+_CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
+_ROWS = 4096  # that are looked at at once
+
+
+class PoolFeatures:
+    """Features of the pool: kept if there is room for them, otherwise computed whenever they are asked for.
+
+    Parameters
+    ----------
+    context : QueryContext
+    features
+        See :func:`features_of`.
+    normalize : bool
+        Whether rows are scaled to length 1; rows of zeros stay as they are.
+    room : int or None
+        Bytes for the features; None is no bound.
+
+    Attributes
+    ----------
+    width : int
+        d
+    """
+
+    def __init__(
+        self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
+    ) -> None:
+        self._context, self._normalize = context, normalize
+        self._features = settled(context, features)
+        self.width = 0
+        first = self.of(context.pool.take(range(1)))
+        self.width, self.device = first.shape[1], first.device
+        # twice: as they come, and normalised
+        fits = room is None or 2 * context.n_pool * self.width * first.element_size() <= room
+        self._kept = self.of(None) if fits else None
+        self._refuse_constant(first)
+
+    def _refuse_constant(self, first: Tensor) -> None:
+        """Raise unless something differs from the first sample; a look at some is enough for most pools."""
+        n = self._context.n_pool
+        if n == 1:  # nothing to choose
+            return
+        few = torch.linspace(0, n - 1, min(n, 64), device=self.device).round().long()
+        for rows in (few, *torch.arange(n, device=self.device).split(_ROWS)):
+            if not bool((self(rows) == first).all()):
+                return
+        labelled = self._context.n_labelled
+        if not labelled or bool((self.of(self._context.labelled) == first).all()):
+            raise wrong_features(
+                self._context, "different for different samples", f"the same for all {n + labelled} of them"
+            )
+
+    def of(self, samples: Samples | None) -> Tensor:
+        """(n, d) features of other samples."""
+        values = features_of(self._context, self._features, samples)
+        if self.width and values.shape[1] != self.width:
+            got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
+            raise wrong_features(self._context, "of one length for all samples", got)
+        if not self._normalize:
+            return values
+        lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+        return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
+
+    def copy_keys(self, samples: Samples | None = None) -> Tensor:
+        """Numbers of the pool's samples, or of others, that are equal for copies and different for others: (n,).
+
+        A network rounds a sample's features otherwise at another place of a batch, so that there the inputs tell.
+        """
+        features = self._features.features
+        kept, samples = self._kept if samples is None else None, self._context.pool if samples is None else samples
+        if isinstance(features, nn.Module):
+            samples = copy(samples)
+            samples.transform = None
+            found = fingerprints(Network(features), samples, self._context.batch_size)
+        elif isinstance(features, str) and features != "input":
+            found = fingerprints(self._context.network, samples, self._context.batch_size)
+        else:
+            if kept is not None:
+                return row_keys(kept)
+            parts = (samples.take(range(s, min(s + _ROWS, len(samples)))) for s in range(0, len(samples), _ROWS))
+            return torch.cat([row_keys(self.of(part)) for part in parts])
+        digests = np.frombuffer(b"".join(found), dtype=np.int64)[::2]  # half of 16 bytes is enough
+        return torch.as_tensor(digests.copy(), device=self.device)
+
+    def __call__(self, rows: Tensor | slice) -> Tensor:
+        """(r, d) features of some rows of the pool; of a slice of them no copy is made."""
+        if self._kept is not None:
+            return self._kept[rows]
+        return self.of(
+            self._context.pool.take(range(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu().numpy())
+        )
+
+
+def row_keys(points: Tensor) -> Tensor:
+    """Numbers by which copies are recognised: equal for equal rows, different for others: (n, d) -> (n,)."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(points.shape[1], generator=generator, dtype=torch.float64).to(points.device)
+    step = rows_within(_CACHE_BYTES, 8 * points.shape[1])
+    return torch.cat([block.to(torch.float64, copy=True).mul_(weights).sum(1) for block in points.split(step)])
