@@ -206,7 +206,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self,
         X: Any,
         y: Any = None,
-        *,
         ids: Any = None,
         eval_set: tuple[Any, Any] | None = None,
         readonly: bool = False,
