@@ -110,14 +110,14 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         n_instances : int, default=1
         """
         self._check_params()
-        return self._selected(self._required(context.for_strategy(**self._settings())), n_instances)
+        return self._selected(self._required(context.for_strategy(**self.context_settings())), n_instances)
 
     def prepare(self, learner: Any, X_pool: Any) -> QueryContext:
         """Check parameters, learner and pool, and put together what ``_select`` will see."""
         self._check_params()
-        return self._required(QueryContext(learner, X_pool, **self._settings()))
+        return self._required(QueryContext(learner, X_pool, **self.context_settings()))
 
-    def _settings(self) -> dict[str, Any]:
+    def context_settings(self) -> dict[str, Any]:
         owner = type(self).__name__
         # a strategy without the parameter n_jobs may hold what cannot leave this process
         sharding = Sharding(getattr(self, "n_jobs", 1), getattr(self, "verbose", 0), owner)

@@ -53,7 +53,7 @@ def make_repairs() -> bool:
     """Make the repairs that are needed and have not been made; whether there were any."""
     made = [_import_expected_error(), *map(_say_bootstrap_init, (ActiveLearner, BayesianOptimizer))]
     for repair in REPAIRS:
-        for place in (*_modules(), BaseLearner, ActiveLearner):
+        for place in (*_modal_modules(), BaseLearner, ActiveLearner):
             function = vars(place).get(repair.name)
             if function is None or hasattr(function, "_repaired_by_skal") or _runs(repair.works, function):
                 continue
@@ -64,7 +64,7 @@ def make_repairs() -> bool:
     return any(made)
 
 
-def _modules() -> Iterator[ModuleType]:
+def _modal_modules() -> Iterator[ModuleType]:
     return (module for name, module in list(sys.modules.items()) if name.split(".")[0] == "modAL")
 
 
