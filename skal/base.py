@@ -118,6 +118,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         return self._required(QueryContext(learner, X_pool, **self.context_settings()))
 
     def context_settings(self) -> dict[str, Any]:
+        """What a :class:`~skal.context.QueryContext` of this strategy is made with."""
         owner = type(self).__name__
         # a strategy without the parameter n_jobs may hold what cannot leave this process
         sharding = Sharding(getattr(self, "n_jobs", 1), getattr(self, "verbose", 0), owner)
