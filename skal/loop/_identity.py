@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class SampleIds:
     ) -> None:
         self.X, self.folder, self.readonly, self.fingerprint = X, folder, readonly, fingerprint
         self._positions: dict[Any, int] | None = None
+        self._array: np.ndarray | None = None
         self._unconfirmed = False
         self._confirmed: set[int] = set()
         self._random: bool | None = None
@@ -81,8 +83,10 @@ class SampleIds:
 
     def array(self) -> np.ndarray:
         """(n,) ids."""
-        kinds = {type(key) for key in self._ids}
-        return np.array(self._ids) if len(kinds) == 1 else np.array(self._ids, dtype=object)
+        if self._array is None:
+            kinds = {type(key) for key in self._ids}
+            self._array = np.array(self._ids) if len(kinds) == 1 else np.array(self._ids, dtype=object)
+        return self._array
 
     def of(self, positions: Iterable[int]) -> list[Any]:
         """The ids of samples; those that come from the folder are compared with the samples first."""
@@ -139,7 +143,7 @@ class SampleIds:
 
     def _hash_all(self) -> list[str]:
         assert self.folder is not None
-        self._ids, self._positions, self._unconfirmed = [""] * n_rows(self.X), None, False
+        self._ids, self._positions, self._array, self._unconfirmed = [""] * n_rows(self.X), None, None, False
         if self.is_random():
             raise InvalidParameterError(
                 "With a checkpoint the samples must have ids, or be the same whenever they are read. Got a "
@@ -184,7 +188,7 @@ def explicit_ids(X: Any, ids: Any) -> list[Any] | None:
         return plain
     if hasattr(X, "iloc") and not given:
         return None  # an index with duplicates says nothing
-    twice = [key for key in dict.fromkeys(plain) if plain.count(key) > 1] if len(plain) == n_rows(X) else []
+    twice = [key for key, n in Counter(plain).items() if n > 1] if len(plain) == n_rows(X) else []
     got = f"{shorten(twice)} more than once" if twice else f"{len(plain)} ids"
     raise InvalidParameterError(
         f"The ids must be distinct, one for each of the {n_rows(X)} samples. Got {got} instead. "
@@ -196,7 +200,8 @@ def _of_dataset(X: Dataset) -> Any:
     ids = getattr(X, "ids", None)
     if ids is None and isinstance(X, Subset):
         inner = _of_dataset(X.dataset)
-        return None if inner is None else [list(inner)[i] for i in X.indices]
+        inner = None if inner is None else list(inner)
+        return None if inner is None else [inner[i] for i in X.indices]
     return ids() if callable(ids) else ids
 
 

@@ -176,6 +176,8 @@ class LabellingSession:
         """
         try:
             self._bring_up_to_date()
+        except CheckpointError:  # of the folder, not of the training
+            raise
         except Exception as error:
             warnings.warn(
                 f"The training on {len(self.state.labelled)} labels failed ({type(error).__name__}: {error}). "
@@ -486,6 +488,8 @@ class LabellingSession:
     def _take_given_labels(self) -> None:
         """Labels from before the start: those that are new are the answers of a round of their own."""
         values, dtype = read_labels(self._config.given, self._config.no_given_label)
+        if dtype is not None and np.dtype(dtype).kind == "f" and None in values:  # integers, but for the gaps
+            values, dtype = [None if value is None else int(value) for value in values], "<i8"
         rows = [i for i, value in enumerate(values) if value is not None]
         keys, journal = self._store.ids.of(rows), self._store.journal
         other = [

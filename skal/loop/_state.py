@@ -136,6 +136,7 @@ class LoopState:
         for index, label, is_declined in answers:
             if index in asked and (label is not None or is_declined):
                 told[index] = label
+                declined.pop(index, None)  # it may have been declined before it was asked for
                 continue
             if self.phase == "answer":
                 told.pop(index, None)

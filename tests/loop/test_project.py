@@ -459,17 +459,20 @@ def test_an_open_question_can_be_answered_by_add_and_decline(start, flat_data):
     assert label_at(session)[int(asked[0])] == "ant"
 
 
-@pytest.mark.parametrize("unknown", [None, np.nan, -1, "masked"])
+@pytest.mark.parametrize("unknown", [None, np.nan, -1, "masked", "floats"])
 def test_a_start_with_partial_labels(unknown, start, flat_data):
     X, y = flat_data
     known = np.arange(60) % 5 == 0
     if unknown == "masked":
         partial = np.ma.array(y, mask=~known)
+    elif unknown == "floats":
+        partial = np.where(known, y, np.nan)
     else:
         partial = [int(label) if there else unknown for label, there in zip(y, known, strict=True)]
     session = start(X, partial)
     assert label_at(session) == {i: y[i] for i in range(0, 60, 5)}
     assert set(session.labels()["source"]) == {"given"}
+    assert session.labels()["label"].dtype.kind == "i"
     asked = session.ask()
     assert len(asked) == 4  # the strategy's: there is no need of initial samples
     assert not set(asked.tolist()) & set(range(0, 60, 5))
@@ -480,6 +483,21 @@ def test_a_start_with_partial_labels(unknown, start, flat_data):
     other = np.where(known, (y + 2) % 3, -1)
     with pytest.raises(CheckpointError, match="must be those of"):
         start(X, other)
+
+
+def test_a_label_from_before_the_start_for_a_declined_sample(start, flat_data):
+    X, y = flat_data
+    with start(X) as session:
+        session.decline([session.ids[0]])
+    with start(X, [int(y[0])] + [None] * 59) as session:
+        assert (session.state.labelled, session.state.declined) == ([0], [])
+
+
+def test_looking_at_a_session_that_is_to_be_trained(start, flat_data):
+    X, y = flat_data
+    start(X, y).close()
+    with start(X, readonly=True) as looking, pytest.raises(CheckpointError, match="readonly=True"):
+        looking.ask()
 
 
 def test_gifts_count_and_can_finish_the_pool(make_loop, flat_data):
