@@ -22,7 +22,16 @@ from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError
-from skal._lookahead.posterior import MADE, KernelBlocks, Outputs, Posterior, RidgeSolver, diagonal_blocks, places
+from skal._lookahead.posterior import (
+    MADE,
+    Block,
+    KernelBlocks,
+    Outputs,
+    Posterior,
+    RidgeSolver,
+    diagonal_blocks,
+    places,
+)
 from skal._lookahead.variance import TEMPERATURE, Importance, newton_importance
 from skal.context import QueryContext
 from skal.reuse import reused
@@ -152,6 +161,14 @@ class KernelSource:
         return f + moved.reshape(f.shape)
 
 
+def _in_parts(block: Block, N: int, columns: Tensor, made: int) -> Tensor:
+    """(N, m) of a block function, so many entries at a time: there are several arrays of that size on the way."""
+    S = torch.empty(N, len(columns), dtype=torch.float64, device=columns.device)
+    for rows in torch.arange(N, device=columns.device).split(max(1, made // max(1, len(columns)))):
+        S[rows[0] : rows[-1] + 1] = block(rows, columns)
+    return S
+
+
 class FeatureSource:
     """Features of one pass, within a number of bytes; the reader that is made has read the labelled samples."""
 
@@ -210,15 +227,14 @@ class FeatureSource:
         e, everything = len(evaluation), len(rows) == len(pool)
         features = self._asked(lambda: self._features(pool) if everything else self._group(pool, rows, e))
         reader, outputs, own = self.reader, self._outputs(features.logits), features.variance[:, None, None]
-        everyone = torch.arange(len(rows), device=own.device)
         positions = torch.as_tensor(evaluation, device=own.device)
         block = partial(reader.covariance, features)
+        made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
         keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
-        S = block(everyone, positions) if keep else None
+        S = _in_parts(block, len(rows), positions, made) if keep else None
         F, rho = outputs.f + features.alpha @ self.residuals, reader.solver.rho
         prior, epsilon = features.prior, reader.epsilon
         groups = _groups_of_copies(self.context, pool if everything else pool.take(rows))
-        made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
         given = (block, own, prior, outputs, F, rho, positions, groups, epsilon, S)
         return Posterior(*given, n_total=n_total, made=made, scale=reader.solver.scale)
 

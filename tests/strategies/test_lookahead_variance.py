@@ -10,6 +10,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import ntk_lookahead
+from skal._lookahead.features import FeatureReader
 from skal._lookahead.query import Settings, make_source
 from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance
 from skal.exceptions import InvalidParameterError, SkalWarning, TwoLevelWarning
@@ -245,6 +246,22 @@ def test_a_pool_that_does_not_fit_is_chosen_from_in_two_stages(params):
     assert metrics.sum() >= 0.8 * gains.sum()
     if params["n_features"] is None:  # a tighter bound changes what is sketched
         np.testing.assert_allclose(scores, whole.scores(learner, X_pool), rtol=1e-4)
+
+
+def test_covariances_are_made_in_parts_that_fit(monkeypatch):
+    learner, X_pool = small_digits(n_pool=300, epochs=2)
+    sizes = []
+    whole = FeatureReader.covariance
+
+    def counted(self, features, rows, columns):
+        sizes.append(len(rows) * len(columns))
+        return whole(self, features, rows, columns)
+
+    monkeypatch.setattr(FeatureReader, "covariance", counted)
+    NTKLookahead(n_features=64, max_memory="8MB", random_state=0).select(learner, X_pool, 3)
+    # a quarter of the bound for what is made, of which there are four; a number has eight bytes
+    assert sum(sizes) >= 300 * 300
+    assert max(sizes) <= 8e6 / 4 / 4 / 8
 
 
 @pytest.mark.parametrize(
