@@ -105,6 +105,11 @@ class QueryContext:
         self.learner = learner
         # a committee is a classifier itself: its probabilities are the mean over its learners
         self.estimator = learner if is_committee(learner) else learner.estimator
+        if isinstance(self.estimator, type):
+            raise NoNetworkError(
+                f"The estimator that {owner} works on must be an object, not a class. Got the class "
+                f"{self.estimator.__name__} instead. Make one of it, and fit it."
+            )
         self._set(batch_size, owner, sharding, max_memory)
         self._results: dict[Any, Any] | None = None  # what the arms of one query share
         if n_rows(X_pool, "X_pool") == 0:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from skal._core.losses import CrossEntropy, Loss
+from skal._core.memory import rows_within
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
@@ -22,6 +23,7 @@ _ROUNDING = 1e-12
 _REFRESH = 16
 _PROPOSALS = 8
 _BLOCK = 2**14
+_BLOCK_BYTES = 2**25
 
 
 class BADGE(TwoLevelStrategy):
@@ -102,7 +104,16 @@ class BADGE(TwoLevelStrategy):
         """Both factors as they come, and in float64."""
         return (feature_width(context, self.features) + context.n_classes) * 12 + 32
 
+    def _reserved_bytes(self, context: QueryContext) -> int:
+        """Distances that are computed at once."""
+        return min(_BLOCK_BYTES, context.memory // 8)
+
+    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        distances = min(self._reserved_bytes(context), 32 * _REFRESH * min(n, _BLOCK))
+        return super()._memory(context, n, n_instances) + distances
+
     def _chooser(self, context: QueryContext) -> Choose:
+        block_bytes = self._reserved_bytes(context)
         loss: Loss = CrossEntropy()
         if self._in_last_layer(context):
             self._check_last_layer(context)
@@ -116,10 +127,10 @@ class BADGE(TwoLevelStrategy):
             q = loss.gradient(logits, logits.argmax(dim=1))
             del features, logits  # a third of the memory
             if masses is None:
-                return *kmeans_plus_plus(q, phi, n, generator), None
+                return *kmeans_plus_plus(q, phi, n, generator, block=_block(block_bytes, _REFRESH)), None
             mass = torch.as_tensor(masses).to(phi)
-            picked, squares = kmeans_plus_plus(q, phi, n, generator, mass)
-            return picked, squares, represented(q, phi, picked, mass)
+            picked, squares = kmeans_plus_plus(q, phi, n, generator, mass, block=_block(block_bytes, _REFRESH))
+            return picked, squares, represented(q, phi, picked, mass, _block(block_bytes, n))
 
         return choose
 
@@ -212,11 +223,16 @@ def kmeans_plus_plus(
     return np.array(picked), torch.stack(squares).double().cpu().numpy()
 
 
-def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor) -> np.ndarray:
+def _block(n_bytes: int, n_chosen: int) -> int:
+    """How many rows' distances to the chosen ones are computed at once: four arrays of float64."""
+    return min(_BLOCK, rows_within(n_bytes, 32 * n_chosen))
+
+
+def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor, block: int = _BLOCK) -> np.ndarray:
     """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
     rows, total = _OuterProducts(q, phi), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
-    for start in range(0, len(q), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, len(q), block):
+        part = slice(start, start + block)
         total.index_add_(0, rows.squares(part, picked.tolist()).argmin(dim=1), mass[part])
     return total.double().cpu().numpy()
 

@@ -122,7 +122,9 @@ class DynamicAL(ScoreStrategy):
         check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
-        return context.engine(self.backend, network=context.network)
+        # greedy keeps gradients, for which three quarters of the bound are left
+        memory = context.memory // 4 if self._interacts else None
+        return context.engine(self.backend, network=context.network, memory=memory)
 
     @property
     def _interacts(self) -> bool:
@@ -176,7 +178,7 @@ class DynamicAL(ScoreStrategy):
 
     def _room(self, engine: TangentEngine) -> int:
         """Samples whose gradients ``greedy`` may keep."""
-        return rows_within(engine.memory, self._row_bytes(engine), at_least=0)
+        return rows_within(3 * engine.memory, self._row_bytes(engine), at_least=0)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         n_labelled = context.n_labelled if self.needs_labels else 0

@@ -279,9 +279,11 @@ def test_joint_batches_through_the_strategy(learner):
     assert len(set(indices.tolist())) == 5
     again, _ = BALD(random_state=0, batch="joint", batch_size=3).select(learner, X, 5)
     assert again.tolist() == indices.tolist()
-    # room for six samples of 20 passes and 3 classes: the six with the highest scores take part
-    few, _ = BALD(random_state=0, batch="joint", max_memory=6 * 8 * 20 * 3).select(learner, X, 5)
+    # half of it is room for six samples of 20 passes and 3 classes: the six with the highest scores take part
+    few, _ = BALD(random_state=0, batch="joint", max_memory=2 * 6 * (8 * 20 * 3 + 24)).select(learner, X, 5)
     assert set(few) <= set(np.argsort(-scores)[:6])
+    with pytest.raises(InvalidParameterError, match=r"max_memory.* must be at least 5,040 bytes"):
+        BALD(random_state=0, batch="joint", max_memory=4000).select(learner, X, 5)
     within, _ = BALD(random_state=0, batch="joint", subset=7).select(learner, X, 7)
     assert set(within) == set(np.flatnonzero(np.isfinite(BALD(random_state=0, subset=7).scores(learner, X))))
 

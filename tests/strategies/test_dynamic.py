@@ -261,7 +261,7 @@ def test_greedy_by_passes_is_the_same(small, gamma):
     indices, gains = DynamicAL(**params).select(learner, X_pool, 6)
     # room for the gradients of fewer than 12 samples
     n_bytes = 8 * sum(p.numel() for p in module.parameters())
-    by_passes, same_gains = DynamicAL(**params, max_memory=11 * n_bytes).select(learner, X_pool, 6)
+    by_passes, same_gains = DynamicAL(**params, max_memory=15 * n_bytes).select(learner, X_pool, 6)
     assert by_passes.tolist() == indices.tolist()
     np.testing.assert_allclose(same_gains, gains, rtol=1e-8)
 
@@ -278,7 +278,7 @@ def test_what_fits_into_memory_depends_on_the_precision(small):
         return sum(seen)
 
     n_passes()  # the first query compares the backends
-    assert n_passes(max_memory=12 * n_bytes) == n_passes() < n_passes(max_memory=11 * n_bytes)
+    assert n_passes(max_memory=16 * n_bytes) == n_passes() < n_passes(max_memory=15 * n_bytes)
 
 
 def test_sketched_greedy_is_close_to_exact():
@@ -302,7 +302,7 @@ def test_the_same_random_state_gives_the_same_sketch(small):
 def test_with_little_memory_the_best_scores_take_part(small):
     _, learner, X_pool = small
     scores = DynamicAL().scores(learner, X_pool)
-    indices = DynamicAL(batch="greedy", n_features=64, max_memory=7 * 64 * 8, random_state=0)(learner, X_pool, 5)
+    indices = DynamicAL(batch="greedy", n_features=64, max_memory=10 * 64 * 8, random_state=0)(learner, X_pool, 5)
     assert set(indices) <= set(np.argsort(-scores)[:7])
     assert len(set(indices)) == 5
 

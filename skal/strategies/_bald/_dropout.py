@@ -37,7 +37,8 @@ def over_passes(
 
     def shard(part: Samples) -> Tensor:
         chunks = dropout_outputs(network, part, batch_size, seeds, owner)
-        return torch.cat([reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks])
+        results = (reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks)
+        return filled(results, len(part))
 
     return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
 

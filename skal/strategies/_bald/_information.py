@@ -82,7 +82,8 @@ def joint_information(
         What each added. Exact sums of it never increase.
     """
     n_masks, n_pool, n_classes = proba.shape
-    noise = entropy(proba).mean(dim=0)  # (N,)
+    step = rows_within(block_bytes, proba.element_size() * n_masks * n_classes)
+    noise = torch.cat([entropy(part).mean(dim=0) for part in proba.split(step, dim=1)])  # (N,)
     weights = proba.new_full((1, n_masks), 1 / n_masks)  # (M, T): weights of the masks given each joint label
     share = proba.new_ones(1)  # (M,): probabilities of the joint labels
     drawn: Tensor | None = None  # (M,): the mask from which each joint label is drawn

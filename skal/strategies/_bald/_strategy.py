@@ -11,6 +11,7 @@ from skal._core.cost import Passes
 from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError
 from skal.strategies._bald._dropout import over_passes, seeds_of
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import check_choice, check_integer, make_generator
@@ -128,13 +129,24 @@ class BALD(ScoreStrategy):
             candidates = np.sort(top(self._information(context, seeds), room))
             context = context.restrict(candidates)
         proba = over_passes(context, context.pool, seeds, lambda passes: torch.stack(list(passes), dim=1))  # (N, T, C)
-        proba = proba.transpose(0, 1).contiguous()
-        indices, gains = joint_information(proba, n_instances, self.n_samples, generator)
+        block_bytes = self._block_bytes(context)
+        indices, gains = joint_information(proba.transpose(0, 1), n_instances, self.n_samples, generator, block_bytes)
         return candidates[indices], gains
 
     def _room(self, context: QueryContext, n_instances: int) -> int:
         """Samples whose predictions ``joint`` may keep."""
-        return rows_within(context.memory, 8 * self.n_passes * context.n_classes, at_least=n_instances)
+        left = context.memory - 4 * self._block_bytes(context)
+        sample_bytes = 8 * self.n_passes * context.n_classes + 24
+        room = rows_within(left, sample_bytes, at_least=0)
+        if room < n_instances:
+            expected = f"at least {2 * n_instances * sample_bytes:,} bytes, for the predictions of a batch"
+            remedy = "Raise it, query fewer samples at a time, or lower n_passes."
+            raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
+        return room
+
+    def _block_bytes(self, context: QueryContext) -> int:
+        """For predictions that are mixed at once, and their entropies: four such blocks are half of the bound."""
+        return min(BLOCK_BYTES, context.memory // 8)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         again = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
@@ -144,8 +156,7 @@ class BALD(ScoreStrategy):
         if self.batch == "top":
             return 24 * n
         kept = min(n, self._room(context, n_instances))
-        # two copies while their order changes; blocks of mixed predictions
-        return 24 * n + 16 * kept * self.n_passes * context.n_classes + 4 * BLOCK_BYTES
+        return 24 * n + 8 * kept * self.n_passes * context.n_classes + 4 * self._block_bytes(context)
 
 
 bald = query_function(BALD, "bald", __name__)

@@ -28,6 +28,7 @@ from skal.tangent._sketch import feature_matrix
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
+KERNEL_BYTES = 3 * 8  # of an entry: three arrays of float64 at a time
 
 
 class CandidateKernel:
@@ -53,8 +54,7 @@ class CandidateKernel:
         self.engine, self.pool, self.labelled, self.kind, self.memory = engine, pool, labelled, kind, memory
         self.n = 0 if labelled is None else len(labelled)
         self.K_LL = np.empty((0, 0)) if labelled is None else self._matrix(labelled)
-        # three arrays of float64 at a time
-        self.max_points = max(1, isqrt(rows_within(memory, 3 * 8)) - self.n)
+        self.max_points = max(1, isqrt(rows_within(memory, KERNEL_BYTES)) - self.n)
         self._last: tuple[np.ndarray, KernelBlocks] | None = None
 
     def _matrix(self, first: Samples, second: Samples | None = None) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from skal._core.cost import Passes
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
-from skal.strategies._npc._candidates import CandidateKernel
+from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel
 from skal.strategies._npc._spectral import draw_batches
 from skal.tangent._engine import TangentEngine
 from skal.tangent._kernels import settled_kernel
@@ -170,6 +171,9 @@ class NPC(QueryStrategy):
         generator = make_generator(type(self).__name__, self.random_state)
         n_candidates = self._n_candidates(context.n_pool, n_instances)
         is_greedy = self.search == "greedy"
+        if is_greedy:
+            self._check_room(kernel, n_instances, context)
+            n_candidates = min(n_candidates, kernel.max_points)
         if not is_greedy:
             batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
         elif n_candidates < len(distinct):
@@ -183,6 +187,13 @@ class NPC(QueryStrategy):
         self._warn("last_layer" if self.kernel == "last_layer" else kind, kernel.n, n_instances, max_rank, rank)
         batch = kernel.greedy_logdet(distinct, n_instances) if is_greedy else kernel.largest_logdet(batches)
         return batch, np.zeros(n_instances)
+
+    def _check_room(self, kernel: CandidateKernel, n_instances: int, context: QueryContext) -> None:
+        """Greedy search keeps the kernel on all its candidates."""
+        if kernel.max_points < n_instances:
+            expected = f"at least {2 * KERNEL_BYTES * (kernel.n + n_instances) ** 2:,} bytes, for the kernel on a batch"
+            remedy = "Raise it, query fewer samples at a time, or use search='random'."
+            raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         layers = "last" if self.kernel == "last_layer" else "all"
@@ -208,7 +219,9 @@ class NPC(QueryStrategy):
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         u = self._points(n, n_instances) + context.n_labelled
-        return 96 * n + min(context.memory // 2, 3 * 8 * u * u) + self._engine(context).chunk_bytes()
+        if self.search == "greedy":
+            u = min(u, isqrt(context.memory // (2 * KERNEL_BYTES)))
+        return 96 * n + min(context.memory // 2, KERNEL_BYTES * u * u) + self._engine(context).chunk_bytes()
 
     def _work(self, n: int, n_instances: int) -> float:
         return float(self._points(n, n_instances)) ** 2

@@ -1,0 +1,137 @@
+"""Peak memory of a query against its bound, and against what ``cost`` forecasts.
+
+``python -m benchmarks.memory [--pool 20000] [--bounds 20MB 200MB] [--only TEXT]`` (Linux). Each query runs in a process
+of its own, forked from one that has the learner and the pool in memory and has made a small query. Its peak is the
+largest resident size during the query, less that before it. What a bound does not count is in the documentation: the
+network's own pass over a batch, and a constant for the libraries' work space.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks._measure import markdown
+from skal.exceptions import SkalError
+from skal.strategies import (
+    ALBL,
+    BADGE,
+    BALD,
+    NPC,
+    CoreSet,
+    DynamicAL,
+    MaxHerding,
+    NTKLookahead,
+    ProbCover,
+    TypiClust,
+    UHerding,
+)
+
+CASES: dict[str, Callable[[str], Any]] = {
+    "BADGE": lambda bound: BADGE(max_memory=bound, random_state=0),
+    "CoreSet": lambda bound: CoreSet(max_memory=bound, random_state=0),
+    "BALD joint": lambda bound: BALD(batch="joint", n_passes=10, n_samples=100, max_memory=bound, random_state=0),
+    "DynamicAL greedy": lambda bound: DynamicAL(batch="greedy", max_memory=bound),
+    "DynamicAL greedy, sketched": lambda bound: DynamicAL(batch="greedy", n_features=1024, max_memory=bound),
+    "NPC greedy": lambda bound: NPC(search="greedy", n_candidates=2000, max_memory=bound, random_state=0),
+    "NPC random": lambda bound: NPC(max_memory=bound, random_state=0),
+    "NTKLookahead": lambda bound: NTKLookahead(max_memory=bound, random_state=0),
+    "MaxHerding": lambda bound: MaxHerding(max_memory=bound, random_state=0),
+    "UHerding": lambda bound: UHerding(max_memory=bound, random_state=0),
+    "TypiClust": lambda bound: TypiClust(max_memory=bound, random_state=0),
+    "ProbCover": lambda bound: ProbCover(max_memory=bound, random_state=0),
+    "ALBL": lambda bound: ALBL(arms=[CoreSet(max_memory=bound), BADGE(max_memory=bound)], random_state=0),
+}
+
+
+def make_learner(n_pool: int, width: int = 256) -> tuple[Any, np.ndarray]:
+    """A small network with wide last-layer inputs, 50 labels, and a pool."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_pool + 50, 32)).astype(np.float32)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10))
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
+    return SimpleNamespace(estimator=net, X_training=X[:50], y_training=rng.integers(10, size=50)), X[50:]
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def _forked(function: Callable[[], str]) -> str:
+    """What a function says in a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            said = function()
+        except SkalError as error:
+            said = f"refused: {error}"
+        except BaseException as error:
+            said = f"failed: {type(error).__name__}: {error}"
+        os.write(writer, said.encode()[:4000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        said = file.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def peak(strategy: Any, learner: Any, X: np.ndarray, n_instances: int) -> str:
+    """Bytes at the peak of a query beyond what was there before, as text; or why it was refused."""
+
+    def measured() -> str:
+        before = _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        strategy.select(learner, X, n_instances)
+        return str(_resident("VmHWM") - before)
+
+    return _forked(measured)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table of bound, forecast and peak."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--pool", type=int, default=20_000)
+    parser.add_argument("--instances", type=int, default=20)
+    parser.add_argument("--bounds", nargs="+", default=["20MB", "200MB"])
+    parser.add_argument("--only", default="")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    learner, X = make_learner(options.pool)
+    rows: list[list[object]] = []
+    for name, make in CASES.items():
+        if options.only not in name:
+            continue
+        make("1GB").select(learner, X[:200], 5)  # what is loaded or set up once
+        for bound in options.bounds:
+            strategy = make(bound)
+            context = strategy.prepare(learner, X)
+
+            def forecast(strategy: Any = strategy, context: Any = context) -> str:
+                return str(strategy._memory(context, len(X), options.instances))
+
+            forecast_bytes = _forked(forecast)
+            used = peak(strategy, learner, X, options.instances)
+            cells = [f"{int(text) / 1e6:.0f}" if text.isdecimal() else text[:120] for text in (forecast_bytes, used)]
+            rows.append([name, bound, *cells])
+            print(rows[-1], flush=True)
+    print(markdown(["query", "max_memory", "forecast, MB", "peak, MB"], rows))
+
+
+if __name__ == "__main__":
+    main()
