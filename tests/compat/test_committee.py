@@ -79,7 +79,7 @@ def test_scores_and_costs_of_a_committee(make_committee, flat_data):
         ALBL(arms=[Margin(), RandomSampling()]).select(committee, X, 3)
 
 
-ONLY_PROBABILITIES = {"RandomSampling", "LeastConfidence", "Margin", "Entropy", "BADGE"}
+ONLY_PROBABILITIES = {"RandomSampling", "LeastConfidence", "Margin", "Entropy", "BADGE", "DropQuery", "Falcun"}
 
 
 @pytest.mark.parametrize("name", [n for n in strategies.__all__ if isinstance(getattr(strategies, n), type)])
