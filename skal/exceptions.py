@@ -308,7 +308,7 @@ class ShardError(SkalError, RuntimeError):
     ...     list(Sharding(n_jobs=2).map(read, Samples(np.zeros((40, 2)), name="X_pool"), 8))
     Traceback (most recent call last):
         ...
-    skal.exceptions.ShardError: UnicodeDecodeError: 'utf-8' codec can't decode ... (in rows 0 to 7 of X_pool)
+    skal.exceptions.ShardError: UnicodeDecodeError: 'utf-8' codec can't decode ... (in rows ... of X_pool)
     """
 
 
@@ -524,7 +524,7 @@ class TwoLevelWarning(SkalWarning):
     ...     badge(*make_learner(), 2, max_memory="4kB")
     Traceback (most recent call last):
         ...
-    skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only 14 of 40 embeddings, so BADGE selects in two ...
+    skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only ... of 40 embeddings, so BADGE selects in two ...
     """
 
 

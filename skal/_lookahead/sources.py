@@ -162,10 +162,12 @@ class KernelSource:
 
 
 def _in_parts(block: Block, N: int, columns: Tensor, made: int) -> Tensor:
-    """(N, m) of a block function, so many entries at a time: there are several arrays of that size on the way."""
+    """(N, m) of a block function, ``made`` entries at a time: there are several arrays of that size on the way."""
     S = torch.empty(N, len(columns), dtype=torch.float64, device=columns.device)
-    for rows in torch.arange(N, device=columns.device).split(max(1, made // max(1, len(columns)))):
-        S[rows[0] : rows[-1] + 1] = block(rows, columns)
+    step = max(1, made // max(1, len(columns)))
+    for start in range(0, N, step):
+        rows = torch.arange(start, min(N, start + step), device=columns.device)
+        S[start : start + step] = block(rows, columns)
     return S
 
 

@@ -85,10 +85,10 @@ class VarianceGains:
             raise InvalidParameterError.for_parameter(owner, "kernel", expected, got, remedy)
         self.posterior, self.importance = posterior, importance
         evaluation, free, B = posterior.evaluation, posterior.free, posterior.B
-        self._v = importance.as_evaluation[evaluation] * free[evaluation]
-        self._place = torch.full_like(posterior.groups, -1)  # among the evaluation samples
-        self._place[evaluation] = torch.arange(len(evaluation), device=evaluation.device)
-        self._inside = (self._place >= 0) & free
+        self.v = importance.as_evaluation[evaluation] * free[evaluation]
+        self.place = torch.full_like(posterior.groups, -1)  # among the evaluation samples
+        self.place[evaluation] = torch.arange(len(evaluation), device=evaluation.device)
+        self._inside = (self.place >= 0) & free
         n_total = int(free.sum()) if posterior.n_total is None else posterior.n_total
         self._stands_for = (n_total - 1) / (int(free[evaluation].sum()) - self._inside.double()).clamp_min(1)
         self._columns: dict[int, Tensor] = {}
@@ -98,16 +98,16 @@ class VarianceGains:
         for made in rows.split(max(1, posterior.made // width)):
             S = self._covariances(made)
             parts += [self._weighted_squares(some) for some in S.split(max(1, WORKED_ON // width) * B)]
-        self._P = torch.cat(parts)
+        self.P = torch.cat(parts)
 
     def _covariances(self, rows: Tensor) -> Tensor:
         """(rB, eB) with the evaluation samples, exact on the diagonal where the others are estimated."""
         posterior = self.posterior
         kept, B = posterior.S, posterior.B
         S = posterior.block(rows, posterior.evaluation) if kept is None else kept[places(rows, B)]
-        inside = (self._place[rows] >= 0).nonzero()[:, 0]
+        inside = (self.place[rows] >= 0).nonzero()[:, 0]
         blocks = S.reshape(len(rows), B, -1, B)
-        blocks[inside, :, self._place[rows[inside]]] = posterior.own[rows[inside]]
+        blocks[inside, :, self.place[rows[inside]]] = posterior.own[rows[inside]]
         if kept is not None:
             kept[places(rows, B)] = S
         return S
@@ -116,15 +116,15 @@ class VarianceGains:
         """(rB, eB) -> (r, B, B)."""
         B = self.posterior.B
         if B == 1:
-            return (S.square() @ self._v)[:, None, None]
+            return (S.square() @ self.v)[:, None, None]
         S = S.reshape(-1, B, S.shape[1])
-        return (S * self._v.repeat_interleave(B)) @ S.transpose(1, 2)
+        return (S * self.v.repeat_interleave(B)) @ S.transpose(1, 2)
 
     def scores(self) -> Tensor:
         """(N,) of all candidates; 0 where nothing is left to learn."""
-        return self._gains(self._P)
+        return self.gains_of(self.P)
 
-    def _gains(self, P: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+    def gains_of(self, P: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """(r, B, B) sums of the given candidates -> (r,) scores."""
         posterior, B = self.posterior, self.posterior.B
         a, v, t = (weight[rows] for weight in self.importance[:3])
@@ -162,7 +162,7 @@ class VarianceGains:
                 )
                 if w is not None:
                     self._update(w) if sums is None else sums.append(w)
-        return torch.tensor(picked, device=self._P.device), torch.stack(gains)
+        return torch.tensor(picked, device=self.P.device), torch.stack(gains)
 
     def _update(self, w: Tensor) -> None:
         """All sums after a pick, the last column of W."""
@@ -170,19 +170,19 @@ class VarianceGains:
         assert posterior.S is not None
         before = posterior.taken[:, :-B]
         here = places(posterior.evaluation, B)
-        weighted = w[here] * self._v.repeat_interleave(B)[:, None]
+        weighted = w[here] * self.v.repeat_interleave(B)[:, None]
         V = posterior.S @ weighted
         if before.shape[1]:
             V.addmm_(before, before[here].T @ weighted, alpha=-1)
         V, w_blocks = V.reshape(-1, B, B), w.reshape(-1, B, B)
         change = V @ w_blocks.transpose(1, 2)
         Q = w[here].T @ weighted
-        self._P += w_blocks @ Q @ w_blocks.transpose(1, 2) - change - change.transpose(1, 2)
+        self.P += w_blocks @ Q @ w_blocks.transpose(1, 2) - change - change.transpose(1, 2)
 
     def _column(self, j: int, scores: Tensor) -> Tensor:
         """(NB, B) of S_0; columns of the next best are made with it, at the speed of a matrix product."""
         posterior, B = self.posterior, self.posterior.B
-        place = int(self._place[j])
+        place = int(self.place[j])
         if place >= 0:
             assert posterior.S is not None
             return posterior.S[:, place * B : (place + 1) * B].clone()
@@ -190,7 +190,7 @@ class VarianceGains:
             if len(self._columns) * posterior.N * B**2 > posterior.made:
                 self._columns.clear()
             here = torch.tensor([j], device=scores.device)
-            next_best = scores.masked_fill(self._place >= 0, -torch.inf)
+            next_best = scores.masked_fill(self.place >= 0, -torch.inf)
             next_best[j] = -torch.inf
             next_best[list(self._columns)] = -torch.inf
             n_more = max(0, min(_COLUMNS, posterior.made // (posterior.N * B**2), int((next_best > 0).sum()) + 1) - 1)
@@ -210,11 +210,11 @@ class LazySums:
     """
 
     def __init__(self, gains: VarianceGains, n_instances: int) -> None:
-        self._gains, self._start = gains, gains._P[:, 0, 0]
+        self._gains, self._start = gains, gains.P[:, 0, 0]
         self._length = self._start.clamp_min(0).sqrt()
         self._n = 0  # picks so far that changed something
-        self._knows_of = torch.zeros_like(gains._place)  # how many of them a length knows of
-        N, e = len(self._start), len(gains._v)
+        self._knows_of = torch.zeros_like(gains.place)  # how many of them a length knows of
+        N, e = len(self._start), len(gains.v)
         self._V = self._start.new_empty(N, max(0, n_instances - 1))
         self._weighted = self._start.new_empty(e, max(0, n_instances - 1))  # v w_k at the evaluation samples
         self._Q = self._start.new_empty(n_instances, n_instances)
@@ -223,7 +223,7 @@ class LazySums:
         """One more pick, (N, 1)."""
         gains, n = self._gains, self._n
         here = w[gains.posterior.evaluation, 0]
-        self._weighted[:, n] = gains._v * here
+        self._weighted[:, n] = gains.v * here
         row = here @ self._weighted[:, : n + 1]
         self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
         self._length += w[:, 0].abs() * row[n].clamp_min(0).sqrt()
@@ -232,12 +232,12 @@ class LazySums:
     def bounds_with_best(self) -> Tensor:
         """(N,) upper bounds of the scores; the largest is exact."""
         gains = self._gains
-        bounds = gains._gains(self._length.square()[:, None, None]).masked_fill_(~gains.posterior.free, -torch.inf)
+        bounds = gains.gains_of(self._length.square()[:, None, None]).masked_fill_(~gains.posterior.free, -torch.inf)
         n_looked_at = 128
         while int(self._knows_of[bounds.argmax()]) < self._n:
             rows = bounds.topk(min(n_looked_at, len(bounds))).indices
             rows = rows[(self._knows_of[rows] < self._n) & gains.posterior.free[rows]]
-            bounds[rows] = gains._gains(self._exact(rows)[:, None, None], rows)
+            bounds[rows] = gains.gains_of(self._exact(rows)[:, None, None], rows)
             n_looked_at *= 2
         return bounds
 

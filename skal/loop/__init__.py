@@ -1,8 +1,7 @@
 """The whole active-learning loop: as a scikit-learn classifier, and as a session that waits for somebody's labels."""
 
-from skal.loop._classifier import ActiveLearningClassifier
+from skal.loop._classifier import ActiveLearningClassifier, load_model
 from skal.loop._display import ActiveLearningCurveDisplay
-from skal.loop._model import load_model
 from skal.loop._session import LabellingSession
 
 __all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession", "load_model"]

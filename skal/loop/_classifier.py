@@ -24,7 +24,7 @@ from skal.exceptions import AdjustedInputWarning, InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import uses_unlabelled
-from skal.loop._model import save_model
+from skal.loop._model import read_model, write_model
 from skal.loop._session import LabellingSession, LoopResults
 from skal.strategies import margin
 
@@ -293,7 +293,18 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             The folder; made if it is not there.
         """
         check_is_fitted(self, "estimator_")
-        save_model(self, path)
+        seen = [name for name in ("n_features_in_", "feature_names_in_") if hasattr(self, name)]
+        write_model(path, self._predictor, self._labelled, {name: getattr(self, name) for name in seen})
+
+    @classmethod
+    def from_model(cls, path: Any) -> ActiveLearningClassifier:
+        """What :func:`skal.load_model` does."""
+        predictor, attributes = read_model(path)
+        loop = cls(predictor.estimator)
+        nothing = np.empty(0, dtype=np.int64)
+        loop._take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
+        loop.__dict__.update(attributes)
+        return loop
 
     def __getstate__(self) -> dict[str, Any]:
         # samples do not travel with a model; a session, which may hold a lock, does not either
@@ -386,3 +397,36 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         tags.input_tags = get_tags(self.estimator).input_tags
         tags.classifier_tags.poor_score = True  # how good a score is depends on the budget
         return tags
+
+
+def load_model(path: Any) -> ActiveLearningClassifier:
+    """Read a model that :meth:`ActiveLearningClassifier.save_model` has written.
+
+    The classes that it names are imported from your installation; nothing is unpickled. Load models only from people
+    whose choice of installed packages you would run.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+
+    Returns
+    -------
+    ActiveLearningClassifier
+        Fitted: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``estimator_``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import skal
+    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop.save_model(folder)
+    ...     model = skal.load_model(folder)
+    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
+    ([False, True], [False, True])
+    """
+    return ActiveLearningClassifier.from_model(path)

@@ -9,7 +9,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from skal.loop._estimators import initialize_network
 from skal.loop._folder import from_json, to_json
 from skal.loop._labels import Predictor
 
-if TYPE_CHECKING:
-    from skal.loop._classifier import ActiveLearningClassifier
-
 _JSON, _TENSORS = "model.json", "model.safetensors"
 _FORMAT = 1
 # a network predicts without these, so that one that cannot be written is left out, and named in the file
@@ -45,17 +42,13 @@ _ONLY_FOR_TRAINING = (
 )
 
 
-def save_model(classifier: ActiveLearningClassifier, path: Any) -> None:
-    """Write a fitted loop into a folder."""
-    predictor = classifier._predictor
+def write_model(path: Any, predictor: Predictor, labelled: Any, attributes: dict[str, Any]) -> None:
+    """Write what predicts, what it was trained on (for the shape of a sample) and attributes of a loop to a folder."""
     tensors: dict[str, torch.Tensor] = {}
     left_out: list[str] = []
     estimator = _written(predictor.estimator, "estimator_", left_out)
     steps = predictor.estimator.steps if isinstance(predictor.estimator, Pipeline) else []
-    shape, dtype = _input_of(classifier._labelled)
-    own = {
-        name: getattr(classifier, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(classifier, name)
-    }
+    shape, dtype = _input_of(labelled)
     content = {
         "format": _FORMAT,
         "skal": __version__,
@@ -66,7 +59,7 @@ def save_model(classifier: ActiveLearningClassifier, path: Any) -> None:
         "input_dtype": dtype,
         "preprocessing": [repr(step) for _, step in steps[:-1]],
         "left_out": left_out,
-        "classifier": _written(own, "classifier", left_out),
+        "classifier": _written(attributes, "classifier", left_out),
         "estimator": estimator,
     }
     data = to_json(content, tensors)
@@ -76,39 +69,8 @@ def save_model(classifier: ActiveLearningClassifier, path: Any) -> None:
     (folder / _JSON).write_text(json.dumps(json.loads(data), indent=1))
 
 
-def load_model(path: Any) -> ActiveLearningClassifier:
-    """Read a model that :meth:`ActiveLearningClassifier.save_model` has written.
-
-    The classes that it names are imported from your installation; nothing is unpickled. Load models only from people
-    whose choice of installed packages you would run.
-
-    Parameters
-    ----------
-    path : path
-        The folder.
-
-    Returns
-    -------
-    ActiveLearningClassifier
-        Fitted: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``estimator_``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> import skal
-    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
-    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     loop.save_model(folder)
-    ...     model = skal.load_model(folder)
-    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
-    ([False, True], [False, True])
-    """
-    from skal.loop._classifier import ActiveLearningClassifier
-    from skal.loop._session import LoopResults
-
+def read_model(path: Any) -> tuple[Predictor, dict[str, Any]]:
+    """What :func:`write_model` has written: the predictor, and attributes of the loop."""
     folder = Path(path)
     try:
         text, tensors = (folder / _JSON).read_bytes(), load_tensors((folder / _TENSORS).read_bytes())
@@ -129,12 +91,8 @@ def load_model(path: Any) -> ActiveLearningClassifier:
         sample = np.zeros((1, *content["input_shape"]), dtype=content["input_dtype"])
     estimator = _read(content["estimator"], sample)
     names = np.array(content["classes"], dtype=content["classes_dtype"])
-    loop = ActiveLearningClassifier(estimator)
     predictor = Predictor(estimator, names, np.array(content["columns"], dtype=np.int64))
-    nothing = np.empty(0, dtype=np.int64)
-    loop._take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
-    loop.__dict__.update(_read(content["classifier"], sample))
-    return loop
+    return predictor, _read(content["classifier"], sample)
 
 
 def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:

@@ -121,6 +121,24 @@ def test_a_failed_training_leaves_the_network_as_it_was(make_loop, flat_data):
     assert len(loop.queried_) == 17
 
 
+def test_labels_go_out_as_csv_and_as_json(start, flat_data, tmp_path):
+    X, y = flat_data
+    session = start(X)
+    asked = session.ask()
+    annotator = 'Ü, "the second"'
+    session.tell(NAMES[y[asked]], annotator=annotator)
+    frame = session.labels()
+    assert frame["label"].tolist() == NAMES[y[asked]].tolist()
+    assert frame["id"].tolist() == [session.ids[i] for i in asked]
+    session.to_csv(tmp_path / "labels.csv")
+    session.to_json(tmp_path / "labels.json")
+    rows = json.loads((tmp_path / "labels.json").read_text(encoding="utf-8"))
+    assert rows == frame.astype(object).to_dict("records")
+    again = pd.read_csv(tmp_path / "labels.csv")
+    assert again["label"].tolist() == frame["label"].tolist()
+    assert again["annotator"].tolist() == [annotator] * len(asked)
+
+
 @pytest.mark.parametrize("kept", ["labels.jsonl", "and ids.json"])
 def test_the_journal_alone_rebuilds_the_session(kept, start, flat_data, tmp_path):
     X, y = flat_data
