@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 import skal
 from skal._core.losses import loss_of
+from skal._core.outputs import to_logits, to_proba
 from skal._lookahead.variance import logit_variance, newton_importance
 from skal.checks import make_learner
 from skal.context import QueryContext, Samples
@@ -26,8 +27,10 @@ from skal.exceptions import NonFiniteError
 from skal.nets import SquaredLoss
 from skal.strategies import BALD, EGL, DynamicAL, NTKLookahead
 from skal.strategies._badge import kmeans_plus_plus, represented
+from skal.strategies._bald._information import predictive_information
 from skal.strategies._coreset import furthest_first
 from skal.strategies._coverage import nearest_distances, similarity_to
+from skal.strategies._kmeans import nearest_centres
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
 SOURCE = Path(skal.__file__).parent
@@ -204,6 +207,19 @@ def _losses(logits):
         loss.lengths(logits)
 
 
+def _outputs(logits):
+    """What Margin, Entropy, LeastConfidence and LearningLoss read of outputs on the device."""
+    to_logits(logits, nn.CrossEntropyLoss())
+    to_logits(torch.softmax(logits, 1), nn.NLLLoss())
+    to_logits(logits[:, 0], nn.BCEWithLogitsLoss())
+    to_proba(logits, None)
+
+
+def _clusters(points):
+    nearest_centres(points, points[:3])
+    predictive_information(torch.softmax(points, 1).expand(2, 9, 4), torch.softmax(points, 1).expand(2, 9, 4))
+
+
 def _variance(logits):
     newton_importance(torch.softmax(logits, 1), logit_variance(logits), 0.01, 1.0)
 
@@ -211,6 +227,8 @@ def _variance(logits):
 PURE = {
     "losses": _losses,
     "variance": _variance,
+    "outputs": _outputs,
+    "clusters and information": _clusters,
     "BADGE": _badge,
     "CoreSet": _coreset,
     "coverage": _coverage,
