@@ -70,6 +70,15 @@ def nearest_distances(points: Tensor, block_bytes: int = BLOCK_BYTES) -> Tensor:
     return nearest
 
 
+def labelled_radius(labelled: Tensor, radius: str) -> float:
+    """Median (``"auto"``) or smallest distance of labelled samples to the nearest one that is no copy; 1 without."""
+    nearest = nearest_distances(labelled) if len(labelled) > 1 else labelled.new_empty(0)
+    nearest = nearest[torch.isfinite(nearest)]
+    if len(nearest) == 0:
+        return 1.0
+    return float(nearest.min() if radius == "minimum" else nearest.median())
+
+
 class _Gains:
     """By how much candidates would raise the coverage, with their similarities kept as far as there is room.
 

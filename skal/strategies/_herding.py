@@ -5,27 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from skal._core.samples import Samples
 from skal.base import Passes, query_function
 from skal.context import QueryContext
-from skal.strategies._coverage import nearest_distances
+from skal.strategies._coverage import labelled_radius
 from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._measures import UNCERTAINTIES
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
 from skal.validation import check_choice, check_real
-
-
-def labelled_radius(labelled: Tensor, radius: str) -> float:
-    """Median (``"auto"``) or smallest distance of labelled samples to the nearest one that is no copy; 1 without."""
-    nearest = nearest_distances(labelled) if len(labelled) > 1 else labelled.new_empty(0)
-    nearest = nearest[torch.isfinite(nearest)]
-    if len(nearest) == 0:
-        return 1.0
-    return float(nearest.min() if radius == "minimum" else nearest.median())
 
 
 class MaxHerding(CoverageStrategy):

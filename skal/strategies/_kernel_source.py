@@ -17,18 +17,11 @@ from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, pre
 from skal._lookahead.sources import read_outputs
 from skal._lookahead.variance import margin_importance
 from skal.context import QueryContext
-from skal.strategies._coverage import nearest_distances, similarity_to
+from skal.strategies._coverage import labelled_radius, similarity_to
 from skal.strategies._pool_features import PoolFeatures, row_keys
 
 KERNELS = ["rbf", "laplace", "linear"]
 _DOUBLE = 8  # bytes
-
-
-def median_distance(labelled: Tensor) -> float:
-    """Median distance of labelled samples to the nearest one that is no copy; 1 without two different ones."""
-    nearest = nearest_distances(labelled) if len(labelled) > 1 else labelled.new_empty(0)
-    nearest = nearest[torch.isfinite(nearest)]
-    return float(nearest.median()) if len(nearest) else 1.0
 
 
 class FeatureKernelSource:
@@ -54,7 +47,7 @@ class FeatureKernelSource:
         self._read = PoolFeatures(context, features, room=room)
         self._labelled = self._read.of(context.labelled).double()
         self._kernel = kernel
-        self._radius = median_distance(self._labelled) if isinstance(radius, str) else float(radius)
+        self._radius = labelled_radius(self._labelled, radius) if isinstance(radius, str) else float(radius)
         self._solver = RidgeSolver(self._between(self._labelled)(self._labelled), ridge)
         self._labelled_keys = row_keys(self._labelled)
 
