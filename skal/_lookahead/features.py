@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
@@ -94,9 +95,9 @@ class FeatureReader:
         self._rest = {name: size for name, size in engine.sizes.items() if name not in self._factored}
         d, row_bytes = sum(self._rest.values()), len(labelled) * engine.element_size
         self._long: Sketch | None = None
-        if d > self.k and d * row_bytes > engine.memory // 4:
-            d = max(self.k, engine.memory // (4 * row_bytes))
-            self._long = Sketch(engine, d, self.seed)
+        longest = rows_within(engine.memory, 4 * row_bytes, at_least=self.k)
+        if d > longest:
+            d, self._long = longest, Sketch(engine, longest, self.seed)
         self._signs: Tensor | None = None
         if d > self.k:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from skal._core.memory import rows_within
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
 from skal.tangent._engine import no_gradients
@@ -216,9 +217,9 @@ class Posterior:
         known, u = self.known[rows], self._u(rows)
         u[known] = torch.eye(self.B, dtype=u.dtype, device=u.device)  # regular; it moves nothing
         width = max(1, len(evaluation)) * self.B
-        step = max(1, WORKED_ON // (width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1])))
+        step = rows_within(WORKED_ON, width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1]))
         totals = []
-        for made in torch.arange(len(rows), device=rows.device).split(max(1, self.made // (width * self.B))):
+        for made in torch.arange(len(rows), device=rows.device).split(rows_within(self.made, width * self.B)):
             S = self.covariances(rows[made], evaluation)
             for here, part in zip(made.split(step), S.split(step * self.B), strict=True):
                 some, own = rows[here], self.own[rows[here]].flatten(0, 1)

@@ -164,7 +164,7 @@ class KernelSource:
 def _in_parts(block: Block, N: int, columns: Tensor, made: int) -> Tensor:
     """(N, m) of a block function, ``made`` entries at a time: there are several arrays of that size on the way."""
     S = torch.empty(N, len(columns), dtype=torch.float64, device=columns.device)
-    step = max(1, made // max(1, len(columns)))
+    step = rows_within(made, len(columns))
     for start in range(0, N, step):
         rows = torch.arange(start, min(N, start + step), device=columns.device)
         S[start : start + step] = block(rows, columns)

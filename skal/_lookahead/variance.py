@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from skal._core.losses import sum_of_others
+from skal._core.memory import rows_within
 from skal._lookahead.posterior import WORKED_ON, Posterior, places
 from skal.exceptions import InvalidParameterError
 from skal.tangent._engine import no_gradients
@@ -95,9 +96,9 @@ class VarianceGains:
         rows = torch.arange(posterior.N, device=evaluation.device)
         width = max(1, len(evaluation)) * B**2
         parts = []
-        for made in rows.split(max(1, posterior.made // width)):
+        for made in rows.split(rows_within(posterior.made, width)):
             S = self._covariances(made)
-            parts += [self._weighted_squares(some) for some in S.split(max(1, WORKED_ON // width) * B)]
+            parts += [self._weighted_squares(some) for some in S.split(rows_within(WORKED_ON, width) * B)]
         self.P = torch.cat(parts)
 
     def _covariances(self, rows: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class CandidateKernel:
         """Consecutive batches whose points fit into memory: where they start, their points, and positions in these."""
         start = 0
         while start < len(batches):
-            stop = min(len(batches), start + max(1, self.max_points // batches.shape[1]))
+            stop = min(len(batches), start + rows_within(self.max_points, batches.shape[1]))
             if len(np.unique(batches[start:])) <= self.max_points:
                 stop = len(batches)
             yield start, *used_points(batches[start:stop])
