@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import n_rows, take_rows
 from skal._core.content import code_digest
 from skal.exceptions import CheckpointError, MissingSamplesWarning, shorten
+from skal.loop._audit import SOURCE
 from skal.loop._config import LoopConfig
 from skal.loop._folder import CheckpointFolder
 from skal.loop._identity import SampleIds, says_everything
@@ -71,9 +72,14 @@ class RunCheckpoint:
             else {
                 "data": fingerprint_data(config.X),
                 "eval_set": fingerprint_data(dict(zip("Xy", config.eval_set or (), strict=False))),
-                "parameters": describe_params(params),
             }
         )
+        self.describe(params)
+
+    def describe(self, params: dict[str, Any]) -> None:
+        """Note the parameters of the run, at every depth."""
+        if self.path is not None:
+            self.fingerprint["parameters"] = describe_params(params)
 
     def write(self, entries: Iterable[dict[str, Any]]) -> None:
         """Put labels into the journal."""
@@ -83,9 +89,21 @@ class RunCheckpoint:
 
     def save(self, state: LoopState, trainer: Trainer, strategy: Any, *, trained: bool) -> None:
         """Write everything; the network only if it has been trained since."""
+        self.write_content(*self.content(state, trainer, strategy, trained=trained))
+
+    def write_content(self, content: dict[str, Any], network: Any) -> None:
+        """Write what :meth:`content` gave; slow, and free of anything that may change meanwhile."""
+        if self.folder is not None and self.lock is not None:
+            self.lock.acquire()
+            self.folder.save(content, network)
+            self.lock.touch()
+
+    def content(
+        self, state: LoopState, trainer: Trainer, strategy: Any, *, trained: bool
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """What a save writes: state and network; nothing where nothing is written."""
         if self.folder is None or self.lock is None:
-            return
-        self.lock.acquire()
+            return {}, None
         positions = state.positions()
         content = {
             "fingerprint": self.fingerprint,
@@ -96,8 +114,7 @@ class RunCheckpoint:
             "strategy": strategy.get_state() if hasattr(strategy, "get_state") else None,
             "generators": [_generator_state(generator) for generator in _generators(strategy, trainer.estimator)],
         }
-        self.folder.save(content, trainer.network_state() if trained else None)
-        self.lock.touch()
+        return content, trainer.network_state() if trained else None
 
     def restore(self, trainer: Trainer, strategy: Any, seed: int) -> LoopState | None:
         """Put trainer and strategy back to where they were, and give the state; None if nothing was kept yet.
@@ -219,13 +236,15 @@ class RunCheckpoint:
                 f"{len(gone)} of {n_labels} labelled samples are no longer in X: {shorten(gone)}. Their labels stay in "
                 f"{self.journal.path}, and are used again when the samples are back.",
                 MissingSamplesWarning,
-                stacklevel=6,  # the caller of fit or start
+                stacklevel=7,  # the caller of fit or start
             )
         there = {key: position for key, position in places.items() if position is not None}
         answers = [(position, known[key]["label"], known[key]["label"] is None) for key, position in there.items()]
         said = {index for index, _, _ in answers}
         told = [index for index, value in state.told if value is None and state.phase == "answer"]
         answers += [(index, None, False) for index in [*state.declined, *told] if index not in said]
+        if not state.audit:  # without a saved state the journal alone knows what was held out
+            state.audit = [position for key, position in there.items() if known[key].get("source") == SOURCE]
         state = state.with_answers(answers)
         if state.label_dtype is None and state.labels + [value for _, value in state.told]:
             values = state.labels + [value for _, value in state.told]
@@ -236,7 +255,8 @@ class RunCheckpoint:
         """Refuse content that changed under a given id."""
         if self._unchanged or self.ids.by_content:
             return
-        kept = {key: line["content"] for key, line in self.journal.known.items() if "content" in line}
+        known = self.journal.known.items()  # what was declined says nothing about the content
+        kept = {key: line["content"] for key, line in known if "content" in line and line["label"] is not None}
         places = {key: self.ids.position(key) for key in kept}
         there = {key: position for key, position in places.items() if position is not None}
         found = dict(zip(there, self.ids.contents(there.values()), strict=True))
@@ -253,6 +273,7 @@ class RunCheckpoint:
         # the default used to be random; a checkpoint of that time has asked for its first samples, and has no "start"
         if "start" not in content["state"] and (theirs["initial"], ours["initial"]) == ("'random'", "'auto'"):
             theirs["initial"] = ours["initial"]
+        theirs.setdefault("stop", "None")  # there were no stopping criteria
         return content["fingerprint"] | {"parameters": theirs}
 
     def _changes(self, found: dict[str, Any]) -> dict[str, list[str]]:

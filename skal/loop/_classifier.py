@@ -23,9 +23,10 @@ from skal.context import unwrap_estimator
 from skal.exceptions import AdjustedInputWarning, InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
+from skal.loop._engine import LoopResults
 from skal.loop._estimators import uses_unlabelled
 from skal.loop._model import read_model, write_model
-from skal.loop._session import LabellingSession, LoopResults
+from skal.loop._session import LabellingSession
 from skal.strategies import margin
 
 
@@ -83,6 +84,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         1 prints a row per round.
     random_state : None, int, Generator or RandomState, default=None
         For the initial set, the training and the strategy. The global generators are left alone.
+    stop : StoppingCriterion or None, default=None
+        A criterion of :mod:`skal.stopping` that may end the loop before ``n_rounds`` or ``budget`` do; with
+        ``n_rounds=None`` it alone decides.
 
     Attributes
     ----------
@@ -93,7 +97,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     history_ : list of dict
         One row a round: ``round``, ``n_labelled``, ``indices``, ``declined``, ``metrics`` of the strategy,
         ``train_score``, ``valid_score`` (with ``target_score``), ``eval_score`` (with ``eval_set``), ``seconds_fit``,
-        ``seconds_query``.
+        ``seconds_query``. With ``stop`` also ``elapsed`` and what the criterion looks at: ``agreement``,
+        ``uncertainty_mean``, ``uncertainty_max``, ``heldout_score``, ``n_heldout``.
     classes_ : (n_classes,) array
         Sorted. Without ``classes``, those seen; for a network with integer labels one per output.
     query_strategy_ : callable
@@ -101,7 +106,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     initial_ : str or None
         How the first samples were chosen, and why so.
     stop_reason_ : str
-        "budget", "target score", "pool exhausted" or "callback".
+        "budget", "target score", "pool exhausted", "callback", or "stop: " and the reason that ``stop`` gives.
     session_ : LabellingSession
         Only if ``fit`` was interrupted: ``session_.run(oracle)`` goes on.
     n_features_in_, feature_names_in_
@@ -148,6 +153,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         progress: bool = False,
         verbose: int = 0,
         random_state: Any = None,
+        stop: Any = None,
     ) -> None:
         self.estimator = estimator
         self.query_strategy = query_strategy
@@ -166,6 +172,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.progress = progress
         self.verbose = verbose
         self.random_state = random_state
+        self.stop = stop
 
     def fit(
         self,

@@ -17,6 +17,7 @@ from skal.context import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
 from skal.loop._state import LoopState
+from skal.stopping import StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy
 from skal.validation import check_choice, check_integer, check_real, check_seed
 
@@ -73,6 +74,7 @@ class LoopConfig:
     progress: bool
     verbose: int
     random_state: Any
+    stop: Any
 
     @classmethod
     def from_classifier(
@@ -121,6 +123,7 @@ class LoopConfig:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
         check_seed(owner, self.random_state)
+        self._check_stop()
 
     @property
     def n_samples(self) -> int:
@@ -136,6 +139,16 @@ class LoopConfig:
     def network(self) -> bool:
         """Whether a network does the work."""
         return isinstance(unwrap_estimator(self.estimator)[0], NeuralNet)
+
+    @property
+    def heldout_share(self) -> float:
+        """Share of the labels that the stopping criterion wants drawn at random and held out."""
+        return 0.0 if self.stop is None else max(part.share for part in self.stop.parts())
+
+    @property
+    def watches(self) -> bool:
+        """Whether the stopping criterion looks at how models change."""
+        return self.stop is not None and any(part.watches for part in self.stop.parts())
 
     @property
     def no_label(self) -> int | None:
@@ -163,7 +176,7 @@ class LoopConfig:
                 f"{source}{planned} exceeds the {self.n_samples} samples; all of them will be labelled. "
                 "Use n_rounds=None without a budget to label everything without this warning.",
                 BudgetWarning,
-                stacklevel=5,  # the caller of fit or start
+                stacklevel=6,  # the caller of fit or start
             )
         return min(planned, self.n_samples)
 
@@ -183,7 +196,22 @@ class LoopConfig:
             return "budget"
         if self.budget is None and self.n_rounds is not None and row["round"] >= self.n_rounds:
             return "budget"
+        if self.stop is not None and (reason := self.stop.reason(state.history, len(state.labelled))) is not None:
+            return f"stop: {reason}"
         return "pool exhausted" if len(self.pool(state)) == 0 else None
+
+    def _check_stop(self) -> None:
+        if self.stop is None:
+            return
+        if not isinstance(self.stop, StoppingCriterion):
+            remedy = "Pass for example stop=StablePredictions() | Budget(500)."
+            expected = "a criterion of skal.stopping, or None"
+            raise InvalidTypeError.for_parameter(self.owner, "stop", expected, self.stop, remedy)
+        self.stop.check_params()
+        needs_proba = any(isinstance(part, UncertaintyPlateau) for part in self.stop.parts())
+        if needs_proba and not hasattr(self.estimator, "predict_proba"):
+            expected, remedy = "a classifier with predict_proba for UncertaintyPlateau", "Use StablePredictions."
+            raise InvalidParameterError.for_parameter(self.owner, "estimator", expected, self.estimator, remedy)
 
     def _check_initial(self) -> None:
         if isinstance(self.initial, str) or callable(self.initial):

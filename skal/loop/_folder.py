@@ -25,8 +25,8 @@ from skal.exceptions import CheckpointError, shorten
 
 _MANIFEST = "manifest.json"
 _OUR_FILES = re.compile(r"\d{6}-(state\.json|network\.json|network\.safetensors)|manifest\.json\.new")
-_FORMAT = 2
-_READABLE = (1, 2)  # the first had neither ids nor a journal of labels
+_FORMAT = 3
+_READABLE = (1, 2, 3)  # the first had neither ids nor a journal of labels, the second no stopping criteria
 _OF_FIRST_SAVE = "000001-"
 
 
@@ -135,7 +135,7 @@ class CheckpointFolder:
             raise self._damaged(_MANIFEST, "it is not a whole manifest") from error
         if version not in _READABLE:
             raise CheckpointError(
-                f"The checkpoint in {self.folder} must be of format 1 or {_FORMAT}. Got {version!r} instead. "
+                f"The checkpoint in {self.folder} must be of format 1 to {_FORMAT}. Got {version!r} instead. "
                 f"It was written by skal {manifest.get('skal')}: use that, or start again in another folder."
             )
         if digest != _digest(manifest) or not all(_OUR_FILES.fullmatch(name) for name in names):

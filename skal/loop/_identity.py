@@ -38,6 +38,7 @@ class SampleIds:
     ----------
     X : all samples
     ids : array-like or None
+        With a method ``digest(position)`` they say themselves what content they stand for.
     folder : path or None
     fingerprint : dict or None
         Of X; hashes that were kept with the same one, of all its content, need no comparing.
@@ -69,6 +70,7 @@ class SampleIds:
         self._unconfirmed = False
         self._confirmed: set[int] = set()
         self._random: bool | None = None
+        self._digest_of = getattr(ids, "digest", None)  # by a file's bytes, say, rather than by what is made of them
         explicit = explicit_ids(X, ids)
         self.by_content = explicit is None and folder is not None
         if explicit is not None:
@@ -109,6 +111,8 @@ class SampleIds:
         None where the id is a hash already, and for a Dataset whose items change from one reading to the next.
         """
         positions = list(positions)
+        if self._digest_of is not None and self.folder is not None:
+            return [self._digest_of(position) for position in positions]
         if self.by_content or self.folder is None or self.is_random():
             return [None] * len(positions)
         return list(digests(self.X, positions))
@@ -150,7 +154,7 @@ class SampleIds:
                 f"{type(self.X).__name__} that gives another sample each time. Pass start(X, ids=...), or give the "
                 "Dataset an attribute 'ids' with one id per sample, such as its file names."
             )
-        ids = _distinct(digests(self.X))
+        ids = distinct(digests(self.X))
         if not self.readonly:
             self.folder.mkdir(parents=True, exist_ok=True)
             new = self.folder / f"{_CACHE}.new"
@@ -209,7 +213,7 @@ def _digest_of(ids: list[str]) -> str:
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
-def _distinct(found: list[str]) -> list[str]:
+def distinct(found: Iterable[str]) -> list[str]:
     """Copies get a number: they hold the same content, so that it does not matter which is which."""
     seen: dict[str, int] = {}
     result = []

@@ -13,6 +13,7 @@ from skal._core.containers import take_rows
 from skal._core.feature_store import FeatureMemory
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
+from skal.loop._audit import draw, mixed, n_from_audit
 from skal.loop._config import LoopConfig
 from skal.loop._labels import encode, read_labels
 from skal.loop._state import LoopState
@@ -41,8 +42,22 @@ class Selector:
 
     def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
         """Positions in X of this round's samples, and the strategy's metrics."""
+        draw(state, self.config)
         pool = self.config.pool(state)
         size = self.config.next_batch_size(state, len(pool))
+        given = not isinstance(self.config.initial, str) and not callable(self.config.initial)
+        if not state.audit or (state.round == 0 and given):
+            return self._choose(state, trainer, pool, size)
+        own = np.setdiff1d(pool, state.audit)  # what the strategy may choose from
+        n_audit = max(n_from_audit(state, size, self.config.heldout_share), size - len(own))
+        nothing = np.empty(0, dtype=np.int64), None
+        chosen, metrics = self._choose(state, trainer, own, size - n_audit) if size > n_audit else nothing
+        return mixed(state, chosen, metrics, n_audit)
+
+    def _choose(
+        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
+    ) -> tuple[np.ndarray, list[Any] | None]:
+        """By the strategy, or by the rule of the start."""
         if trainer.estimator is not None:
             return self._query(state, trainer, pool, size)
         seed, initial = state.seed_for("start"), self.config.initial

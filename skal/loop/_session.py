@@ -6,15 +6,11 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from sklearn.metrics import check_scoring
 
 from skal._core.containers import take_rows
 from skal.exceptions import (
@@ -25,37 +21,17 @@ from skal.exceptions import (
     TrainingFailedWarning,
     shorten,
 )
-from skal.loop._checkpoint import RunCheckpoint
+from skal.loop._audit import forecast
 from skal.loop._config import LoopConfig
-from skal.loop._display import ProgressReporter
-from skal.loop._identity import plain_id
-from skal.loop._journal import entry
-from skal.loop._labels import Predictor, common_dtype, read_labels
-from skal.loop._selection import Selector
+from skal.loop._engine import LoopEngine, LoopResults
+from skal.loop._given import check_answer, labels_by_id, positions_of
+from skal.loop._labels import read_labels
 from skal.loop._state import LoopState
-from skal.loop._trainer import Trainer
 from skal.loop._view import as_html, checked_figure_request, draw_samples, summary
-from skal.validation import make_generator
+from skal.stopping import Forecast
 
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
-
-
-@dataclass(frozen=True)
-class LoopResults:
-    """What has come out of a loop so far: the fitted attributes of its classifier, and ``predictor`` to predict with.
-
-    ``predictor`` is None as long as nothing has been trained; ``labelled`` has the samples that it was trained on and
-    their numbers.
-    """
-
-    queried: np.ndarray
-    history: list[dict[str, Any]]
-    stop_reason: str | None
-    query_strategy: Any
-    initial: str | None
-    predictor: Predictor | None
-    labelled: tuple[Any, np.ndarray] | None = None
 
 
 class LabellingSession:
@@ -101,37 +77,19 @@ class LabellingSession:
         self.classifier = classifier
         self.X = config.X
         self._config = config
-        self._publish = publish
-        self._trainer = Trainer(config)
-        self._selector = Selector(config)
-        self._closed = False
-        n_planned = config.planned_labels()
-        self._store = RunCheckpoint(config, classifier.get_params())
-        if self._store.lock is not None:
-            weakref.finalize(self, self._store.lock.release)
-        seed = int(make_generator(config.owner, config.random_state).integers(2**63))
-        try:
-            restored = self._store.restore(self._trainer, self._selector.strategy, seed)
-            # without initial labels there is no round 0
-            self.state = restored or LoopState(seed=seed, round=int(config.initial_size == 0))
-            if restored:
-                self._check_same_labels()
-            else:
-                self._trainer.start(self.state)
-            if config.given is not None:
-                self._take_given_labels()
-        except BaseException:  # whoever keeps the error keeps this session alive
-            self._release()
-            raise
-        self._reporter = ProgressReporter(
-            verbose=config.verbose, progress=config.progress, total=n_planned, initial=len(self.state.labelled)
-        )
-        publish(self.results)
+        self._engine = LoopEngine(classifier, config, publish)
+        if self._engine.store.lock is not None:
+            weakref.finalize(self, self._engine.store.lock.release)
+
+    @property
+    def state(self) -> LoopState:
+        """The labels, the open questions, the history."""
+        return self._engine.state
 
     @property
     def ids(self) -> np.ndarray:
         """``ids[position]`` is the id of a sample."""
-        return self._store.ids.array()
+        return self._engine.store.ids.array()
 
     @property
     def done(self) -> bool:
@@ -141,16 +99,7 @@ class LabellingSession:
     @property
     def results(self) -> LoopResults:
         """What has come out so far."""
-        return LoopResults(
-            queried=np.array(self.state.labelled, dtype=np.int64),
-            history=[dict(row) for row in self.state.history],
-            stop_reason=self.state.stop_reason,
-            # the recommended strategy says which one it chose
-            query_strategy=getattr(self._selector.strategy, "strategy_", self._selector.strategy),
-            initial=self.state.start,
-            predictor=self._trainer.predictor,
-            labelled=self._trainer.labelled,
-        )
+        return self._engine.results
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The batches to label, one after the other; ``tell`` each before the next."""
@@ -165,8 +114,8 @@ class LabellingSession:
 
     def close(self) -> None:
         """Let others write to the folder; this session can then only be looked at."""
-        self._closed = True
-        self._release()
+        self._engine.closed = True
+        self._engine.release()
 
     def ask(self) -> np.ndarray:
         """Positions in X of the samples to label, best first; empty when the loop is over.
@@ -175,7 +124,7 @@ class LabellingSession:
         labels, a warning says why, and the samples are chosen with the last one that could be, or at random.
         """
         try:
-            self._bring_up_to_date()
+            self._engine.bring_up_to_date()
         except CheckpointError:  # of the folder, not of the training
             raise
         except Exception as error:
@@ -186,8 +135,8 @@ class LabellingSession:
                 TrainingFailedWarning,
                 stacklevel=2,
             )
-            self._give_up_training(error)
-        return self._select()
+            self._engine.give_up_training(error)
+        return self._engine.select()
 
     def tell(
         self, labels: Any, indices: Any = None, *, end_round: bool = True, annotator: str | None = None
@@ -222,14 +171,14 @@ class LabellingSession:
         unanswered = self.state.unanswered()
         positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
         values, dtype = read_labels(labels, self._config.no_label)
-        _check_answer(positions, values, unanswered.tolist())
+        check_answer(positions, values, unanswered.tolist())
         answers = [(int(index), value) for index, value in zip(positions, values, strict=True)]
-        self._take(answers, dtype, self.state.source, annotator)
+        self._engine.take(answers, dtype, self.state.source, annotator)
         if self.state.phase == "answer" and (end_round or len(self.state.unanswered()) == 0):
-            self._close_round()
-            self._train()
+            self._engine.close_round()
+            self._engine.train()
         else:
-            self._save()
+            self._engine.save()
         return self
 
     def relabel(self, labels: Mapping[Any, Any], *, annotator: str | None = None) -> LabellingSession:
@@ -277,8 +226,8 @@ class LabellingSession:
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
         """Never ask for these samples, and take their labels back if they have one; ``undecline`` undoes it."""
         positions = self._positions("decline", ids)
-        self._take([(index, None) for index in positions], None, "declined", annotator)
-        self._save()
+        self._engine.take([(index, None) for index in positions], None, "declined", annotator)
+        self._engine.save()
         return self
 
     def undecline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
@@ -290,8 +239,8 @@ class LabellingSession:
         if strange:
             expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
             raise InvalidParameterError.for_parameter("undecline", "ids", expected, strange, remedy)
-        self._take([(index, None) for index in positions], None, "undeclined", annotator, declined=False)
-        self._save()
+        self._engine.take([(index, None) for index in positions], None, "undeclined", annotator, declined=False)
+        self._engine.save()
         return self
 
     def labels(self) -> pd.DataFrame:
@@ -300,9 +249,24 @@ class LabellingSession:
         Returns
         -------
         data frame with the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
-        sample was chosen ("initial", the strategy's name, "random", "added" or "given")
+        sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given")
         """
-        return self._store.journal.frame()
+        return self._engine.store.journal.frame()
+
+    def forecast(self, more: int = 100) -> Forecast:
+        """Accuracy now, and with more labels, from labels that were drawn at random and held out.
+
+        Parameters
+        ----------
+        more : int, default=100
+
+        Returns
+        -------
+        Forecast
+            ``print(session.forecast().text)`` says it in words. Without ``stop=HoldOut()`` or ``stop=TargetScore(...)``
+            no labels are held out, and it says so.
+        """
+        return forecast(self.state, more)
 
     def to_csv(self, path: Any) -> None:
         """Write ``labels()`` to a CSV file."""
@@ -330,7 +294,7 @@ class LabellingSession:
         """
         positions = self.state.unanswered() if indices is None else indices
         positions = checked_figure_request(positions, self._config.n_samples)
-        return draw_samples(self.X, positions, [str(key) for key in self._store.ids.of(positions)])
+        return draw_samples(self.X, positions, [str(key) for key in self._engine.store.ids.of(positions)])
 
     def __repr__(self) -> str:
         return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summary(self.state).items())})"
@@ -364,227 +328,27 @@ class LabellingSession:
                         f"for {shorten(indices.tolist())} instead. Return None for those that it cannot label."
                     )
         finally:
-            self._reporter.close()
-            self._release()
-        if self._trainer.predictor is None:
+            self._engine.reporter.close()
+            self._engine.release()
+        if self._engine.trainer.predictor is None:
             self._raise_unfitted()
         return self.classifier
 
     def _next_batch(self) -> np.ndarray:
         """As ``ask``, but a training that fails raises."""
-        self._bring_up_to_date()
-        return self._select()
-
-    def _bring_up_to_date(self) -> None:
-        """Train where a training is due."""
-        state = self.state
-        if state.phase == "answer" and len(state.asked) and len(state.unanswered()) == 0:
-            self._check_writable()
-            self._close_round()
-        if self.state.phase == "train":  # an earlier training failed or was killed
-            self._check_writable()
-            self._train()
-            return
-        due = self.state.stale or self._trainer.predictor is None
-        if self.state.phase == "ask" and due and self.state.labels and self._trainer.can_fit(self.state):
-            self._check_writable()
-            self._trainer.fit(self.state)
-            self._publish(self.results)
-            self._save(trained=True)
-
-    def _give_up_training(self, error: Exception) -> None:
-        if self.state.phase == "train":
-            self.state.notes = [*self.state.notes, f"training failed: {type(error).__name__}: {error}"]
-            missing = dict.fromkeys(("train_score", "seconds_fit")) | {"seconds_query": self.state.seconds_query}
-            self._end_round(self.state.describe_round() | missing, trained=False)
-        self.state.stale = True
-
-    def _select(self) -> np.ndarray:
-        state = self.state
-        while state.phase == "ask" and not self.done:
-            self._check_writable()
-            if self._config.next_batch_size(state, len(self._config.pool(state))) == 0:
-                state.stop_reason = "budget" if len(self._config.pool(state)) else "pool exhausted"
-                self._publish(self.results)
-                break
-            start = perf_counter()
-            positions, metrics = self._selector.select(state, self._trainer)
-            if len(positions) == 0:  # all of a given start has been labelled already
-                state.round += 1
-                continue
-            state.open_round(positions, metrics, seconds=perf_counter() - start, source=self._source())
-            self._save()
-        return state.unanswered()
-
-    def _source(self) -> str:
-        """How this round's samples are chosen."""
-        if self.state.round == 0:
-            return "initial"
-        strategy = self.results.query_strategy
-        return "random" if self._trainer.estimator is None else getattr(strategy, "__name__", type(strategy).__name__)
+        self._engine.bring_up_to_date()
+        return self._engine.select()
 
     def _positions(self, owner: str, keys: Any) -> list[int]:
-        if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
-            expected = "a dict from id to label" if owner in ("relabel", "add") else "a list of ids"
-            raise InvalidTypeError.for_parameter(owner, "ids", expected, keys, "See session.ids.")
-        found = {plain_id(key): self._store.ids.position(key) for key in keys}
-        unknown = [key for key, position in found.items() if position is None]
-        if unknown:
-            expected, remedy = "ids of samples in X", "session.ids has the id of every position."
-            raise InvalidParameterError.for_parameter(owner, "ids", expected, unknown, remedy)
-        return [position for position in found.values() if position is not None]
+        return positions_of(owner, keys, self._engine.store.ids)
 
     def _correct(
         self, owner: str, positions: list[int], labels: Mapping[Any, Any], source: str | None, annotator: str | None
     ) -> LabellingSession:
-        values, dtype = read_labels(list(labels.values()), self._config.no_label)
-        missing = [key for key, value in zip(labels, values, strict=True) if value is None]
-        if missing:
-            expected, remedy = "a label for every id", "Use decline to take labels back."
-            raise InvalidParameterError.for_parameter(owner, "labels", expected, f"none for {missing}", remedy)
-        self._take(list(zip(positions, values, strict=True)), dtype, source, annotator)
-        self._save()
+        values, dtype = labels_by_id(owner, labels, self._config.no_label)
+        self._engine.take(list(zip(positions, values, strict=True)), dtype, source, annotator)
+        self._engine.save()
         return self
-
-    def _take(
-        self,
-        answers: list[tuple[int, Any]],
-        dtype: str | None,
-        source: str | None,
-        annotator: str | None,
-        declined: bool = True,
-    ) -> None:
-        """Check answers, write them down, and only then let the session know."""
-        self._check_writable()
-        state = replace(self.state, label_dtype=common_dtype(self.state.label_dtype, dtype))
-        state = state.with_answers((index, label, declined and label is None) for index, label in answers)
-        closed = state.with_answers_as_labels(0.0) if state.phase == "answer" else state
-        if closed.labels:  # refuses what is not a class before anything is changed
-            self._trainer.check_labels(closed)
-        self._store.write(self._entries(answers, source, annotator, declined))
-        if self.state.stop_reason != "callback" and state.history:
-            state.stop_reason = self._config.stop_reason(state)
-        self.state = state
-        self._publish(self.results)
-
-    def _entries(
-        self, answers: list[tuple[int, Any]], source: str | None, annotator: str | None, declined: bool
-    ) -> Iterator[dict[str, Any]]:
-        positions = [index for index, _ in answers]
-        keys, contents = self._store.ids.of(positions), self._store.ids.contents(positions)
-        for key, content, (_, label) in zip(keys, contents, answers, strict=True):
-            before = self._store.journal.known.get(key, {})
-            yield entry(
-                key,
-                label,
-                round=self.state.round,
-                source=before.get("source") if source is None else source,
-                annotator=annotator,
-                previous=before.get("label"),
-                declined=declined if label is None else None,
-                content=content,
-            )
-
-    def _take_given_labels(self) -> None:
-        """Labels from before the start: those that are new are the answers of a round of their own."""
-        values, dtype = read_labels(self._config.given, self._config.no_given_label)
-        if dtype is not None and np.dtype(dtype).kind == "f" and None in values:  # integers, but for the gaps
-            values, dtype = [None if value is None else int(value) for value in values], "<i8"
-        rows = [i for i, value in enumerate(values) if value is not None]
-        keys, journal = self._store.ids.of(rows), self._store.journal
-        other = [
-            key
-            for i, key in zip(rows, keys, strict=True)
-            if key in journal.earlier and values[i] not in journal.earlier[key]
-        ]
-        if other:
-            raise CheckpointError(
-                f"The labels in y must be those of {journal.path}, where samples have one. Got others for "
-                f"{shorten(other)}. Leave y out, and use relabel to change labels."
-            )
-        new = [(i, values[i]) for i, key in zip(rows, keys, strict=True) if key not in journal.earlier]
-        if not new:
-            return
-        if self.state.phase == "ask" and not self.state.labelled and not self.state.history:
-            self.state.round = 0
-            self.state.open_round(np.array([i for i, _ in new]), None, 0.0, "given")
-        self._take(new, dtype, "given", None)
-        if self.state.source == "given" and self.state.phase == "answer":
-            self._close_round()
-        else:
-            self._save()
-
-    def _close_round(self) -> None:
-        """This round's answers become labels."""
-        held_out = 0.0 if self._config.target_score is None else self._config.validation_fraction
-        self.state = self.state.with_answers_as_labels(held_out)
-        self._publish(self.results)
-        self._save()
-
-    def _train(self) -> None:
-        state = self.state
-        start = perf_counter()
-        told = any(value is not None for _, value in state.told)
-        if (told or state.stale) and self._trainer.can_fit(state):
-            self._trainer.fit(state)
-        row = state.describe_round()
-        seconds = {"seconds_fit": perf_counter() - start, "seconds_query": state.seconds_query}
-        self._publish(self.results)  # it is the classifier that is scored
-        self._end_round(row | self._scores() | seconds, trained=True)
-
-    def _end_round(self, row: dict[str, Any], *, trained: bool) -> None:
-        state, config = self.state, self._config
-        state.end_round(row)
-        self._publish(self.results)
-        stopped = [bool(callback(self.classifier, row)) for callback in config.callbacks or ()]
-        state.stop_reason = config.stop_reason(state) or ("callback" if any(stopped) else None)
-        self._publish(self.results)
-        self._save(trained=trained)
-        self._reporter.report(row)
-        if self.done:
-            self._reporter.close()
-
-    def _scores(self) -> dict[str, float | None]:
-        """Scores on the labels trained on, on those held out, and on the evaluation set; None where there is none."""
-
-        def labelled(*, heldout: bool) -> tuple[Any, Any]:
-            rows, labels = self.state.labelled_set(heldout=heldout)
-            return take_rows(self.X, rows), labels
-
-        sets = {"train_score": labelled(heldout=False)}
-        if self._config.target_score is not None:
-            sets["valid_score"] = labelled(heldout=True)
-        if self._config.eval_set is not None:
-            X, y = self._config.eval_set
-            sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
-        scores: dict[str, float | None] = dict.fromkeys(sets)
-        if self._trainer.predictor is not None:
-            scorer = check_scoring(self.classifier, scoring=self._config.scoring)
-            with self.state.seeded("score"):
-                scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
-        return scores
-
-    def _save(self, *, trained: bool = False) -> None:
-        self._store.save(self.state, self._trainer, self._selector.strategy, trained=trained)
-
-    def _release(self) -> None:
-        if self._store.lock is not None:
-            self._store.lock.release()
-
-    def _check_writable(self) -> None:
-        if self._config.readonly or self._closed:
-            why = "opened with readonly=True" if self._config.readonly else "closed"
-            raise CheckpointError(
-                f"A session that writes must be open for writing. Got one that was {why}. Call start(X) for another."
-            )
-
-    def _check_same_labels(self) -> None:
-        reader, rows = self._config.reader, np.array(self.state.labelled, dtype=np.int64)
-        if len(rows) and reader is not None and read_labels(reader(rows, None))[0] != self.state.labels:
-            raise CheckpointError(
-                f"The checkpoint in {self._config.checkpoint} must be of the same labels. Got a y that differs at "
-                "samples which it has labelled. Pass the y that the run was started with, or another folder."
-            )
 
     def _raise_unfitted(self) -> None:
         seen = np.unique(self.state.label_array()).tolist()
@@ -597,22 +361,4 @@ class LabellingSession:
             f"The labels that {self._config.owner} sees must be of at least two classes. Got one class only "
             f"({seen[0]!r}, {len(self.state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
             "or use initial='stratified'."
-        )
-
-
-def _check_answer(positions: list[Any], values: list[Any], unanswered: list[int]) -> None:
-    if not unanswered and values:
-        raise InvalidParameterError(
-            f"The samples told must be among those asked for. Got {len(values)} labels while nothing is asked for. "
-            "Call ask() first."
-        )
-    if len(positions) != len(values):
-        raise InvalidParameterError(
-            f"The labels must be one for each of the {len(positions)} samples. Got {len(values)} instead. "
-            "Put None where there is no label, or name the samples with indices."
-        )
-    if set(positions) - set(unanswered) or len(set(positions)) != len(positions):
-        raise InvalidParameterError(
-            f"The samples told must be distinct and among those asked for ({shorten(unanswered)}). "
-            f"Got {shorten(positions)} instead. Call ask() for the open ones."
         )

@@ -13,7 +13,7 @@ import torch
 
 from skal._core.network import preserved_rng
 
-_PURPOSES = ("start", "query", "fit", "holdout", "score")
+_PURPOSES = ("start", "query", "fit", "holdout", "score", "audit")
 
 
 @dataclass
@@ -59,6 +59,16 @@ class LoopState:
         Whether labels have changed since the last training, other than by a round's answers.
     notes : list of str
         For the next row of the history.
+    audit : list of int
+        Positions drawn at random, which no strategy chooses: some are labelled in every round, and held out.
+    watched : list of int
+        More of a fixed random part of the pool, which every model predicts.
+    audit_predictions : list of dict
+        What each model said of the audit: ``n_labelled``, ``names`` and ``codes``.
+    watched_predictions : dict or None
+        What the last model said of the audit and the watched samples: ``names`` and ``codes``.
+    elapsed : float
+        Seconds until the end of the last round, without those in which no session was open.
     """
 
     seed: int
@@ -81,6 +91,11 @@ class LoopState:
     fitted: dict[str, int] | None = None
     stale: bool = False
     notes: list[str] = field(default_factory=list)
+    audit: list[int] = field(default_factory=list)
+    watched: list[int] = field(default_factory=list)
+    audit_predictions: list[dict[str, Any]] = field(default_factory=list)
+    watched_predictions: dict[str, Any] | None = None
+    elapsed: float = 0.0
 
     def pool(self, n_samples: int) -> np.ndarray:
         """Positions that may still be asked for, in ascending order."""
@@ -129,35 +144,50 @@ class LoopState:
         What was asked for and is open becomes an answer of this round; everything else is a correction, and the
         estimator must be trained anew. What is so already changes nothing.
         """
-        told = dict(self.told)
-        labels = dict(zip(self.labelled, zip(self.labels, self.heldout, strict=True), strict=True))
-        declined = dict.fromkeys(self.declined)
-        asked, changed = set(self.asked) if self.phase == "answer" else set(), False
+        told, declined = dict(self.told), dict.fromkeys(self.declined)
+        asked = set(self.asked) if self.phase == "answer" else set()
+        corrections = []
         for index, label, is_declined in answers:
             if index in asked and (label is not None or is_declined):
                 told[index] = label
                 declined.pop(index, None)  # it may have been declined before it was asked for
-                continue
-            if self.phase == "answer":
-                told.pop(index, None)
-            elif index in told:  # of the round that is being trained on
-                told[index] = label
-            if label is not None:
-                changed |= index not in labels or labels[index][0] != label
-                labels[index] = (label, labels.get(index, (None, False))[1])
-            elif index in labels:
-                changed = True
-                del labels[index]
-            declined.pop(index, None)
-            if is_declined:
-                declined[index] = None
+            else:
+                corrections.append((index, label, is_declined))
+                if self.phase == "answer":
+                    told.pop(index, None)
+                elif index in told:  # of the round that is being trained on
+                    told[index] = label
+                declined.pop(index, None)
+                if is_declined:
+                    declined[index] = None
+        state = replace(self, told=[list(answer) for answer in told.items()], declined=list(declined))
+        return state._corrected(corrections) if corrections else state
+
+    def _corrected(self, corrections: list[tuple[int, Any, bool]]) -> LoopState:
+        """A copy with other labels; lists are copied rather than gone through: there may be many labels."""
+        labelled, labels, heldout = list(self.labelled), list(self.labels), list(self.heldout)
+        places, audit, changed = dict(zip(labelled, range(len(labelled)), strict=True)), set(self.audit), False
+        gone = set()
+        for index, label, _ in corrections:
+            place = places.get(index)
+            if label is None:
+                changed |= place is not None and place not in gone
+                gone |= set() if place is None else {place}
+            elif place is None:
+                places[index], changed = len(labelled), True
+                labelled.append(index)
+                labels.append(label)
+                heldout.append(index in audit)
+            else:
+                changed |= labels[place] != label or place in gone
+                labels[place] = label
+                gone -= {place}
+        kept = [place for place in range(len(labelled)) if place not in gone] if gone else None
         return replace(
             self,
-            told=[list(answer) for answer in told.items()],
-            labelled=list(labels),
-            labels=[label for label, _ in labels.values()],
-            heldout=[heldout for _, heldout in labels.values()],
-            declined=list(declined),
+            labelled=labelled if kept is None else [labelled[place] for place in kept],
+            labels=labels if kept is None else [labels[place] for place in kept],
+            heldout=heldout if kept is None else [heldout[place] for place in kept],
             stale=self.stale or changed,
         )
 
@@ -171,6 +201,7 @@ class LoopState:
         metrics = self.metrics
         if metrics is not None and len(metrics) == len(self.asked):
             metrics = [metrics[i] for i, index in enumerate(self.asked) if index in new]
+        said = self.watched_predictions
         history = [row | {name: moved(row[name]) for name in ("indices", "declined")} for row in self.history]
         state = replace(
             self,
@@ -182,6 +213,10 @@ class LoopState:
             told=[[new[index], value] for index, value in self.told if index in new],
             metrics=metrics,
             history=history,
+            audit=moved(self.audit),
+            watched=moved(self.watched),
+            audit_predictions=[_kept_codes(each, self.audit, new) for each in self.audit_predictions],
+            watched_predictions=said and _kept_codes(said, self.audit + self.watched, new),
         )
         if state.phase == "answer" and not state.asked:
             state.phase = "ask"
@@ -190,7 +225,7 @@ class LoopState:
     def positions(self) -> list[int]:
         """Every sample that is mentioned."""
         rows = [index for row in self.history for index in row["indices"] + row["declined"]]
-        return sorted({*self.labelled, *self.declined, *self.asked, *rows})
+        return sorted({*self.labelled, *self.declined, *self.asked, *self.audit, *self.watched, *rows})
 
     def with_answers_as_labels(self, validation_fraction: float) -> LoopState:
         """A copy in which this round's answers are labels, in the order in which they were asked.
@@ -203,12 +238,13 @@ class LoopState:
         labels = self.labels + [value for _, value in new]
         n_missing = max(0, int(validation_fraction * len(labels)) - sum(self.heldout))
         drawn = set(np.random.default_rng(self.seed_for("holdout")).permutation(len(new))[:n_missing].tolist())
+        audit = set(self.audit)
         return replace(
             self,
             told=told,
             labelled=self.labelled + [index for index, _ in new],
             labels=labels,
-            heldout=self.heldout + [i in drawn for i in range(len(new))],
+            heldout=self.heldout + [i in drawn or index in audit for i, (index, _) in enumerate(new)],
             declined=self.declined + [index for index, value in told if value is None],
             phase="train",
         )
@@ -230,3 +266,9 @@ class LoopState:
         self.history.append(row)
         self.asked, self.told, self.metrics, self.seconds_query = [], [], None, 0.0
         self.phase, self.round, self.notes = "ask", self.round + 1, []
+
+
+def _kept_codes(said: dict[str, Any], positions: list[int], new: Mapping[int, int]) -> dict[str, Any]:
+    """Predictions of those samples that are still there."""
+    codes = [code for position, code in zip(positions, said["codes"], strict=True) if position in new]
+    return said | {"codes": codes}

@@ -79,6 +79,21 @@ class Trainer:
             self._set_trained(estimator, names)
             self._remember_labelled(state, names, state.fitted["n_labelled"])
 
+    def copy(self) -> Trainer:
+        """One that can train while this one's model is in use."""
+        other = Trainer(self.config)
+        other.__dict__.update(self.__dict__)
+        if not self.config.reinitialize:  # it trains the same network further
+            other.estimator = deepcopy(self.estimator)
+        return other
+
+    def reconfigure(self, config: LoopConfig) -> None:
+        """Train with other parameters from now on; the last model stays until then."""
+        if config.estimator is not self.config.estimator:
+            self._n_outputs = None
+            self.estimator = self.estimator if config.reinitialize else None
+        self.config = config
+
     def untrained(self, state: LoopState) -> Any:
         """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
         with state.seeded("fit", round=0):
@@ -109,7 +124,9 @@ class Trainer:
             names, X, y = self._training_data(state, len(state.labelled))
             with training(estimator, X, y):
                 try:
-                    with _as_before_if_it_fails(estimator), _raise_interrupts():
+                    with _as_before_if_it_fails(estimator), _raise_interrupts(), warnings.catch_warnings():
+                        # few labels of many classes are how a loop starts
+                        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
                         estimator.fit(X, y)
                 except IndexError as error:
                     if "out of bounds" not in str(error):

@@ -147,7 +147,7 @@ def test_the_format(make_loop, flat_data, tmp_path):
     """Folders of this format are out there: a change of it needs a new number, and a way to read the old one."""
     make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["format"] == 2
+    assert manifest["format"] == 3
     assert set(manifest) == {"format", "skal", "number", "files", "digest"}
     content, network = CheckpointFolder(tmp_path).load()
     assert set(content) == {"fingerprint", "state", "ids", "n_samples", "journal", "strategy", "generators"}
@@ -157,9 +157,27 @@ def test_the_format(make_loop, flat_data, tmp_path):
         "seed", "phase", "round", "labelled", "labels", "heldout", "label_dtype", "declined",
         "asked", "told", "metrics", "seconds_query", "history", "stop_reason", "start",
         "source", "names", "fitted", "stale", "notes",
+        "audit", "watched", "audit_predictions", "watched_predictions", "elapsed",
     }  # fmt: skip
     assert set(network) == {"modules", "optimizers", "history", "classes", "extra"}
     assert set(network["modules"]) == {"module", "criterion"}
+
+
+def test_a_folder_without_stopping_criteria_goes_on(make_loop, flat_data, tmp_path, same_run, monkeypatch):
+    """Format 2: neither the state nor the parameters knew of them."""
+    loop = make_loop(margin, checkpoint=tmp_path, callbacks=[stop_after(1)])
+    with pytest.raises(Killed):
+        loop.fit(*flat_data)
+    folder = CheckpointFolder(tmp_path)
+    content, _ = folder.load()
+    del content["fingerprint"]["parameters"]["stop"]
+    for name in ("audit", "watched", "audit_predictions", "watched_predictions", "elapsed"):
+        del content["state"][name]
+    with monkeypatch.context() as patch:
+        patch.setattr("skal.loop._folder._FORMAT", 2)
+        folder.save(content)
+    assert json.loads((tmp_path / "manifest.json").read_text())["format"] == 2
+    same_run(clone(loop).set_params(callbacks=None).fit(*flat_data), make_loop(margin).fit(*flat_data))
 
 
 def test_parts_of_skal_may_move(make_loop, flat_data, tmp_path, same_run):
@@ -273,8 +291,8 @@ def test_sparse_data(flat_data, tmp_path, same_run):
 def test_another_format_is_refused(tmp_path):
     CheckpointFolder(tmp_path).save({"x": 1})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
-    with pytest.raises(CheckpointError, match=r"must be of format 1 or 2\. Got 3 instead"):
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 4}))
+    with pytest.raises(CheckpointError, match=r"must be of format 1 to 3\. Got 4 instead"):
         CheckpointFolder(tmp_path).load()
 
 

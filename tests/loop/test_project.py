@@ -402,7 +402,7 @@ def test_nothing_is_written_on_top_of_a_newer_state(start, flat_data, tmp_path):
     session = start(X)
     session.tell(y[session.ask()])
     asked = session.ask()
-    session._store.lock.release()
+    session._engine.store.lock.release()
     other = start(X)
     other.tell(y[other.ask()])
     other.close()
@@ -589,7 +589,7 @@ def test_weights_that_still_fit_are_kept(make_loop, flat_data, tmp_path):
     third = make_loop(checkpoint=tmp_path, n_rounds=1, net={"max_epochs": 20}, classes=["ape", *NAMES])
     third.set_params(estimator__module__n_classes=4)
     with third.start(X) as session:
-        body = list(session._trainer.estimator.module_.parameters())
+        body = list(session._engine.trainer.estimator.module_.parameters())
         assert all(map(torch.equal, params[:-2], body[:-2]))
         session.ask()
     assert third.classes_.tolist() == ["ant", "bee", "cow", "ape"]  # outputs keep their meaning

@@ -1,0 +1,216 @@
+"""A session that trains and asks in a thread of its own, while labels are told: nobody waits for a training.
+
+There is one lock. It is held to change or copy what the session knows, which takes milliseconds, and to write labels
+down; never to train, to query, or to write a network. A training works on a twin of the session's engine, and its
+result is taken over together with the labels that have come meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from skal.exceptions import CheckpointError, InvalidParameterError
+from skal.loop._audit import draw
+from skal.loop._engine import LoopEngine
+from skal.loop._labels import Predictor, read_labels
+from skal.loop._session import LabellingSession
+from skal.stopping import Forecast
+
+
+class BackgroundRounds:
+    """Labels on one side, trainings and queries on the other.
+
+    Parameters
+    ----------
+    session : LabellingSession
+        Nobody else may use it from now on.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+    error : str or None
+        Why the last training failed.
+    """
+
+    def __init__(self, session: LabellingSession) -> None:
+        self.session, self.lock = session, threading.RLock()
+        self.error: str | None = None
+        self._engine = session._engine
+        self._saving = threading.Lock()  # taken before the other one, where both are
+        draw(self._engine.state, self._engine.config)  # before the first label: it may be one of these
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """The last model."""
+        return self._engine.trainer.predictor
+
+    @property
+    def known(self) -> dict[Any, dict[str, Any]]:
+        """The last entry of every sample that is labelled or declined, by its id."""
+        return self._engine.store.journal.known
+
+    def position(self, key: Any) -> int | None:
+        """Where the sample of an id stands, None if there is none."""
+        return self._engine.store.ids.position(key)
+
+    def record(
+        self,
+        answers: Sequence[tuple[Any, Any]],
+        *,
+        declined: bool = False,
+        source: str = "added",
+        annotator: str | None = None,
+    ) -> None:
+        """Write down labels of samples by their ids; on the disk when this returns.
+
+        Parameters
+        ----------
+        answers : list of (id, label)
+            All with a label, or all with None: such samples are declined, or else open again.
+        declined : bool, default=False
+            Whether samples without a label are declined.
+        source : str, default="added"
+            How the samples were chosen.
+        annotator : str, optional
+        """
+        with self.lock:
+            store = self._engine.store
+            positions = [store.ids.position(key) for key, _ in answers]
+            unknown = [key for (key, _), position in zip(answers, positions, strict=True) if position is None]
+            if unknown:
+                remedy = "Reload the page: the samples may have changed."
+                raise InvalidParameterError.for_parameter("record", "id", "the id of a sample", unknown, remedy)
+            values, dtype = read_labels([label for _, label in answers])
+            known = [store.journal.known.get(key) for key in store.ids.of(positions)]  # type: ignore[arg-type]
+            labelled = any(line is not None and line["label"] is not None for line in known)
+            pairs = list(zip(positions, values, strict=True))
+            has_label = any(value is not None for value in values)
+            how = None if labelled and has_label else source if has_label else "declined" if declined else "undone"
+            self._engine.take(pairs, dtype, how, annotator, declined)  # type: ignore[arg-type]
+
+    def step(self) -> None:
+        """Train on the labels so far, and choose the next samples; for the thread in the background."""
+        with self.lock:
+            twin = twin_of(self._engine)
+        self.error = None
+        try:
+            twin.bring_up_to_date()
+        except Exception as error:  # whatever an estimator raises: labelling goes on
+            self.error = f"{type(error).__name__}: {error}"
+            twin.give_up_training(error)
+        advice, twin.state.stop_reason = twin.state.stop_reason, None  # a person may go on
+        try:
+            twin.select()
+        except CheckpointError:
+            raise
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        twin.state.stop_reason = twin.state.stop_reason or advice
+        with self.lock:
+            adopt(self._engine, twin)
+            content = self._content(trained=True)
+        with self._saving:
+            if not self._engine.closed:
+                self._engine.store.write_content(*content)
+
+    def add_classes(self, classes: Sequence[Any], estimator: Any = None) -> None:
+        """Let there be other classes from now on, with an estimator that has an output for each."""
+        changes = {"classes": list(classes)} | ({} if estimator is None else {"estimator": estimator})
+        with self.lock:
+            reconfigure(self._engine, **changes)
+
+    def asked(self) -> list[int]:
+        """Samples of the last query that wait for an answer, best first; also while the next one is computed."""
+        with self.lock:
+            state = self._engine.state
+            answered = {*state.labelled, *state.declined, *(position for position, _ in state.told)}
+            return [position for position in state.asked if position not in answered]
+
+    def pool(self) -> np.ndarray:
+        """Everything that has neither a label nor been declined."""
+        with self.lock:
+            state = self._engine.state
+            told = [position for position, _ in state.told] if state.phase == "answer" else []
+            return np.setdiff1d(self._engine.config.pool(state), told)
+
+    def forecast(self, more: int) -> Forecast:
+        """Accuracy now, and with more labels."""
+        with self.lock:
+            return self.session.forecast(more)
+
+    def close(self) -> None:
+        """Save, and let others write to the folder."""
+        with self._saving, self.lock:
+            if self._engine.closed:
+                return
+            with suppress(CheckpointError):  # the labels are in the journal in any case
+                self._engine.store.write_content(*self._content(trained=False))
+            self.session.close()
+
+    def _content(self, *, trained: bool) -> Any:
+        engine = self._engine
+        return engine.store.content(engine.state, engine.trainer, engine.selector.strategy, trained=trained)
+
+
+def twin_of(engine: LoopEngine) -> LoopEngine:
+    """An engine that goes on from here by itself, and saves nothing; :func:`adopt` takes its result over.
+
+    The open round is closed with the answers that it has. Labels may be taken while the twin trains and selects.
+    """
+    engine.check_writable()
+    engine.writes = False  # the journal has the labels, and a save would take its time
+    try:
+        if engine.state.phase == "answer":
+            engine.close_round()
+    finally:
+        engine.writes = True
+    twin = copy(engine)
+    twin.writes = False
+    twin.state, twin.trainer, twin.classifier = deepcopy(engine.state), engine.trainer.copy(), copy(engine.classifier)
+    twin.receive = twin.classifier._take_results
+    engine.state.stale = False  # what is taken from now on, the twin does not know
+    return twin
+
+
+def adopt(engine: LoopEngine, twin: LoopEngine) -> None:
+    """Take over what a twin has come to; labels that have come meanwhile stay."""
+    engine.check_writable()
+    mine = engine.state
+    state = replace(
+        twin.state,
+        labelled=mine.labelled,
+        labels=mine.labels,
+        heldout=mine.heldout,
+        label_dtype=mine.label_dtype,
+        declined=mine.declined,
+        stale=mine.stale or twin.state.stale,
+    )
+    known = {*mine.labelled, *mine.declined}
+    if state.metrics is not None and len(state.metrics) == len(state.asked):
+        pairs = zip(state.asked, state.metrics, strict=True)
+        state.metrics = [value for position, value in pairs if position not in known]
+    state.asked = [position for position in state.asked if position not in known]
+    if state.phase == "answer" and not state.asked:
+        state.phase = "ask"
+    engine.state = state
+    if twin.trainer.config is not engine.config:  # there are more classes by now
+        twin.trainer.reconfigure(engine.config)
+    engine.trainer, engine.opened = twin.trainer, twin.opened
+    engine.publish()
+
+
+def reconfigure(engine: LoopEngine, **changes: Any) -> None:
+    """Go on with other parameters of the classifier."""
+    engine.check_writable()
+    config = replace(engine.config, **changes)  # refuses what makes no sense before anything is changed
+    engine.classifier.set_params(**changes)
+    engine.config = engine.selector.config = engine.store.config = config
+    engine.trainer.reconfigure(config)
+    engine.store.describe(engine.classifier.get_params())
