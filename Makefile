@@ -10,11 +10,14 @@ WORKERS ?= 2
 # what depends on the releases of modAL and scikit-learn
 MODAL_TESTS := tests/compat tests/learners/test_active.py tests/strategies/test_uncertainty.py
 
-.PHONY: demo test test-modal lint format docs bench clean
+.PHONY: demo label test test-modal lint format docs bench clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed
 	$(BIN)/skal demo
+
+label: $(VENV)/.installed-label
+	$(BIN)/skal label --demo
 
 # The whole suite on the newest modAL that installs beside skorch, then the modAL tests alone on the other release and
 # on an older scikit-learn.
@@ -68,6 +71,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
+$(VENV)/.installed-label: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[label]'
+	touch $@
+
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	touch $@
@@ -80,4 +87,4 @@ $(PEERS)/.installed: $(VENV)/.installed-dev Makefile
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api/generated docs/auto_tutorials skal-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api/generated docs/auto_tutorials skal-demo skal-label-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,10 +1,10 @@
 """Sphinx configuration: `make docs` builds the site without a network, and warnings are errors."""
 
+import importlib
+import pkgutil
 import sys
 from pathlib import Path
 
-import skal.learners
-import skal.loop
 import skal.strategies
 
 sys.path.insert(0, str(Path(__file__).parent))  # for tutorial_state, below
@@ -37,11 +37,12 @@ autosummary_ignore_module_all = False  # and its __all__ says what that is
 autosummary_filename_map = {
     f"skal.strategies.{name}": f"skal.strategies.{name}-function" for name in skal.strategies.__all__ if name.islower()
 }
-# what skal exports again is documented on the page of the module that it comes from alone
+# what skal exports again is documented on the page of the package that it comes from alone
+packages = [f"skal.{found.name}" for found in pkgutil.iter_modules(skal.__path__) if found.ispkg]
 homes = {
-    name: module.__name__
-    for module in (skal.strategies, skal.learners, skal.loop)
-    for name in module.__all__
+    name: package
+    for package in packages
+    for name in getattr(importlib.import_module(package), "__all__", ())
     if name in skal.__all__
 }
 autosummary_context = {"homes": homes}

@@ -11,6 +11,7 @@ from typing import Any
 
 from skal._version import __version__
 from skal.exceptions import SkalError
+from skal.labelling._commands import add_export, add_import, add_label
 
 __all__ = ["main"]
 
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skal {__version__}")
     parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for add in (_add_demo, _add_bench, _add_report):
+    for add in (_add_demo, _add_bench, _add_report, add_label, add_export, add_import):
         add(commands)
     return parser
 
@@ -127,12 +128,15 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="list the presets and exit")
     parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or an npz file, by its name or path")
     parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="data sets; $SKAL_DATA_HOME by default")
-    parser.add_argument("--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18 or wide_resnet")
+    parser.add_argument(
+        "--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18, wide_resnet; logistic for features"
+    )
     parser.add_argument(
         "--strategies",
         metavar="A,B,…",
         help="function names of skal.strategies, random, albl; with parameters as in 'dynamic_al(gamma=0)'",
     )
+    parser.add_argument("--title", metavar="TEXT", help="of the report and the figures")
     _add_counts(parser)
     new_weights = "start every round from new weights"
     parser.add_argument("--reinitialize", action="store_const", const=False, dest="warm_start", help=new_weights)
@@ -156,11 +160,11 @@ def _bench(args: argparse.Namespace) -> None:
         settings["strategies"] = tuple(split_specs(args.strategies))
     if args.net is not None:
         settings["net_params"] = {}  # the preset's belong to its own network
-    protocols = (Protocol(),) if args.preset is None else preset(args.preset)
-    for protocol in protocols:
-        out = args.out / protocol.name if len(protocols) > 1 else args.out
-        chosen = protocol.with_settings(**settings)
-        result = run_benchmark(protocol=chosen, out=out, n_jobs=args.jobs, progress=True, data_home=args.data_home)
+    chosen: tuple[Protocol | None, ...] = (None,) if args.preset is None else preset(args.preset)
+    for protocol in chosen:
+        out = args.out / protocol.name if protocol is not None and len(chosen) > 1 else args.out
+        how = {"out": out, "n_jobs": args.jobs, "progress": True, "data_home": args.data_home}
+        result = run_benchmark(protocol=protocol, **how, **settings)
         _print_report(result, out)
 
 

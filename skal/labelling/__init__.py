@@ -1,0 +1,9 @@
+"""From files to labels and a model: a page in the browser, a cell in a notebook, and what carries labels in and out.
+
+:func:`label` opens the page; ``skal label`` does the same from the command line.
+"""
+
+from skal.labelling._exchange import export_labels, import_labels
+from skal.labelling._label import Labelled, label, read_images
+
+__all__ = ["Labelled", "export_labels", "import_labels", "label", "read_images"]

@@ -1,0 +1,165 @@
+"""Features of a frozen network, computed once, in the background, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from skal.exceptions import InvalidParameterError, SkalError
+from skal.labelling._sources import ImageFolder, Source
+from skal.labelling._sources._images import open_image
+
+_BATCH = 32
+_KINDS = ("timm", "torchvision", "sentence-transformers")
+
+
+class Backbone:
+    """A frozen network as a function from samples to features.
+
+    Parameters
+    ----------
+    name : str
+    features : callable
+        From a list of images (of pillow) or texts to an (n, d) array.
+    kind : {"image", "text"}
+    """
+
+    def __init__(self, name: str, features: Callable[[list[Any]], np.ndarray], kind: str) -> None:
+        self.name, self.features, self.kind = name, features, kind
+
+
+def load_backbone(text: str) -> Backbone:
+    """What ``timm:NAME``, ``torchvision:NAME``, ``sentence-transformers:NAME`` or ``FILE.py:NAME`` names.
+
+    A function of your own returns a callable from a list of images or texts to an (n, d) array; its attribute
+    ``kind`` says "text" if it takes texts.
+    """
+    kind, _, name = text.partition(":")
+    if kind not in _KINDS:
+        from skal.labelling._models import load_object
+
+        made = load_object(text, "backbone")()
+        return Backbone(text, made, getattr(made, "kind", "image"))
+    try:
+        return {"timm": _timm, "torchvision": _torchvision, "sentence-transformers": _sentences}[kind](name)
+    except ImportError as error:
+        remedy = f"Run: pip install {kind}"
+        raise SkalError(f"The backbone {text!r} needs {kind}. Got {error}. {remedy}") from error
+    except SkalError:
+        raise
+    except Exception as error:  # a name that there is not, weights that are not at hand
+        expected = f"a model of {kind} whose weights are at hand"
+        remedy = f"Check the name, or download the weights first ({type(error).__name__}: {error})."
+        raise InvalidParameterError.for_parameter("label", "backbone", expected, text, remedy) from error
+
+
+def _timm(name: str) -> Backbone:
+    import timm
+
+    model = timm.create_model(name, pretrained=True, num_classes=0).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    return Backbone(f"timm:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image")
+
+
+def _torchvision(name: str) -> Backbone:
+    from torchvision import models
+
+    weights = models.get_model_weights(name).DEFAULT
+    model = models.get_model(name, weights=weights).eval()
+    last = next(part for part in ("fc", "classifier", "heads", "head") if hasattr(model, part))
+    setattr(model, last, torch.nn.Identity())
+    transform = weights.transforms()
+    return Backbone(
+        f"torchvision:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image"
+    )
+
+
+def _sentences(name: str) -> Backbone:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(name)
+    return Backbone(f"sentence-transformers:{name}", lambda texts: np.asarray(model.encode(texts)), "text")
+
+
+def _apply(model: torch.nn.Module, tensors: list[torch.Tensor]) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.stack(tensors)).reshape(len(tensors), -1).cpu().numpy()
+
+
+def compute_features(
+    source: Source, backbone: Backbone | None, cache: Path | None
+) -> tuple[np.ndarray, Callable[[Callable[[int, int], None]], None]]:
+    """An array of features that is empty at first, and the function that fills it.
+
+    Parameters
+    ----------
+    source : Source
+        An image that cannot be read gets zeros, and is noted.
+    backbone : Backbone or None
+        None takes the pixels of the small pictures.
+    cache : path or None
+        What has been computed is kept there, under the names of the backbone and the samples.
+    """
+    if backbone is not None and backbone.kind != source.kind:
+        expected = f"a network for samples of kind {source.kind!r}"
+        remedy = "Choose another backbone, or compute features yourself and pass --features."
+        raise InvalidParameterError.for_parameter("label", "backbone", expected, backbone.name, remedy)
+    n = len(source)
+    first = _features_of(source, backbone, [0])
+    name = "pixels" if backbone is None else backbone.name
+    key = hashlib.blake2b("\n".join([name, *source.ids]).encode(), digest_size=8).hexdigest()
+    path = None if cache is None or backbone is None else cache / f"features-{key}.npy"
+    if path is not None and path.exists():
+        return np.load(path), lambda progress: progress(n, n)
+    X = np.zeros((n, first.shape[1]), dtype=np.float32)
+
+    def fill(progress: Callable[[int, int], None]) -> None:
+        for start in range(0, n, _BATCH):
+            rows = list(range(start, min(start + _BATCH, n)))
+            X[rows] = _features_of(source, backbone, rows)
+            progress(rows[-1] + 1, n)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(".new.npy")
+            np.save(new, X)
+            new.replace(path)
+
+    return X, fill
+
+
+def _features_of(source: Source, backbone: Backbone | None, rows: list[int]) -> np.ndarray:
+    if backbone is None:
+        small = source.samples()
+        return np.stack([small[i].numpy().reshape(-1) for i in rows])
+    if not isinstance(source, ImageFolder):
+        return np.asarray(backbone.features([_sample(source, i) for i in rows]), dtype=np.float32)
+    images, good = [], []
+    for i in rows:
+        try:
+            images.append(open_image(source.path(i)))
+            good.append(i)
+        except SkalError as error:
+            source.mark_unreadable(i, str(error))
+    if not images:  # its width is all that matters then
+        from PIL import Image
+
+        return np.zeros((len(rows), np.asarray(backbone.features([Image.new("RGB", (224, 224))])).shape[1]))
+    found = np.asarray(backbone.features(images), dtype=np.float32)
+    result = np.zeros((len(rows), found.shape[1]), dtype=np.float32)
+    result[[rows.index(i) for i in good]] = found
+    return result
+
+
+def _sample(source: Source, position: int) -> Any:
+    if source.kind == "text":
+        return source.text(position)
+    import io
+
+    from PIL import Image
+
+    return Image.open(io.BytesIO(source.picture(position, None)[0])).convert("RGB")

@@ -1,0 +1,242 @@
+"""Labelling from Python: the page for a script, a cell for a notebook."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from skal.exceptions import InvalidTypeError
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import ArraySource, Source, TextTable, open_source
+from skal.labelling._sources._images import open_image
+from skal.loop import ActiveLearningClassifier
+from skal.stopping import Forecast, StoppingCriterion
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What labelling has come to.
+
+    Attributes
+    ----------
+    labels : data frame
+        ``id, label, round, time, annotator, source``.
+    model : ActiveLearningClassifier or None
+        Fitted on the labels; None if there were too few.
+    forecast : Forecast
+        Accuracy now, and with 100 more labels.
+    unreadable : list of str
+        Ids of samples that could not be read.
+    folder : Path
+        Where everything is: the same call goes on there.
+
+    Examples
+    --------
+    >>> from skal.labelling import Labelled
+    >>> sorted(Labelled.__annotations__)
+    ['folder', 'forecast', 'labels', 'model', 'unreadable']
+    """
+
+    labels: pd.DataFrame
+    model: ActiveLearningClassifier | None
+    forecast: Forecast
+    unreadable: list[str]
+    folder: Path
+
+
+def label(
+    X: Any,
+    classes: Sequence[str],
+    *,
+    y: Any = None,
+    ids: Sequence[Any] | None = None,
+    folder: Any = "skal-labels",
+    model: Any = None,
+    features: Any = None,
+    backbone: str | None = None,
+    strategy: Any = "auto",
+    batch: int = 20,
+    share: float = 0.2,
+    stop: StoppingCriterion | None = None,
+    annotator: str | None = None,
+    port: int = 0,
+    browser: bool | Callable[[str], Any] = True,
+    notebook: bool | None = None,
+) -> Any:
+    """Label samples in the browser, while a model learns which ones to ask for.
+
+    Parameters
+    ----------
+    X : array, list of str, or path
+        Images ((n, h, w), (n, c, h, w) or (n, h, w, c)), rows of numbers, texts; or a folder of images, a CSV or JSONL
+        file of texts, an npz file.
+    classes : list of str
+        More can be added on the page.
+    y : array-like, optional
+        Labels that are known already, None where there is none.
+    ids : sequence, optional
+        By what the samples are known; by default file names, or a hash of the content.
+    folder : path, default="skal-labels"
+        Labels, settings and the model. The same call goes on there.
+    model : None, "network", "linear", "FILE.py:NAME", classifier or callable, default=None
+        None is a small network for images, a linear classifier for everything else. A function may take ``n_classes``.
+    features : path or (n, d) array, optional
+        Features of the samples, for a linear classifier.
+    backbone : str, optional
+        A frozen network that computes features, such as "timm:NAME".
+    strategy : str, strategy or None, default="auto"
+    batch : int, default=20
+        New labels before the next training.
+    share : float, default=0.2
+        Share of the samples that is drawn at random and held out, to measure accuracy.
+    stop : StoppingCriterion, optional
+        When the page advises to stop; by default :class:`skal.stopping.StablePredictions`.
+    annotator : str, optional
+        Written beside every label.
+    port : int, default=0
+        0 takes any that is free.
+    browser : bool or callable, default=True
+        Open the page; a callable is given the address instead.
+    notebook : bool, optional
+        Whether to give a cell of a notebook in the place of a page; by default in a notebook.
+
+    Returns
+    -------
+    Labelled
+        When somebody has pressed "Finish", or Ctrl-C. In a notebook a widget, at once.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from urllib.request import Request, urlopen
+    >>> import skal
+    >>> def visit(address):  # in the place of a person
+    ...     headers = {"Content-Type": "application/json"}
+    ...     urlopen(Request(address + "api/finish", data=b"{}", headers=headers)).close()
+    >>> found = skal.label(np.zeros((5, 8, 8)), ["cat", "dog"], folder=tempfile.mkdtemp(), browser=visit)
+    >>> len(found.labels)
+    0
+    """
+    settings = {"strategy": strategy, "batch": batch, "share": share, "stop": stop, "annotator": annotator}
+    source = as_source(X, ids, Path(folder))
+    given = {} if y is None else _given(source, y)
+    chosen = choose_model(source, model=model, features=features, backbone=backbone, cache=Path(folder))
+    name = str(Path(X).resolve()) if isinstance(X, (str, Path)) else None
+    project = Project(source, classes, chosen, folder, labels=given, source_name=name, **settings)
+    if _in_notebook() if notebook is None else notebook:
+        from skal.labelling._notebook import cell
+
+        return cell(project.start())
+    return serve(project, port, browser)
+
+
+def serve(
+    project: Project, port: int, browser: bool | Callable[[str], Any], announce: Callable[[str], None] | None = None
+) -> Labelled:
+    """Serve the page until somebody has finished, and give what has come out."""
+    try:
+        server = LabelServer(project, port)
+        project.start()
+        if announce is not None:
+            announce(server.address)
+        if callable(browser):
+            thread = server.start()
+            browser(server.address)
+            thread.join()
+        else:
+            if browser and _has_screen():
+                webbrowser.open(server.address)
+            server.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        project.close()
+    return result_of(project)
+
+
+def result_of(project: Project) -> Labelled:
+    """What a project has come to."""
+    loop = project.rounds.session.classifier
+    unreadable = sorted(project.source.ids[i] for i in project.source.unreadable())
+    forecast = project.rounds.forecast(100)
+    model = loop if hasattr(loop, "estimator_") else None
+    return Labelled(project.labels(), model, forecast, unreadable, project.folder)
+
+
+def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
+    """Whatever a user calls samples, as a source."""
+    if isinstance(X, Source):
+        return X
+    if isinstance(X, (str, Path)):
+        return open_source(X, cache=cache)
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu().numpy()
+    if isinstance(X, pd.Series):
+        ids = X.index.tolist() if ids is None and X.index.is_unique else ids
+        X = X.tolist()
+    if isinstance(X, (list, tuple)) and X and all(isinstance(text, str) for text in X):
+        return TextTable(X, ids)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "UO" and X.ndim == 1:
+        return TextTable(X.tolist(), ids)
+    if hasattr(X, "__array__") or isinstance(X, list):
+        return ArraySource(X, ids)
+    expected, remedy = "an array, a list of texts, or the path of a folder or file", "Convert it with numpy.asarray."
+    raise InvalidTypeError.for_parameter("label", "X", expected, X, remedy)
+
+
+def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
+    """Image files as the page's small network sees them, for ``skal.load_model(folder).predict``.
+
+    Parameters
+    ----------
+    paths : iterable of path
+    size : int, default=32
+        Pixels a side.
+
+    Returns
+    -------
+    (n, 3, size, size) float32 array in [0, 1]
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from skal.labelling import read_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Image.new("RGB", (40, 30), "red").save(Path(folder, "a.png"))
+    ...     read_images([Path(folder, "a.png")]).shape
+    (1, 3, 32, 32)
+    """
+    images = [np.asarray(open_image(Path(path)).resize((size, size)), dtype=np.float32) / 255 for path in paths]
+    return np.moveaxis(np.stack(images), 3, 1)
+
+
+def _given(source: Source, y: Any) -> dict[str, str]:
+    values = np.asarray(y, dtype=object).tolist()
+    known = [(key, value) for key, value in zip(source.ids, values, strict=True) if not pd.isna(value)]
+    return {key: str(value) for key, value in known}
+
+
+def _has_screen() -> bool:
+    """Whether a browser would have a window; without one Python may start a text browser, which would wait."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a kernel that shows widgets."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return shell is not None and hasattr(shell, "kernel")

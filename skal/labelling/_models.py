@@ -1,0 +1,211 @@
+"""A model without a line of code: what it is trained on, and how to make one for a number of classes."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.labelling._backbones import compute_features, load_backbone
+from skal.labelling._sources import ImageFolder, Source
+from skal.nets import CNN
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Model:
+    """What is trained while somebody labels.
+
+    Attributes
+    ----------
+    X : what the loop is started with, a row for each sample
+    make : callable
+        ``make(n_classes)`` is an unfitted classifier.
+    words : str
+        What it is, for people.
+    prepare : callable or None
+        Fills X, in the background and before anything is trained; told what to call with its progress.
+    """
+
+    X: Any
+    make: Callable[[int], Any]
+    words: str
+    prepare: Callable[[Progress], None] | None = None
+
+
+def choose_model(
+    source: Source,
+    *,
+    model: Any = None,
+    features: Any = None,
+    backbone: str | None = None,
+    cache: Path | None = None,
+) -> Model:
+    """The model for a source.
+
+    Parameters
+    ----------
+    source : Source
+    model : None, "network", "linear", "FILE.py:NAME", classifier or callable
+        None is a small network for images, a linear classifier for everything else.
+    features : None, path or (n, d) array
+        Features of the samples, in the order of the source's ids, for a linear classifier.
+    backbone : str or None
+        A frozen network that computes features: "timm:NAME", "torchvision:NAME", "sentence-transformers:NAME" or
+        "FILE.py:NAME".
+    cache : path or None
+        A folder in which features are kept.
+
+    Examples
+    --------
+    >>> from skal.labelling._sources import TextTable
+    >>> choose_model(TextTable(["good", "bad"])).words
+    'a linear classifier on TF-IDF'
+    """
+    if features is not None and backbone is not None:
+        remedy = "Leave one of them out."
+        raise InvalidParameterError.for_parameter("label", "features", "None with a backbone", features, remedy)
+    X: Any
+    prepare: Callable[[Progress], None] | None
+    if features is not None:
+        X = _read_features(features, len(source))
+        return Model(X, _own(model) or (lambda n: linear_on_features()), "a linear classifier on given features")
+    if backbone is not None:
+        X, prepare = compute_features(source, load_backbone(backbone), cache)
+        words = f"a linear classifier on features of {backbone}"
+        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare)
+    if model in (None, "network", "linear"):
+        return _built_in(source, model, cache)
+    make = _own(model)
+    assert make is not None
+    if source.kind == "image" and not isinstance(make(2), (NeuralNetClassifier, Pipeline)):
+        X, prepare = _pixels(source, cache)
+        return Model(X, make, "your classifier on pixels", prepare)
+    return Model(source.samples(), make, "your model")
+
+
+def linear_on_features() -> Any:
+    """Logistic regression on standardised features."""
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+
+
+def small_network(in_channels: int, image_size: int, n_classes: int) -> NeuralNetClassifier:
+    """A LeNet for small pictures, trained from new weights in every round."""
+    return NeuralNetClassifier(
+        CNN,
+        module__in_channels=in_channels,
+        module__n_classes=max(2, n_classes),
+        module__image_size=image_size,
+        criterion=torch.nn.CrossEntropyLoss,
+        optimizer=torch.optim.AdamW,
+        lr=1e-3,
+        max_epochs=40,
+        batch_size=32,
+        train_split=None,
+        verbose=0,
+    )
+
+
+def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
+    if source.kind == "text":
+        if model == "network":
+            expected, remedy = "None or 'linear' for texts", "Pass a model of your own: --model FILE.py:NAME."
+            raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
+        texts = source.samples()
+        vectorizer = FrozenEstimator(TfidfVectorizer(sublinear_tf=True).fit(texts))  # words of all texts, not of a few
+        return Model(
+            texts,
+            lambda n: Pipeline([("words", vectorizer), ("linear", LogisticRegression(C=10.0, max_iter=2000))]),
+            "a linear classifier on TF-IDF",
+        )
+    if source.kind == "image" and model != "linear":
+        X = source.samples()
+        channels, size = X[0].shape[0], min(X[0].shape[1:])
+        if len(set(X[0].shape[1:])) > 1:
+            expected = "None for images that are not square"
+            remedy = "Use model='linear', or a model of your own."
+            raise InvalidParameterError.for_parameter("label", "model", expected, tuple(X[0].shape), remedy)
+        words = f"a small convolutional network on pictures of {size} × {size} pixels"
+        return Model(X, lambda n: small_network(channels, size, n), words)
+    if model == "network":
+        expected, remedy = "None or 'linear' for rows of numbers", "Pass a model of your own: --model FILE.py:NAME."
+        raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
+    if source.kind == "image":
+        X, prepare = _pixels(source, cache)
+        return Model(X, lambda n: linear_on_features(), "a linear classifier on pixels", prepare)
+    return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier")
+
+
+def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress], None] | None]:
+    """Pictures as rows of numbers: at once from an array, in the background from files."""
+    if isinstance(source, ImageFolder):
+        return compute_features(source, None, cache)
+    X = source.samples()
+    return X.reshape(len(X), -1), None
+
+
+def _read_features(features: Any, n_samples: int) -> np.ndarray:
+    array = np.load(features, mmap_mode="r") if isinstance(features, (str, Path)) else np.asarray(features)
+    if array.ndim != 2 or len(array) != n_samples or array.dtype.kind not in "fiu":
+        expected = f"an array of numbers of shape ({n_samples}, d), a row for each sample in the order of their ids"
+        remedy = "Compute the features of exactly these samples."
+        raise InvalidParameterError.for_parameter("label", "features", expected, array.shape, remedy)
+    return np.asarray(array, dtype=np.float32)
+
+
+def _own(model: Any) -> Callable[[int], Any] | None:
+    """A user's model as a function of the number of classes."""
+    if model is None or model in ("network", "linear"):
+        return None
+    if isinstance(model, str):
+        model = load_object(model, "model")
+    if hasattr(model, "fit") and not isinstance(model, type):
+        return lambda n_classes: model
+    if not callable(model):
+        expected = "a classifier, a function that makes one, or FILE.py:NAME of such"
+        raise InvalidTypeError.for_parameter("label", "model", expected, model, "See the guide's page on labelling.")
+    takes = "n_classes" in inspect.signature(model).parameters
+
+    def make(n_classes: int) -> Any:
+        made = model(n_classes=n_classes) if takes else model()
+        if not hasattr(made, "fit"):
+            expected, remedy = (
+                "a function that returns a classifier",
+                "Return a skorch net, or one of scikit-learn.",
+            )
+            raise InvalidTypeError.for_parameter("label", "model", expected, made, remedy)
+        return made
+
+    return make
+
+
+def load_object(text: str, name: str) -> Any:
+    """What ``FILE.py:NAME`` names; the file is run."""
+    path, _, attribute = text.rpartition(":")
+    place = Path(path)
+    if not path or not place.is_file():
+        expected, remedy = "FILE.py:NAME with a file that is there", "Check the path, and name the function after ':'."
+        raise InvalidParameterError.for_parameter("label", name, expected, text, remedy)
+    spec = importlib.util.spec_from_file_location(place.stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, attribute):
+        there = [key for key in vars(module) if not key.startswith("_")]
+        raise InvalidParameterError.for_parameter("label", name, f"a name in {path}", attribute, f"It has {there}.")
+    return getattr(module, attribute)

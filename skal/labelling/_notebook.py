@@ -1,0 +1,68 @@
+"""The page as a cell of a notebook: the same modules, in one piece, with the kernel in the place of the server."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from skal.exceptions import SampleError, SkalError
+from skal.labelling._api import call
+from skal.labelling._project import Project
+from skal.labelling._server import PAGE
+
+# in the order in which they need one another
+_MODULES = ("dom", "curve", "classes", "gallery", "labelling", "app", "notebook")
+_IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?(function|const))", re.MULTILINE)
+
+
+def packed() -> str:
+    """The modules as one: a widget cannot import files that lie beside it.
+
+    Examples
+    --------
+    >>> import re
+    >>> re.findall("^(?:import|export).*", packed(), re.MULTILINE)
+    ['export default { render };']
+    """
+    texts = [(PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES]
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
+
+
+def reply(project: Project, message: Any) -> tuple[dict[str, Any], list[bytes]]:
+    """What to answer to a message of the cell, and bytes beside it."""
+    number = message.get("number")
+    try:
+        if "picture" in message:
+            data, kind = project.picture(str(message["picture"]), message.get("size"))
+            return {"number": number, "kind": kind}, [data]
+        answer = call(project, message.get("method"), message.get("given"), project.close)
+        return {"number": number, "answer": answer}, []
+    except (SampleError, SkalError) as error:
+        return {"number": number, "error": str(error)}, []
+
+
+def cell(project: Project) -> Any:
+    """A widget for a project that has been started; its attribute ``project`` has the labels."""
+    try:
+        import anywidget
+    except ImportError as error:
+        raise SkalError(
+            f"A cell in a notebook needs anywidget. Got {error}. Run: pip install 'skal[notebook]', or pass "
+            "notebook=False for a page in the browser."
+        ) from error
+
+    class LabelCell(anywidget.AnyWidget):
+        _esm = packed()
+        _css = (PAGE / "style.css").read_text(encoding="utf-8")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = project
+            self.on_msg(self._answer)
+
+        def _answer(self, widget: Any, message: Any, buffers: Any) -> None:
+            content, data = reply(project, message)
+            self.send(content, data)
+
+    return LabelCell()

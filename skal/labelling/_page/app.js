@@ -1,0 +1,180 @@
+// The whole page: views, progress and keys, on top of a transport.
+import { curve } from "./curve.js";
+import { h } from "./dom.js";
+import { gallery } from "./gallery.js";
+import { labelling } from "./labelling.js";
+
+const HELP = [
+  ["digits", "give the class with that key"], ["space", "cannot say"], ["⌫ or u", "undo"], ["z", "zoom"],
+  ["/", "search classes, then Enter"], ["arrows", "move in the grid"], ["g", "gallery, and back"], ["?", "this help"],
+];
+
+export async function mount(root, transport, keySource) {
+  root.classList.add("skal");
+  const client = remembered("skal-client", () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16)).join(""));
+  const cache = new Map();
+  let names = [], view = "label", polling = null;
+
+  const app = {
+    root, client, answered: new Set(),
+    options: { grid: remembered("skal-grid", () => "") === "on", suggestions: false },
+    classes: () => names,
+    call: async (method, given = {}) => {
+      try {
+        const answer = await transport.call(method, given);
+        banner.hidden = true;
+        return answer;
+      } catch (error) {
+        if (error instanceof TypeError) error = new Error("The server does not answer. Labels up to the last sample are on the disk; this one may not be. Start skal label again and open its new address.");
+        app.fail(error);
+        throw error;
+      }
+    },
+    pictures(id, size) {
+      const key = `${size} ${id}`;
+      if (!cache.has(key)) {
+        cache.set(key, transport.picture(id, size));
+        if (cache.size > 400) cache.delete(cache.keys().next().value);
+      }
+      return cache.get(key);
+    },
+    async answer(given) {
+      await app.call("answer", { ...given, client });
+      app.answered.add(given.id);
+      app.refresh();
+    },
+    async addClass(name) {
+      names = (await app.call("add_class", { name })).classes;
+      labels.showClasses();
+      app.refresh();
+    },
+    say(text) { live.textContent = text; },
+    fail(error) {
+      banner.replaceChildren(error.message);
+      banner.hidden = false;
+    },
+    refresh() {
+      clearTimeout(polling);
+      polling = setTimeout(poll, 120);
+    },
+  };
+
+  const live = h("p", { class: "hidden", "aria-live": "polite" });
+  const banner = h("p", { class: "banner", role: "alert", hidden: true });
+  const labels = labelling(app), pictures = gallery(app);
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "Share of the samples that is labelled" });
+  const numbers = h("p", { class: "numbers" });
+  const doing = h("p", { class: "doing", role: "status" });
+  const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
+  const plot = h("div", { class: "plot" });
+  const words = h("p", { class: "forecast" });
+  const advice = h("p", { class: "advice", role: "status", hidden: true });
+  const problems = h("details", { class: "problems", hidden: true });
+  const tabs = ["label", "gallery"].map((name) =>
+    h("button", { type: "button", class: "tab", "data-view": name, onclick: () => open(name) }, name === "label" ? "Label" : "Gallery"));
+  const option = (text, name, change) => {
+    const input = h("input", { type: "checkbox", "data-option": name, onchange: () => { app.options[name] = input.checked; change(); } });
+    input.checked = app.options[name];
+    return h("label", { class: "option" }, input, h("span", {}, text));
+  };
+  const options = h("div", { class: "options" },
+    option("Grid", "grid", () => { remember("skal-grid", app.options.grid ? "on" : ""); labels.restart().catch(app.fail); }),
+    option("Suggestions (they bias)", "suggestions", () => labels.redraw()));
+  const help = h("dialog", { class: "help", "aria-label": "Keys" },
+    h("h2", {}, "Keys"), h("dl", {}, ...HELP.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
+    h("button", { type: "button", class: "plain", onclick: () => help.close() }, "Close"));
+  const finish = h("button", { type: "button", class: "plain finish", onclick: end }, "Finish");
+  const main = h("main", {}, banner, labels.element, pictures.element);
+  root.replaceChildren(
+    h("header", { class: "top" }, h("strong", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
+      bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
+    h("div", { class: "columns" }, main,
+      h("aside", { "aria-label": "Progress" }, numbers, doing, advice, h("h2", {}, "How good is the model?"), plot, words,
+        h("h2", {}, "Options"), options, h("h2", {}, "Classes"), counts, problems)),
+    live, help);
+
+  function open(name) {
+    view = name;
+    labels.element.hidden = name !== "label";
+    pictures.element.hidden = name !== "gallery";
+    for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
+    if (name === "gallery") pictures.open();
+  }
+
+  async function end() {
+    await app.call("finish");
+    clearTimeout(polling);
+    root.replaceChildren(h("main", { class: "over" }, h("h1", {}, "Finished"), h("p", { role: "status" }, "Every label is on the disk. You can close this page.")));
+  }
+
+  async function poll() {
+    try {
+      const status = await app.call("status");
+      show(status);
+      polling = setTimeout(poll, status.doing ? 1500 : 8000);
+    } catch {
+      polling = setTimeout(poll, 8000); // the banner says why
+    }
+  }
+
+  function show(status) {
+    const now = status.classes.map((each) => each.name);
+    if (now.join("\n") !== names.join("\n")) { // another tab may have added one
+      names = now;
+      labels.showClasses();
+    }
+    bar.max = status.samples;
+    bar.value = status.labelled + status.declined;
+    numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)} per minute`);
+    doing.textContent = status.doing ? `${status.doing[0].toUpperCase()}${status.doing.slice(1)}… you can go on.` : `Model: ${status.model}. Chosen by ${status.strategy}.`;
+    advice.hidden = !status.advice;
+    advice.textContent = status.advice ?? "";
+    plot.replaceChildren(curve(status));
+    words.textContent = status.measured ? status.forecast ?? "" : "Accuracy is not measured, because no labels are held out.";
+    const most = Math.max(1, ...status.classes.map((each) => each.count));
+    counts.replaceChildren(...status.classes.map((each) =>
+      h("li", {}, h("span", { class: "count-name" }, each.name), h("meter", { min: 0, max: most, value: each.count, "aria-hidden": "true" }), h("span", { class: "count" }, `${each.count}`))));
+    const wrong = [...status.unreadable.map((id) => `${id} cannot be read`), ...(status.error ? [`Training failed: ${status.error}`] : [])];
+    problems.hidden = wrong.length === 0;
+    const opened = problems.open;
+    problems.replaceChildren(h("summary", {}, `${wrong.length} ${wrong.length === 1 ? "problem" : "problems"}`), h("ul", {}, ...wrong.map((text) => h("li", {}, text))));
+    problems.open = opened;
+  }
+
+  keySource.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input[type=text], input[type=search], select, dialog")) return;
+    if (!root.contains(event.target) && keySource !== document) return;
+    // a button that has the focus keeps its own space bar and Enter
+    if ((event.key === " " || event.key === "Enter") && event.target.closest?.("button, summary, input") && !event.target.closest(".sample")) return;
+    let used = true;
+    if (event.key === "?") help.showModal();
+    else if (event.key === "g") open(view === "label" ? "gallery" : "label");
+    else used = view === "label" && labels.key(event);
+    if (used) {
+      event.preventDefault();
+      event.stopPropagation(); // a notebook has keys of its own
+    }
+  });
+
+  open("label");
+  show(await app.call("status"));
+  labels.showClasses();
+  await labels.restart();
+  app.refresh();
+}
+
+function remembered(name, make) {
+  try {
+    const found = sessionStorage.getItem(name) ?? make();
+    sessionStorage.setItem(name, found);
+    return found;
+  } catch { // a frame that may not keep anything
+    return make();
+  }
+}
+
+function remember(name, value) {
+  try {
+    sessionStorage.setItem(name, value);
+  } catch { /* see above */ }
+}

@@ -1,0 +1,35 @@
+// Elements without a framework. Text is always text: nothing that comes from a file or a person becomes HTML.
+
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name.startsWith("aria-") && value !== null && value !== undefined) element.setAttribute(name, String(value));
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+export function percent(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
+// An <img> that is filled when its picture has come, or a sentence if there is none.
+export function pictureOf(pictures, item, size, text) {
+  const image = h("img", { alt: text, draggable: "false" });
+  const box = h("div", { class: "picture" }, image);
+  pictures(item.id, size).then(
+    (address) => { image.src = address; },
+    (error) => box.replaceChildren(h("p", { class: "unreadable", role: "alert" }, `This image cannot be read. ${error.message}`)),
+  );
+  return box;
+}

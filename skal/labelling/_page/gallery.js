@@ -1,0 +1,72 @@
+// What has been labelled, and corrections by click.
+import { classPanel } from "./classes.js";
+import { h, percent, pictureOf } from "./dom.js";
+
+const PAGE = 60;
+
+export function gallery(app) {
+  const order = h("select", { "aria-label": "Order", onchange: () => show(0) },
+    h("option", { value: "" }, "Newest first"), h("option", { value: "disagreements" }, "Disagreements first"));
+  const filter = h("select", { "aria-label": "Class", onchange: () => show(0) });
+  const list = h("ul", { class: "gallery", "aria-label": "Labelled samples" });
+  const count = h("p", { class: "quiet", role: "status" });
+  const more = h("button", { type: "button", class: "plain", onclick: () => show(list.childElementCount) }, "Show more");
+  const note = h("p", { class: "quiet" },
+    "The model has been trained on most of these labels: it disagrees only where it could not learn them.");
+
+  async function show(offset) {
+    const asked = { offset, limit: PAGE, disagreements: order.value === "disagreements" };
+    if (filter.value !== "*") asked.label = filter.value;
+    const found = await app.call("gallery", asked);
+    if (offset === 0) list.replaceChildren();
+    list.append(...found.items.map(card));
+    count.textContent = `${found.total} samples`;
+    more.hidden = list.childElementCount >= found.total;
+    note.hidden = order.value !== "disagreements";
+  }
+
+  function card(item) {
+    const label = item.label ?? (item.unreadable ? "cannot be read" : "cannot say");
+    const said = item.disagreement > 0 ? `model: ${item.predicted.label} (${percent(item.predicted.probability)})` : "";
+    const button = h("button",
+      { type: "button", class: "card", "data-id": item.id, "aria-label": `${item.id}: ${label}. ${said} Correct it.`, onclick: () => correct(item) },
+      item.kind === "image" && !item.unreadable ? pictureOf(app.pictures, item, 160, "") : h("span", { class: "snippet" }, item.text ?? item.id),
+      h("span", { class: "card-label" }, label), said ? h("span", { class: "disagrees" }, said) : null);
+    return h("li", {}, button);
+  }
+
+  function correct(item) {
+    const dialog = h("dialog", { class: "correct", "aria-label": `Correct ${item.id}`, onclose: () => dialog.remove() });
+    const choose = (name) => change({ label: name });
+    async function change(answer) {
+      await app.answer({ id: item.id, label: null, ...answer });
+      dialog.close();
+      show(0);
+    }
+    const panel = classPanel(app.classes(), choose, async (name) => { await app.addClass(name); await choose(name); });
+    dialog.append(
+      h("header", {}, h("strong", {}, item.id), h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
+      item.kind === "image" ? pictureOf(app.pictures, item, 640, item.id) : h("p", { class: "text" }, item.text),
+      h("p", {}, "Label: ", h("strong", {}, item.label ?? "none")),
+      panel.element,
+      h("div", { class: "actions" },
+        h("button", { type: "button", class: "plain", onclick: () => change({ declined: true }) }, "Cannot say"),
+        h("button", { type: "button", class: "plain", onclick: () => change({}) }, "Take the label back")),
+    );
+    for (const button of dialog.querySelectorAll(".class")) button.setAttribute("aria-pressed", button.dataset.class === item.label);
+    app.root.append(dialog);
+    dialog.showModal();
+  }
+
+  const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, count), note, list, more);
+  return {
+    element,
+    open() {
+      const before = filter.value || "*";
+      filter.replaceChildren(h("option", { value: "*" }, "All classes"), ...app.classes().map((name) => h("option", { value: name }, name)),
+        h("option", { value: "" }, "No label"));
+      filter.value = before;
+      show(0);
+    },
+  };
+}

@@ -1,0 +1,170 @@
+// One sample at a time, or a grid of them.
+import { classPanel, keysOf } from "./classes.js";
+import { h, percent, pictureOf } from "./dom.js";
+
+const AHEAD = 6, GRID = 12;
+
+export function labelling(app) {
+  let queue = [], current = [], focus = 0, busy = false, asked = 0, panel = null;
+  const stage = h("div", { class: "stage" });
+  const classes = h("div");
+  const suggestion = h("p", { class: "suggestion", hidden: true });
+  const actions = h("div", { class: "actions" },
+    h("button", { type: "button", class: "plain", "aria-keyshortcuts": "Backspace", onclick: undo }, h("kbd", {}, "⌫"), " Undo"),
+    h("button", { type: "button", class: "plain", "aria-keyshortcuts": "Space", onclick: () => answer(null) }, h("kbd", {}, "space"), " Cannot say"),
+    h("button", { type: "button", class: "plain zoom", "aria-keyshortcuts": "z", onclick: zoom }, h("kbd", {}, "z"), " Zoom"));
+  const element = h("section", { class: "view label-view", "aria-label": "Label" }, stage, suggestion, classes, actions);
+  const size = () => (app.options.grid ? GRID : 1);
+
+  function sample() { return current[focus]; }
+
+  async function refill() {
+    const number = ++asked;
+    const found = await app.call("next", { client: app.client, n: size() + AHEAD });
+    if (number < asked) return; // a later answer is on its way, or here
+    const shown = new Set(current.map((item) => item.id)); // of now: the page has gone on meanwhile
+    queue = found.items.filter((item) => !shown.has(item.id));
+    for (const item of queue.slice(0, AHEAD)) if (item.kind === "image") app.pictures(item.id, 1024).catch(() => {});
+  }
+
+  async function advance() {
+    const left = () => (queue = queue.filter((item) => !app.answered.has(item.id)));
+    if (left().length < size()) {
+      current = [];
+      await refill();
+      left();
+    }
+    current = queue.splice(0, size());
+    focus = 0;
+    draw();
+    refill().catch(app.fail);
+  }
+
+  function draw() {
+    stage.classList.toggle("grid", size() > 1);
+    if (current.length === 0) {
+      stage.replaceChildren(h("p", { class: "done", role: "status" }, "Nothing is left to label."));
+      suggestion.hidden = true;
+      return;
+    }
+    stage.replaceChildren(...current.map((item, place) => {
+      const text = `Sample ${item.id}`;
+      const body = item.kind === "image" ? pictureOf(app.pictures, item, 1024, text) : h("p", { class: "text" }, item.text);
+      if (size() === 1) return h("figure", { class: "sample", "data-id": item.id, tabindex: "-1", onclick: item.kind === "image" ? zoom : null }, body, h("figcaption", {}, item.id));
+      return h("button", { type: "button", class: "sample cell", "data-id": item.id, "aria-label": `${text}: ${item.said ?? "no label yet"}`,
+        "aria-pressed": place === focus, onclick: () => { focus = place; draw(); } }, body, h("span", { class: "said" }, item.said ?? ""));
+    }));
+    const said = app.options.suggestions ? sample().suggestion : null;
+    suggestion.hidden = !said;
+    suggestion.replaceChildren(...(said ? ["The model says ", h("strong", {}, said.label), ` (${percent(said.probability)})`] : []));
+    for (const button of classes.querySelectorAll(".class")) button.classList.toggle("suggested", Boolean(said) && said.label === button.dataset.class);
+  }
+
+  async function answer(label) {
+    const item = sample();
+    if (busy || !item) return;
+    busy = true;
+    try {
+      await app.answer(label === null ? { id: item.id, label, declined: true } : { id: item.id, label });
+      item.said = label ?? "cannot say";
+      app.say(`${item.id}: ${item.said}`);
+      const open = current.findIndex((other) => !other.said);
+      if (open >= 0) {
+        focus = open;
+        draw();
+      } else {
+        await advance();
+      }
+    } catch (error) {
+      app.fail(error);
+    } finally {
+      busy = false;
+    }
+  }
+
+  async function undo() {
+    if (busy) return;
+    busy = true;
+    try {
+      const { item } = await app.call("undo", { client: app.client });
+      if (!item) return app.say("There is nothing to undo in this tab. Correct labels in the gallery.");
+      app.answered.delete(item.id);
+      const place = current.findIndex((other) => other.id === item.id);
+      if (place >= 0) {
+        current[place].said = undefined;
+        focus = place;
+      } else {
+        queue.unshift(...current.filter((other) => !other.said));
+        current = [item, ...queue.splice(0, size() - 1)];
+        focus = 0;
+      }
+      draw();
+      app.say(`Undone: ${item.id}`);
+      app.refresh();
+    } catch (error) {
+      app.fail(error);
+    } finally {
+      busy = false;
+    }
+  }
+
+  function zoom() {
+    const item = sample();
+    if (!item || item.kind !== "image") return;
+    let scale = 1;
+    const box = pictureOf(app.pictures, item, null, item.id);
+    const dialog = h("dialog", { class: "zoom-dialog", "aria-label": `${item.id}, enlarged`, onclose: () => dialog.remove() });
+    const by = (factor) => {
+      scale = Math.min(8, Math.max(1, scale * factor));
+      box.style.width = `${100 * scale}%`;
+      box.style.height = `${100 * scale}%`;
+    };
+    dialog.append(
+      h("div", { class: "zoom-bar" },
+        h("button", { type: "button", class: "plain", "aria-label": "Larger", onclick: () => by(1.5) }, "+"),
+        h("button", { type: "button", class: "plain", "aria-label": "Smaller", onclick: () => by(1 / 1.5) }, "−"),
+        h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
+      h("div", { class: "zoom-area" }, box));
+    dialog.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "+") by(1.5);
+      if (event.key === "-") by(1 / 1.5);
+      if (event.key === "z") dialog.close();
+    });
+    app.root.append(dialog);
+    dialog.showModal();
+  }
+
+  function key(event) {
+    const chosen = [...keysOf(app.classes())].find(([, digit]) => digit === event.key);
+    if (chosen) answer(chosen[0]);
+    else if (event.key === " ") answer(null);
+    else if (event.key === "Backspace" || event.key === "u") undo();
+    else if (event.key === "z") zoom();
+    else if (event.key === "/" && !panel.search.hidden) panel.search.focus();
+    else if (size() > 1 && ["ArrowRight", "ArrowDown"].includes(event.key)) move(1);
+    else if (size() > 1 && ["ArrowLeft", "ArrowUp"].includes(event.key)) move(-1);
+    else return false;
+    return true;
+  }
+
+  function move(step) {
+    focus = Math.min(current.length - 1, Math.max(0, focus + step));
+    draw();
+  }
+
+  return {
+    element,
+    key,
+    showClasses() {
+      panel = classPanel(app.classes(), answer, async (name) => { await app.addClass(name); });
+      classes.replaceChildren(panel.element);
+    },
+    async restart() {
+      queue.unshift(...current.filter((item) => !item.said));
+      current = [];
+      await advance();
+    },
+    redraw: draw,
+  };
+}

@@ -1,0 +1,23 @@
+// How the page talks to the project: over HTTP here, through the kernel in a notebook.
+
+export function httpTransport(base) {
+  return {
+    async call(method, given) {
+      const response = await fetch(new URL(`api/${method}`, base), {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(given),
+      });
+      const answer = await response.json();
+      if (!response.ok) throw new Error(answer.error);
+      return answer;
+    },
+    async picture(id, size) {
+      const query = new URLSearchParams(size ? { id, size } : { id });
+      const address = new URL(`picture?${query}`, base).href;
+      const response = await fetch(address);
+      if (!response.ok) throw new Error((await response.json()).error);
+      return URL.createObjectURL(await response.blob());
+    },
+  };
+}

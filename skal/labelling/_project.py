@@ -1,0 +1,298 @@
+"""A labelling project: samples, labels, and a model that learns in the background. The page and the cell use it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skal.exceptions import InvalidParameterError, SampleError, SkalError, shorten
+from skal.labelling._models import Model
+from skal.labelling._queue import Leases
+from skal.labelling._settings import check_classes, read_settings, write_settings
+from skal.labelling._sources import Source
+from skal.labelling._worker import Worker
+from skal.loop import ActiveLearningClassifier
+from skal.loop._background import BackgroundRounds
+from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
+
+UNREADABLE = "skal: cannot be read"
+_AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
+_RATE_WINDOW = 300.0
+
+
+class Project:
+    """Labels, questions and a model.
+
+    All methods may be called from several threads at once.
+
+    Parameters
+    ----------
+    source : Source
+    classes : list of str
+        In the order of their keys. A folder that has been used before may have more.
+    model : Model
+    folder : path
+        Labels, settings, the state of the loop and the model.
+    strategy : str, strategy or None, default="auto"
+    batch : int, default=20
+        New labels before the next training.
+    share : float, default=0.2
+        Share of the samples that is drawn at random and held out, to measure accuracy. With 0 it is not measured.
+    stop : StoppingCriterion or None, default=None
+        When to advise to stop; by default StablePredictions.
+    annotator : str or None, default=None
+        Written beside every label.
+    labels : dict from id to label, default=None
+        Labels that are known already.
+    source_name, text : str or None, default=None
+        The path of the source and the column of its texts, for ``skal export`` and the next start.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        classes: Sequence[str],
+        model: Model,
+        folder: Any,
+        *,
+        strategy: Any = "auto",
+        batch: int = 20,
+        share: float = 0.2,
+        stop: StoppingCriterion | None = None,
+        annotator: str | None = None,
+        labels: dict[str, str] | None = None,
+        source_name: str | None = None,
+        text: str | None = None,
+    ) -> None:
+        self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
+        self.batch = batch
+        kept = read_settings(self.folder)
+        given = labels or {}
+        named = [*kept.get("classes", []), *check_classes(classes), *sorted(set(given.values()))]
+        self.classes = check_classes(dict.fromkeys(named))
+        criterion = StablePredictions() if stop is None else stop
+        loop = ActiveLearningClassifier(
+            model.make(len(self.classes)),
+            strategy,
+            n_initial=_AHEAD * batch,
+            query_size=_AHEAD * batch,
+            n_rounds=None,
+            classes=self.classes,
+            reinitialize=True,
+            checkpoint=self.folder,
+            stop=criterion | HoldOut(share) if share else criterion,
+            random_state=0,
+        )
+        y = [given.get(key) for key in source.ids] if given else None
+        self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids))
+        self._settings = {"kind": source.kind, "source": source_name, "text": text, "classes": self.classes}
+        write_settings(self.folder, kept | self._settings)
+        self._lock = self.rounds.lock
+        self._leases = Leases()
+        self._undo: dict[str, list[tuple[str, dict[str, Any] | None]]] = {}  # of each tab: ids, and what was before
+        self._times: deque[float] = deque(maxlen=2000)
+        self._origin: dict[str, str] = {}
+        self._order = np.random.default_rng(0).permutation(len(source))
+        self._reread_unreadable()
+        self.worker = Worker(self)
+
+    def start(self) -> Project:
+        """Begin to train in the background."""
+        self.worker.start()
+        return self
+
+    def next(self, client: str, n: int = 5) -> list[dict[str, Any]]:
+        """The next samples for a tab: the query's, and while there are none, others at random."""
+        with self._lock:
+            asked = self.rounds.asked()
+            source = self.rounds.session.state.source
+            unreadable, among = set(self.source.unreadable()), set(asked)
+            order = (position for position in chain(asked, self._others(among)) if position not in unreadable)
+            taken = self._leases.take(client, order, n)
+            self._origin |= {self.source.ids[i]: source if i in among else "random" for i in taken}
+            return [self._question(position) for position in taken]
+
+    def answer(self, key: str, label: str | None, *, client: str = "", declined: bool = False) -> None:
+        """Write one answer down: a label, "cannot say" (declined), or neither. On the disk when this returns."""
+        with self._lock:
+            if label is not None and label not in self.classes:
+                remedy = "Add the class first."
+                raise InvalidParameterError.for_parameter("answer", "label", f"one of {self.classes}", label, remedy)
+            before = self.rounds.known.get(key)
+            source = self._origin.get(key, "added")
+            self.rounds.record([(key, label)], declined=declined, source=source, annotator=self.annotator)
+            self._undo.setdefault(client, []).append((key, before))
+            del self._undo[client][:-1000]
+            if label is not None:
+                self._times.append(time.monotonic())
+        self.worker.note_change()
+
+    def undo(self, client: str = "") -> dict[str, Any] | None:
+        """Take the last answer of a tab back, and give its sample; None if there is none."""
+        with self._lock:
+            stack = self._undo.get(client, [])
+            if not stack:
+                return None
+            key, before = stack.pop()
+            label = None if before is None else before["label"]
+            declined = before is not None and label is None
+            self.rounds.record([(key, label)], declined=declined, source="undone", annotator=self.annotator)
+            position = self.rounds.position(key)
+            assert position is not None
+            self.worker.note_change()
+            return self._question(position)
+
+    def add_class(self, name: str) -> list[str]:
+        """Let there be one more class; gives all."""
+        with self._lock:
+            classes = check_classes([*self.classes, name])
+            self.rounds.add_classes(classes, self.model.make(len(classes)))
+            self.classes = classes
+            self._settings["classes"] = classes
+            write_settings(self.folder, read_settings(self.folder) | self._settings)
+            return classes
+
+    def gallery(
+        self, *, label: str | None = None, disagreements: bool = False, offset: int = 0, limit: int = 60
+    ) -> dict[str, Any]:
+        """What has been labelled, the last first, or where model and label disagree first."""
+        with self._lock:
+            lines = [line for line in self.rounds.known.values() if self.rounds.position(line["id"]) is not None]
+            wanted = [line for line in lines if label in (None, line["label"] or "")]
+            items = [self._answer(line) for line in wanted[::-1]]
+        if disagreements:
+            items.sort(key=lambda item: -item["disagreement"])
+        return {"total": len(items), "items": items[offset : offset + limit]}
+
+    def status(self) -> dict[str, Any]:
+        """Everything that the page shows beside the samples."""
+        with self._lock:
+            labels = [line["label"] for line in self.rounds.known.values() if line["label"] is not None]
+            state = self.rounds.session.state
+            history = state.history
+            unreadable = {self.source.ids[i]: why for i, why in self.source.unreadable().items()}
+            declined = {line["id"] for line in self.rounds.known.values() if line["label"] is None}
+            counts = Counter(labels)
+            return {
+                "kind": self.source.kind,
+                "samples": len(self.source),
+                "labelled": len(labels),
+                "declined": len(declined - set(unreadable)),
+                "unreadable": sorted(unreadable),
+                "classes": [{"name": name, "count": counts.get(name, 0)} for name in self.classes],
+                "per_minute": self._per_minute(),
+                "model": self.model.words,
+                "strategy": self._strategy_words(),
+                "rounds": len(history),
+                "advice": _advice(state.stop_reason),
+                "measured": bool(state.audit),
+                "folder": str(self.folder),
+                **self.worker.status(),
+            }
+
+    def labels(self) -> pd.DataFrame:
+        """``id, label, round, time, annotator, source`` of every label that holds."""
+        with self._lock:
+            return self.rounds.session.labels()
+
+    def picture(self, key: str, size: int | None = None) -> tuple[bytes, str]:
+        """The picture of a sample; one that cannot be read is declined, and a SampleError says why."""
+        position = self.rounds.position(key)
+        if position is None:
+            raise SampleError(f"A picture must be of a sample. Got {shorten(key)}. Reload the page.")
+        try:
+            return self.source.picture(position, size)
+        except SampleError:
+            self.decline_unreadable()
+            raise
+
+    def decline_unreadable(self) -> None:
+        """Never ask for samples that were found to be unreadable."""
+        with self._lock:
+            known = self.rounds.known
+            keys = [self.source.ids[i] for i in self.source.unreadable()]
+            new = [(key, None) for key in keys if key not in known]
+            if new:
+                self.rounds.record(new, declined=True, annotator=UNREADABLE)
+
+    def close(self) -> None:
+        """End the training, save, and let others write to the folder."""
+        self.worker.stop()
+        self.rounds.close()
+
+    def __enter__(self) -> Project:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _others(self, asked: set[int]) -> Iterator[int]:
+        """Everything else that may be labelled, at random; a pass over the pool, if anybody gets that far."""
+        free = set(self.rounds.pool().tolist()) - asked
+        yield from (position for position in self._order.tolist() if position in free)
+
+    def _shown(self, position: int) -> dict[str, Any]:
+        """A sample as the page shows it."""
+        item = {"id": self.source.ids[position], "kind": self.source.kind}
+        return item if self.source.kind == "image" else item | {"text": self.source.text(position)}
+
+    def _question(self, position: int) -> dict[str, Any]:
+        """A sample to label, with what the model says of it; that would bias the labels that measure accuracy."""
+        if position in set(self.rounds.session.state.audit):
+            return self._shown(position)
+        return self._shown(position) | {"suggestion": self.worker.predictions.get(position)}
+
+    def _answer(self, line: dict[str, Any]) -> dict[str, Any]:
+        """A sample of the gallery."""
+        position, label = self.rounds.position(line["id"]), line["label"]
+        assert position is not None
+        predicted = self.worker.predictions.get(position)
+        differs = predicted is not None and label is not None and predicted["label"] != label
+        return self._shown(position) | {
+            "label": label,
+            "unreadable": line.get("annotator") == UNREADABLE,
+            "predicted": predicted,
+            "disagreement": predicted["probability"] if differs and predicted is not None else 0.0,
+            "time": line["time"],
+        }
+
+    def _per_minute(self) -> float:
+        now = time.monotonic()
+        recent = [moment for moment in self._times if moment > now - _RATE_WINDOW]
+        if len(recent) < 2:
+            return float(len(recent))
+        return 60 * (len(recent) - 1) / max(now - recent[0], 1.0)
+
+    def _strategy_words(self) -> str:
+        strategy = self.rounds.session.results.query_strategy
+        return getattr(strategy, "__name__", type(strategy).__name__)
+
+    def _reread_unreadable(self) -> None:
+        """Samples that could not be read the last time: those that can be now are asked for again."""
+        keys = [line["id"] for line in self.rounds.known.values() if line.get("annotator") == UNREADABLE]
+        repaired = []
+        for key in keys:
+            position = self.rounds.position(key)
+            if position is not None:
+                try:
+                    self.source.picture(position, 64)
+                    repaired.append((key, None))
+                except SkalError:
+                    pass
+        if repaired:
+            self.rounds.record(repaired, declined=False)
+
+
+def _advice(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    if reason == "pool exhausted":
+        return "Everything is labelled."
+    return f"You may stop: {reason.removeprefix('stop: ')}."

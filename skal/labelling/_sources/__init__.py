@@ -1,0 +1,9 @@
+"""What is labelled: a folder of images, a table of texts, or arrays; with ids, samples and something to look at."""
+
+from skal.labelling._sources._arrays import ArraySource
+from skal.labelling._sources._base import Source, known_labels, resolve
+from skal.labelling._sources._images import ImageFolder
+from skal.labelling._sources._open import open_source
+from skal.labelling._sources._texts import TextTable
+
+__all__ = ["ArraySource", "ImageFolder", "Source", "TextTable", "known_labels", "open_source", "resolve"]

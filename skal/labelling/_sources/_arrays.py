@@ -1,0 +1,129 @@
+"""Arrays: images of any number of channels, or rows of numbers; from Python or from an npz file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skal.exceptions import SampleError, SkalError, shorten
+from skal.labelling._sources._base import Ids, Source
+from skal.loop._identity import distinct
+
+_NAMES = ("X", "X_train", "images", "x")
+_LABELS = ("y", "y_train", "labels")
+
+
+class ArraySource(Source):
+    """An array of samples.
+
+    Parameters
+    ----------
+    X : (n, d), (n, h, w), (n, c, h, w) or (n, h, w, c) array
+        Three or four dimensions are images, in [0, 1] or 0 … 255.
+    ids : sequence or None, default=None
+        By default a hash of each sample's content.
+    labels : sequence or None, default=None
+        Known labels, None where there is none.
+
+    Examples
+    --------
+    >>> source = ArraySource(np.zeros((2, 8, 8)), ids=["a", "b"])
+    >>> source.kind, source.samples().shape
+    ('image', (2, 1, 8, 8))
+    """
+
+    def __init__(self, X: Any, ids: Sequence[Any] | None = None, labels: Sequence[Any] | None = None) -> None:
+        array = np.asarray(X)
+        if array.ndim not in (2, 3, 4) or array.dtype.kind not in "biuf" or len(array) == 0:
+            raise SampleError(
+                "The samples must be an array of numbers with 2, 3 or 4 dimensions and at least one row. "
+                f"Got {array.dtype} of shape {array.shape}. Pass (n, d) rows, or (n, c, h, w) images."
+            )
+        self.kind = "numbers" if array.ndim == 2 else "image"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise SampleError("The samples must be finite numbers. Got NaN or infinity. Fill or remove these rows.")
+        self._array = _channels_first(array)
+        given = None if ids is None else [str(key) for key in np.asarray(ids).tolist()]
+        keys = distinct(self._digest(position) for position in range(len(array))) if given is None else given
+        if len(keys) != len(array) or len(set(keys)) < len(keys):
+            raise SampleError(
+                f"The ids must be distinct, one for each of the {len(array)} samples. Got {len(keys)} ids, "
+                f"{len(set(keys))} of them distinct. Pass one name per sample."
+            )
+        self.ids = Ids(keys, self._digest)
+        known = [] if labels is None else np.asarray(labels, dtype=object).tolist()
+        self.folder_labels = {
+            key: str(label) for key, label in zip(self.ids, known, strict=False) if label is not None and label != -1
+        }
+
+    @classmethod
+    def from_file(cls, path: Path) -> ArraySource:
+        """An npz file with an array ``X``, and perhaps ``ids`` and ``y``."""
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+        except (ValueError, OSError, EOFError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise SampleError(
+                f"{path} must be an npz file of plain arrays. Got {type(error).__name__}: {error}. "
+                "Write it with numpy.savez."
+            ) from error
+        name = next((name for name in _NAMES if name in arrays), next(iter(arrays)) if len(arrays) == 1 else None)
+        if name is None:
+            raise SampleError(
+                f"{path} must have an array X with the samples. Got {shorten(sorted(arrays))}. Rename one to X."
+            )
+        labels = next((arrays[name] for name in _LABELS if name in arrays), None)
+        return cls(arrays[name], arrays.get("ids"), labels)
+
+    def samples(self) -> np.ndarray:
+        """(n, d) or (n, c, h, w) float32; bytes are scaled to [0, 1]."""
+        if self._array.dtype == np.uint8:
+            return self._array.astype(np.float32) / 255
+        return self._array.astype(np.float32)
+
+    def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
+        """An image as PNG."""
+        if self.kind != "image":
+            return super().picture(position, size)
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise SkalError(
+                "Pictures need pillow. Got an installation without it. Run: pip install 'skal[label]'"
+            ) from error
+        sample = np.moveaxis(self._array[position], 0, 2).astype(np.float64)
+        if self._array.dtype != np.uint8:
+            top = 1.0 if sample.min() >= 0 and sample.max() <= 1 else None
+            low, high = (0.0, top) if top else (sample.min(), sample.max())
+            sample = 255 * (sample - low) / ((high - low) or 1.0)
+        pixels = sample.round().astype(np.uint8)
+        pixels = pixels[:, :, 0] if pixels.shape[2] not in (3, 4) else pixels
+        image = Image.fromarray(pixels)
+        if size is not None:
+            image.thumbnail((size, size))
+        target = io.BytesIO()
+        image.save(target, "PNG")
+        return target.getvalue(), "image/png"
+
+    def text(self, position: int) -> str:
+        """The numbers of a row."""
+        row = self._array[position].reshape(-1)
+        return ", ".join(f"{value:.4g}" for value in row[:50]) + (", …" if len(row) > 50 else "")
+
+    def _digest(self, position: int) -> str:
+        return hashlib.blake2b(np.ascontiguousarray(self._array[position]).tobytes(), digest_size=10).hexdigest()
+
+
+def _channels_first(array: np.ndarray) -> np.ndarray:
+    if array.ndim == 3:
+        return array[:, None]
+    if array.ndim == 4 and array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):
+        return np.moveaxis(array, 3, 1)
+    return array

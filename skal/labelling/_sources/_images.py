@@ -1,0 +1,209 @@
+"""A folder of images: found recursively, known by their paths within it, kept small for the model."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from skal.exceptions import SampleError, SkalError
+from skal.labelling._sources._base import Ids, Source
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
+_UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
+_END = 2**16
+
+
+def open_image(path: Path) -> Any:
+    """An image upright and in RGB; SampleError if it cannot be read."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise SkalError("Images need pillow. Got an installation without it. Run: pip install 'skal[label]'") from error
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:  # pillow raises what its decoders raise
+        raise SampleError(
+            f"{path.name} must be an image that can be read. Got {type(error).__name__}: {error}. "
+            "Repair or remove the file."
+        ) from error
+
+
+class ImageFolder(Source):
+    """The images in a folder and the folders below it.
+
+    Parameters
+    ----------
+    folder : path
+    size : int, default=32
+        The model sees pictures of so many pixels a side.
+    cache : path or None, default=None
+        A folder in which the small pictures are kept.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Image.new("RGB", (50, 40), "red").save(Path(folder, "a.png"))
+    ...     source = ImageFolder(folder)
+    ...     source.ids, source.samples()[0].shape
+    (['a.png'], torch.Size([3, 32, 32]))
+    """
+
+    kind = "image"
+
+    def __init__(self, folder: Any, *, size: int = 32, cache: Path | None = None) -> None:
+        self.folder, self.size = Path(folder).resolve(), size
+        names = sorted(
+            os.path.relpath(os.path.join(place, name), self.folder).replace(os.sep, "/")
+            for place, _, names in os.walk(self.folder)
+            for name in names
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        )
+        if not names:
+            raise SampleError(
+                f"The folder {folder} must hold images ({', '.join(suffix[1:] for suffix in SUFFIXES)}). Got none, in "
+                "it or below it. Check the path."
+            )
+        self.ids = Ids(names, self._digest)
+        self.folder_labels = {name: name.split("/")[0] for name in names if "/" in name}
+        self._why: dict[int, str] = {}
+        self._small = SmallPictures(self, cache)
+
+    def path(self, position: int) -> Path:
+        """Where an image lies."""
+        return self.folder / self.ids[position]
+
+    def samples(self) -> SmallPictures:
+        """A Dataset of (3, size, size) tensors in [0, 1]; unreadable images are black."""
+        return self._small
+
+    def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
+        """The file itself if a browser can show it and it is not too large, or else a smaller copy."""
+        try:
+            from PIL import Image
+
+            with Image.open(self.path(position)) as image:
+                kind, fits = image.format, size is None or max(image.size) <= size
+        except ImportError:
+            kind, fits = None, False
+        except Exception:  # said better below
+            kind, fits = None, False
+        if kind in _SHOWN_AS_THEY_ARE and fits:
+            self._small.read(position)
+            if position not in self._why:
+                return self.path(position).read_bytes(), _SHOWN_AS_THEY_ARE[kind]
+        try:
+            image = open_image(self.path(position))
+        except SampleError as error:
+            self.mark_unreadable(position, str(error))
+            raise
+        if size is not None:
+            image.thumbnail((size, size))
+        target = io.BytesIO()
+        image.save(target, "PNG" if max(image.size) <= 256 else "JPEG", quality=90)
+        return target.getvalue(), "image/png" if max(image.size) <= 256 else "image/jpeg"
+
+    def unreadable(self) -> dict[int, str]:
+        """Images that could not be read so far."""
+        return dict(self._why)
+
+    def mark_unreadable(self, position: int, why: str) -> None:
+        """Note an image that cannot be read."""
+        self._why[position] = why
+
+    def small(self, position: int) -> np.ndarray:
+        """(3, size, size) uint8; SampleError if it cannot be read."""
+        image = open_image(self.path(position)).resize((self.size, self.size))
+        return np.moveaxis(np.asarray(image, dtype=np.uint8), 2, 0)
+
+    def _digest(self, position: int) -> str | None:
+        """Of a file's length and its ends: thousands of labelled files are compared at every start."""
+        try:
+            with open(self.path(position), "rb") as file:
+                length = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                head = file.read(_END)
+                file.seek(max(0, length - _END))
+                data = b"%d " % length + head + file.read(_END)
+        except OSError:
+            return None
+        return hashlib.blake2b(data, digest_size=10).hexdigest()
+
+
+class SmallPictures(Dataset):
+    """Every image at the size that the model sees; each file is decoded once, and again if it changes.
+
+    Parameters
+    ----------
+    source : ImageFolder
+    cache : path or None
+    """
+
+    def __init__(self, source: ImageFolder, cache: Path | None) -> None:
+        self.source, self._lock = source, threading.Lock()
+        n, size = len(source.ids), source.size
+        self._stamps = np.zeros(n, dtype=np.int64)
+        self._state = np.zeros(n, dtype=np.uint8)
+        if cache is None:
+            self._pixels: Any = np.zeros((n, 3, size, size), dtype=np.uint8)
+            return
+        key = hashlib.blake2b("\n".join([str(size), *source.ids]).encode(), digest_size=8).hexdigest()
+        path, self._notes = cache / f"pixels-{key}.npy", cache / f"pixels-{key}-read.npy"
+        cache.mkdir(parents=True, exist_ok=True)
+        for old in cache.glob("pixels-*.npy"):
+            if key not in old.name:
+                old.unlink()
+        if path.exists() and self._notes.exists():
+            self._pixels = np.lib.format.open_memmap(path, mode="r+")
+            self._stamps = np.load(self._notes)
+            self._state = np.where(self._stamps > 0, _READ, _UNKNOWN).astype(np.uint8)
+        else:
+            self._pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(n, 3, size, size))
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        self.read(int(i))
+        return torch.from_numpy(self._pixels[int(i)].astype(np.float32) / 255)
+
+    def read(self, i: int) -> None:
+        """Decode an image, unless its file is as it was the last time."""
+        try:
+            stamp = os.stat(self.source.path(i)).st_mtime_ns
+        except OSError as error:
+            self.source.mark_unreadable(i, f"{self.source.ids[i]}: {error.strerror}")
+            return
+        if self._state[i] and self._stamps[i] == stamp:
+            return
+        with self._lock:
+            try:
+                self._pixels[i] = self.source.small(i)
+                self._state[i], self._stamps[i] = _READ, stamp
+            except SampleError as error:
+                self.source.mark_unreadable(i, str(error))
+                self._pixels[i], self._state[i], self._stamps[i] = 0, _UNREADABLE, stamp
+
+    def flush(self) -> None:
+        """Keep what has been decoded for the next start."""
+        if isinstance(self._pixels, np.memmap):
+            self._pixels.flush()
+            new = self._notes.with_suffix(".new.npy")
+            np.save(new, np.where(self._state == _READ, self._stamps, 0))
+            new.replace(self._notes)  # a process that is killed here leaves the last one

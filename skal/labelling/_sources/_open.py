@@ -1,0 +1,47 @@
+"""From what a user names to a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from skal.exceptions import SampleError
+from skal.labelling._sources._arrays import ArraySource
+from skal.labelling._sources._base import Source
+from skal.labelling._sources._images import ImageFolder
+from skal.labelling._sources._texts import TextTable
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+
+def open_source(path: Any, *, text: str | None = None, size: int = 32, cache: Path | None = None) -> Source:
+    """The samples in a folder or a file.
+
+    Parameters
+    ----------
+    path : path
+        A folder of images, a CSV or JSONL file with a column of texts, or an npz file.
+    text : str or None, default=None
+        The column of the texts.
+    size : int, default=32
+        Pixels a side of the images that the model sees.
+    cache : path or None, default=None
+        A folder in which small images are kept.
+
+    Returns
+    -------
+    Source
+    """
+    place = Path(path)
+    if place.is_dir():
+        return ImageFolder(place, size=size, cache=cache)
+    if not place.exists():
+        raise SampleError(f"The source must be a folder or a file. Got {place}, which is not there. Check the path.")
+    if place.suffix.lower() in TABLES:
+        return TextTable.from_file(place, text)
+    if place.suffix.lower() == ".npz":
+        return ArraySource.from_file(place)
+    raise SampleError(
+        f"The source must be a folder of images, a table ({', '.join(TABLES)}) or an npz file. Got {place}. "
+        "Convert it to one of these."
+    )

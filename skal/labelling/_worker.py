@@ -1,0 +1,176 @@
+"""The thread that trains and asks while somebody labels."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skal._core.containers import take_rows
+from skal.exceptions import SkalError
+from skal.loop import _audit
+from skal.stopping import wilson_interval
+
+if TYPE_CHECKING:
+    from skal.labelling._project import Project
+
+FORECAST = 100
+
+
+class Worker:
+    """Trains whenever there are enough new labels.
+
+    Parameters
+    ----------
+    project : Project
+
+    Attributes
+    ----------
+    predictions : dict from position to {"label", "probability"}
+        What the last model says of samples that are labelled or asked for.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.predictions: dict[int, dict[str, Any]] = {}
+        self._wake, self._stopping = threading.Condition(), False
+        self._changes = 0
+        self._doing: str | None = "starting"
+        self._error: str | None = None
+        self._measured: dict[str, Any] = {"curve": [], "forecast": None}
+        self._thread = threading.Thread(target=self._run, name="skal-training", daemon=True)
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Do not begin anything new; a training that is under way is waited for a little, and then left behind."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def note_change(self) -> None:
+        """There is a new label, or another one."""
+        with self._wake:
+            self._changes += 1
+            self._wake.notify_all()
+
+    def wait_until_idle(self, timeout: float = 60.0) -> bool:
+        """Wait until nothing is due; whether that came to pass."""
+        with self._wake:
+            return self._wake.wait_for(lambda: self._doing is None and not self._due(), timeout)
+
+    def status(self) -> dict[str, Any]:
+        """What goes on, the learning curve and the forecast."""
+        return {"doing": self._doing, "error": self._error or self.project.rounds.error, **self._measured}
+
+    def _due(self) -> bool:
+        return self._changes >= self.project.batch
+
+    def _run(self) -> None:
+        if not self._succeeds(self._prepare):  # without features there is nothing to train on: samples come at random
+            self._doing = None
+            return
+        while True:
+            self._succeeds(self._step)
+            with self._wake:
+                self._doing = None
+                self._wake.notify_all()
+                self._wake.wait_for(lambda: self._stopping or self._due())
+                if self._stopping:
+                    return
+                self._changes = 0
+
+    def _succeeds(self, work: Callable[[], None]) -> bool:
+        """Whether some work is done; whatever it raises is told, and labelling goes on."""
+        try:
+            work()
+        except Exception as error:
+            if not self._stopping:
+                self._error = f"{type(error).__name__}: {error}"
+                traceback.print_exc()
+            return False
+        self._error = None
+        return True
+
+    def _prepare(self) -> None:
+        if self.project.model.prepare is not None:
+
+            def progress(done: int, total: int) -> None:
+                self._doing = f"reading samples: {done} of {total}"
+                if self._stopping:
+                    raise SkalError("Reading was ended.")
+
+            self.project.model.prepare(progress)
+            self.project.decline_unreadable()
+
+    def _step(self) -> None:
+        self._doing = "training" if self.project.rounds.session.state.labels or self._changes else "choosing samples"
+        rounds = self.project.rounds
+        rounds.step()
+        self.project.decline_unreadable()
+        self._predict()
+        self._measure()
+        self._keep_model()
+        flush = getattr(self.project.model.X, "flush", None)
+        if callable(flush):
+            flush()
+
+    def _predict(self) -> None:
+        """What the model says of everything that the page may show beside a label or a question."""
+        rounds = self.project.rounds
+        predictor = rounds.predictor
+        if predictor is None or not hasattr(predictor.estimator, "predict_proba"):
+            return
+        with rounds.lock:
+            state = rounds.session.state
+            rows = np.array(list(dict.fromkeys([*state.labelled, *state.asked])), dtype=np.int64)
+        if len(rows):
+            proba = predictor.predict_proba(take_rows(self.project.model.X, rows))
+            best = proba.argmax(axis=1)
+            self.predictions = {
+                int(row): {"label": str(predictor.names[k]), "probability": float(p[k])}
+                for row, k, p in zip(rows, best, proba, strict=True)
+            }
+
+    def _measure(self) -> None:
+        """The learning curve on the labels that are held out now, and the forecast."""
+        rounds = self.project.rounds
+        with rounds.lock:
+            n_labelled, correct = _audit.correctness(rounds.session.state)
+            forecast = rounds.forecast(FORECAST)
+        curve = []
+        for n, row in zip(n_labelled.tolist(), correct, strict=True):
+            if len(row):
+                low, high = wilson_interval(int(row.sum()), len(row))
+                curve.append({"n": n, "score": float(row.mean()), "low": low, "high": high})
+        later: dict[str, Any] | None = None
+        if forecast.later is not None:
+            later = {"n": forecast.n_labelled + forecast.more, "score": forecast.later}
+            later |= {"low": forecast.later_low, "high": forecast.later_high}
+        self._measured = {"curve": curve, "later": later, "forecast": forecast.text}
+
+    def _keep_model(self) -> None:
+        """Write the model beside the labels, whole or not at all; some models cannot be written without pickle."""
+        loop = self.project.rounds.session.classifier
+        folder = self.project.folder
+        if not hasattr(loop, "estimator_"):
+            return
+        new, old = folder / "model.new", folder / "model.old"
+        with suppress(SkalError):
+            for path in (new, old):
+                shutil.rmtree(path, ignore_errors=True)
+            loop.save_model(new)
+            if (folder / "model").exists():
+                (folder / "model").rename(old)
+            new.rename(folder / "model")
+            shutil.rmtree(old, ignore_errors=True)

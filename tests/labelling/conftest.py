@@ -1,0 +1,149 @@
+"""Projects, servers and pages for the tests of labelling."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from skal.labelling._label import as_source
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+
+DIGITS = load_digits()
+CLASSES = [str(i) for i in range(10)]
+
+
+def truth(key):
+    """The label of ``digit-0123``."""
+    return str(DIGITS.target[int(key.split("-")[1])])
+
+
+def make_project(folder, n=300, classes=CLASSES, model="linear", **settings):
+    source = as_source(DIGITS.images[:n] / 16, [f"digit-{i:04d}" for i in range(n)], None)
+    return Project(source, classes, choose_model(source, model=model), folder, **({"batch": 10} | settings))
+
+
+@pytest.fixture
+def project(tmp_path):
+    with make_project(tmp_path / "labels") as found:
+        yield found
+
+
+class Client:
+    """Talks to a server as a page would."""
+
+    def __init__(self, address):
+        self.address = urlsplit(address)
+        self.root = self.address.path
+
+    def request(self, method, path, body=None, headers=None):
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        known = {"Host": f"127.0.0.1:{self.address.port}"} | ({"Content-Type": "application/json"} if data else {})
+        with closing(HTTPConnection("127.0.0.1", self.address.port, timeout=60)) as connection:
+            connection.putrequest(method, path, skip_host=True)
+            for name, value in (known | (headers or {})).items():
+                if value is not None:
+                    connection.putheader(name, value)
+            if data is not None and "Content-Length" not in (headers or {}):
+                connection.putheader("Content-Length", str(len(data)))
+            connection.endheaders(data)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+
+    def call(self, method, client="test", **given):
+        status, _, data = self.request("POST", f"{self.root}api/{method}", {"client": client} | given)
+        assert status == 200, data
+        return json.loads(data)
+
+
+@pytest.fixture
+def server(project):
+    found = LabelServer(project)
+    thread = found.start()
+    yield found
+    found.stop()
+    thread.join(20)
+
+
+@pytest.fixture
+def client(server):
+    return Client(server.address)
+
+
+class Command:
+    """``skal label`` in a process of its own."""
+
+    def __init__(self, *arguments):
+        code = "import sys; from skal.cli import main; sys.exit(main())"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "label", *map(str, arguments), "--no-browser"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.lines, self.address = [], None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            match = re.search(r"http://\S+", line)
+            if match:
+                self.address = match[0]
+                break
+
+    def kill(self):
+        """As kill -9 does."""
+        self.process.kill()
+        self._end()
+
+    def end(self):
+        """Wait for the end, and give everything that it has printed."""
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, "".join(self.lines) + out, err
+
+    def _end(self):
+        self.process.wait(30)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def command():
+    """Starts commands, and ends those that still run."""
+    started = []
+
+    def start(*arguments):
+        started.append(Command(*arguments))
+        return started[-1]
+
+    yield start
+    for found in started:
+        if found.process.poll() is None:
+            found.kill()
+        found.process.stdout.close()
+        found.process.stderr.close()
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """24 small pictures in two colours, in two sub-folders."""
+    folder = tmp_path / "pictures"
+    rng = np.random.default_rng(0)
+    for i in range(24):
+        colour = "red" if i % 2 else "blue"
+        place = folder / colour
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 80, size=(40, 30, 3), dtype=np.uint8)
+        pixels[:, :, 0 if colour == "red" else 2] += 150
+        Image.fromarray(pixels).save(place / f"{i:02d}.{'png' if i % 3 else 'jpg'}")
+    return folder

@@ -1,0 +1,121 @@
+"""``skal label`` as a process: its sentences, its end, and what is left when it is killed."""
+
+import json
+import signal
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from skal.cli import main
+
+from .conftest import Client, truth
+
+
+def labels_of(folder):
+    lines = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
+    return {line["id"]: line["label"] for line in lines}
+
+
+def work(client, n):
+    """Label so many samples; gives what was said."""
+    said = {}
+    for _ in range(n):
+        (item,) = client.call("next", n=1)["items"]
+        client.call("answer", id=item["id"], label=truth(item["id"]))
+        said[item["id"]] = truth(item["id"])
+    return said
+
+
+def refused(arguments, capsys):
+    """What a command prints that cannot do its job."""
+    assert main(["label", *map(str, arguments), "--no-browser"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("skal label: ")
+    assert "Traceback" not in printed
+    return printed
+
+
+def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_path, capsys):
+    out = tmp_path / "out"
+    running = command("--demo", "--out", out, "--batch", "10")
+    client = Client(running.address)
+    said = work(client, 25)
+    second = refused(["--demo", "--out", out], capsys)
+    assert f"held by process {running.process.pid} on {socket.gethostname()}" in second
+    port = client.address.port
+    assert f"The port must be free. Got {port}" in refused(["--demo", "--out", tmp_path, "--port", port], capsys)
+    said |= work(client, 12)
+    running.kill()
+    assert labels_of(out) == said
+    running = command("--demo", "--out", out, "--batch", "10")
+    client = Client(running.address)
+    assert client.call("status")["labelled"] == 37
+    said |= work(client, 3)
+    client.call("finish")
+    status, printed, errors = running.end()
+    assert status == 0, errors
+    assert "40 labels in" in printed
+    assert "skal export" in printed
+    assert labels_of(out) == said
+
+
+def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, tmp_path, monkeypatch, capsys):
+    (image_folder / "broken.jpg").write_bytes(b"nothing")
+    (image_folder / "new.jpg").write_bytes((image_folder / "blue" / "00.jpg").read_bytes())
+    out = tmp_path / "out"
+    running = command(image_folder, "--labels", "folders", "--out", out)
+    client = Client(running.address)
+    status = client.call("status")
+    assert {each["name"]: each["count"] for each in status["classes"]} == {"red": 12, "blue": 12}
+    assert client.request("GET", f"{client.root}picture?id=broken.jpg")[0] == 404
+    client.call("answer", id="new.jpg", label="blue")
+    running.process.send_signal(signal.SIGINT)
+    status, printed, errors = running.end()
+    assert status == 0, errors
+    assert "25 labels in" in printed
+    assert "1 files could not be read and were skipped:\n  broken.jpg" in printed
+    assert "Traceback" not in errors
+
+    threads = []
+
+    def visit(address):
+        threads.append(threading.Thread(target=Client(address).call, args=("finish",)))
+        threads[-1].start()
+
+    monkeypatch.setattr("webbrowser.open", visit)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert main(["label", "--out", str(out)]) == 0
+    threads[0].join()
+    assert "25 labels in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (lambda f: None, ["{f}", "--classes", "a,b"], "must hold images"),
+        (lambda f: None, ["{f}/nothing", "--classes", "a,b"], "not there"),
+        (lambda f: None, [], "needs a SOURCE"),
+        (lambda f: (f / "t.csv").write_text("review\nx\ny,z\n"), ["{f}/t.csv", "--classes", "a,b"], "CSV or JSONL"),
+        (lambda f: (f / "t.csv").write_text("a,b\nx,y\n"), ["{f}/t.csv", "--classes", "a,b"], "the column 'text'"),
+        (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv"], "--classes cat,dog"),
+        (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv", "--classes", "a,,b"], "double quotes"),
+        (lambda f: np.savez(f / "a.npz", X=np.zeros(3)), ["{f}/a.npz", "--classes", "a,b"], "2, 3 or 4 dimensions"),
+    ],
+)
+def test_bad_input_gets_a_sentence(make, arguments, message, tmp_path, capsys):
+    make(tmp_path)
+    assert message in refused([*(text.format(f=tmp_path) for text in arguments), "--out", tmp_path / "out"], capsys)
+
+
+def test_known_labels_that_are_no_classes_or_of_two_files_are_refused(image_folder, tmp_path, capsys):
+    for place in ("a", "b"):
+        (image_folder / place).mkdir()
+        (image_folder / place / "same.png").write_bytes((image_folder / "red" / "01.png").read_bytes())
+    known = tmp_path / "known.csv"
+    arguments = [image_folder, "--classes", "red,blue", "--out", tmp_path / "out", "--labels", known]
+    known.write_text("file,label\nsame.png,red\n")
+    assert "2 files of that name" in refused(arguments, capsys)
+    known.write_text('file,label\na/same.png,"red, dark"\n')
+    assert "red, dark" in refused(arguments, capsys)

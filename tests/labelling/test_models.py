@@ -1,0 +1,151 @@
+"""Models without a line of code, and one's own."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
+from skorch import NeuralNetClassifier
+
+import skal
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
+from skal.labelling import read_images
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._sources import ArraySource, ImageFolder, TextTable
+
+TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
+
+
+def learn(project, truth, n=30):
+    """Label some samples as a person would, and wait for the training."""
+    with project:
+        project.worker.wait_until_idle()
+        for _ in range(n):
+            (item,) = project.next("me", 1)
+            project.answer(item["id"], truth(item), client="me")
+        assert project.worker.wait_until_idle(120)
+        assert project.status()["error"] is None
+    return project.rounds.session.classifier
+
+
+def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder, tmp_path):
+    source = ImageFolder(image_folder, cache=tmp_path / "out")
+    model = choose_model(source)
+    assert isinstance(model.make(2), NeuralNetClassifier)
+    assert model.make(5).module__n_classes == 5
+    project = Project(source, ["red", "blue"], model, tmp_path / "out", batch=5, share=0)
+    learn(project, lambda item: item["id"].split("/")[0], 20)
+    loaded = skal.load_model(tmp_path / "out" / "model")
+    paths = [source.path(i) for i in range(24)]
+    assert (loaded.predict(read_images(paths)) == [key.split("/")[0] for key in source.ids]).all()
+
+
+def test_texts_are_learnt_with_words_of_all_texts(tmp_path):
+    source = TextTable(TEXTS)
+    project = Project(source, ["yes", "no"], choose_model(source), tmp_path, batch=5, share=0)
+    learn(project, lambda item: "yes" if "good" in item["text"] else "no")
+    loaded = skal.load_model(tmp_path / "model")
+    assert loaded.predict(np.array(["a good one", "an awful one"], dtype=object)).tolist() == ["yes", "no"]
+
+
+def test_given_features(tmp_path):
+    source = TextTable(TEXTS)
+    features = np.random.default_rng(0).normal(size=(40, 6))
+    features[:, 0] = [3 if "good" in text else -3 for text in TEXTS]
+    np.save(tmp_path / "features.npy", features)
+    model = choose_model(source, features=tmp_path / "features.npy")
+    project = Project(source, ["yes", "no"], model, tmp_path / "out", batch=5)
+    loop = learn(project, lambda item: "yes" if "good" in item["text"] else "no")
+    assert loop.query_strategy_.__class__.__name__ == "UHerding"  # features mean something
+    assert (loop.predict(features.astype(np.float32)) == ["yes" if "good" in t else "no" for t in TEXTS]).mean() > 0.9
+    with pytest.raises(InvalidParameterError, match=r"\(40, d\)"):
+        choose_model(source, features=features[:5])
+
+
+OWN = """
+import numpy as np
+from sklearn.tree import DecisionTreeClassifier
+from skorch import NeuralNetClassifier
+import torch
+from skal.nets import CNN
+
+def tree():
+    return DecisionTreeClassifier()
+
+def net(n_classes):
+    return NeuralNetClassifier(CNN, module__n_classes=n_classes, criterion=torch.nn.CrossEntropyLoss, max_epochs=3,
+                               train_split=None, verbose=0)
+
+def nothing():
+    return 3
+
+def backbone():
+    return lambda images: np.stack([np.asarray(image.resize((1, 1)), dtype=np.float32).ravel() for image in images])
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def test_a_model_of_ones_own(image_folder, own, tmp_path):
+    source = ImageFolder(image_folder)
+    assert choose_model(source, model=f"{own}:net").make(7).module__n_classes == 7
+    tree = choose_model(source, model=f"{own}:tree")
+    project = Project(source, ["red", "blue"], tree, tmp_path / "out", batch=5, share=0, strategy="margin")
+    learn(project, lambda item: item["id"].split("/")[0], 15)
+    assert not (tmp_path / "out" / "model").exists()  # a tree cannot be written without pickle
+    assert isinstance(choose_model(TextTable(["a"]), model=LogisticRegression()).make(2), LogisticRegression)
+    assert isinstance(choose_model(TextTable(["a"]), model=DecisionTreeClassifier).make(2), DecisionTreeClassifier)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("{own}:missing", InvalidParameterError, "It has"),
+        ("nowhere.py:net", InvalidParameterError, "a file that is there"),
+        ("rubbish", InvalidParameterError, "FILE.py:NAME"),
+        ("{own}:nothing", InvalidTypeError, "returns a classifier"),
+    ],
+)
+def test_a_model_that_is_none_is_refused(text, error, message, own, image_folder):
+    with pytest.raises(error, match=message):
+        choose_model(ImageFolder(image_folder), model=text.format(own=own))
+
+
+def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, own, tmp_path):
+    (image_folder / "broken.png").write_bytes(b"x")
+    source = ImageFolder(image_folder)
+    model = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
+    assert model.X.shape == (25, 3)
+    assert not model.X.any()
+    project = Project(source, ["red", "blue"], model, tmp_path / "out", batch=5)
+    loop = learn(project, lambda item: item["id"].split("/")[0], 20)
+    good = [i for i, key in enumerate(source.ids) if key != "broken.png"]
+    assert (loop.predict(model.X[good]) == [source.ids[i].split("/")[0] for i in good]).all()
+    assert project.status()["unreadable"] == ["broken.png"]
+    own.write_text("def backbone():\n    return lambda images: [[0.0, 0.0, 0.0]] * len(images)\n")
+    again = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
+    assert again.X[good].any()  # from the file
+
+
+def test_backbones_that_do_not_fit_are_refused(image_folder, own):
+    with pytest.raises(InvalidParameterError, match="kind 'text'"):
+        choose_model(TextTable(["a"]), backbone=f"{own}:backbone")
+    with pytest.raises(InvalidParameterError, match="features"):
+        choose_model(TextTable(["a"]), backbone="timm:x", features=np.zeros((1, 2)))
+    with pytest.raises(SkalError, match="pip install timm"):
+        choose_model(ImageFolder(image_folder), backbone="timm:resnet18")
+
+
+def test_the_network_is_for_square_images_alone():
+    with pytest.raises(InvalidParameterError, match="not square"):
+        choose_model(ArraySource(np.zeros((3, 1, 8, 9))))
+    assert "linear" in choose_model(ArraySource(np.zeros((3, 1, 8, 9))), model="linear").words
+    with pytest.raises(InvalidParameterError, match="rows of numbers"):
+        choose_model(ArraySource(np.zeros((3, 5))), model="network")
+    with pytest.raises(InvalidParameterError, match="texts"):
+        choose_model(TextTable(["a", "b"]), model="network")

@@ -1,0 +1,273 @@
+"""The page in a real browser, by keyboard and by click."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from benchmarks._label_page import MISSING, WHY, Keys, Page
+from skal.labelling import export_labels
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import ImageFolder, TextTable
+
+from .conftest import make_project, truth
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=WHY)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    found = Page(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def serve():
+    """Serve a project, and end it."""
+    open_ones = []
+
+    def start(project):
+        project.start()
+        server = LabelServer(project)
+        open_ones.append((project, server, server.start()))
+        return server.address
+
+    yield start
+    for project, server, thread in open_ones:
+        server.stop()
+        thread.join(20)
+        project.close()
+
+
+def labels_of(folder):
+    rows = csv.DictReader(io.StringIO(export_labels(folder)))
+    return {row["id"]: row["label"] for row in rows}
+
+
+def test_sixty_digits_by_keyboard(page, command, tmp_path):
+    """Undo, skip, correct, reload, kill the server in between, go on, export: the labels agree one by one."""
+    out, said = tmp_path / "out", {}
+
+    def label(n):
+        for _ in range(n):
+            key = page.current()
+            said[page.label(truth(key))] = truth(key)
+
+    running = command("--demo", "--out", out)
+    page.open(running.address)
+    label(20)
+    wrong = page.current()
+    page.label(str((int(truth(wrong)) + 1) % 10))
+    page.press(Keys.BACKSPACE)  # undo: the sample is back
+    page.wait_for(lambda: page.current() == wrong)
+    label(5)
+    skipped = page.label(" ")
+    page.driver.refresh()
+    page.wait_for(page.current)
+    assert page.current() not in {*said, skipped}
+    label(10)
+    late = page.current()
+    page.label(str((int(truth(late)) + 1) % 10))  # noticed too late: corrected in the gallery
+    page.press("g")
+    page.click(f'.card[data-id="{late}"]')
+    page.wait_for(lambda: page.find("dialog.correct .class"))
+    page.click(f'dialog.correct .class[data-class="{truth(late)}"]')
+    page.wait_for(lambda: not page.find("dialog.correct"))
+    said[late] = truth(late)
+    page.press("g")
+    page.wait_for(page.current)
+    running.kill()
+    assert labels_of(out) == said
+    shown = page.current()
+    page.press(truth(shown))
+    page.wait_for(lambda: "does not answer" in page.text(".banner"))
+    assert page.current() == shown  # nothing is shown before the label is on the disk
+    assert labels_of(out) == said
+
+    running = command("--demo", "--out", out)
+    page.open(running.address)
+    label(60 - len(said))
+    page.wait_for(lambda: page.text(".numbers").startswith("60 of 1797"))
+    assert "1 skipped" in page.text(".numbers")
+    page.click(".finish")
+    page.wait_for(lambda: "Every label is on the disk" in page.text("main"))
+    assert running.end()[0] == 0
+    assert len(said) == 60
+    assert labels_of(out) == said
+    assert all(label == truth(key) for key, label in said.items())
+    lines = [json.loads(line) for line in (out / "labels.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines if line["label"] is None and line.get("declined")] == [skipped]
+
+
+def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
+    project = make_project(tmp_path, classes=[str(i) for i in range(9)])
+    page.open(serve(project))
+    page.wait_for(lambda: project.worker.wait_until_idle(0.01))
+    page.press("?")
+    page.wait_for(lambda: page.find("dialog.help"))
+    page.press(Keys.ESCAPE)
+    page.press("z")
+    page.wait_for(lambda: page.find("dialog.zoom-dialog img"))
+    page.press("+")
+    page.press("z")
+    page.wait_for(lambda: not page.find("dialog.zoom-dialog"))
+
+    page.click(".new-class")
+    page.press("nine & <b>more</b>", Keys.ENTER)
+    page.wait_for(lambda: len(page.find(".label-view .class")) == 10)
+    assert project.classes[-1] == "nine & <b>more</b>"
+    assert not page.find(".class b")
+    page.click(".new-class")
+    page.press("5")  # a digit in a field is a digit
+    page.wait_for(lambda: page.run("return document.querySelector('.new-class').value") == "5")
+    assert len(project.labels()) == 0
+
+    page.click("[data-option=grid]")
+    page.wait_for(lambda: len(page.find(".cell")) == 12)
+    keys = [each.get_attribute("data-id") for each in page.find(".cell")]
+    page.run("document.activeElement.blur()")
+    page.press("1")
+    page.wait_for(lambda: page.find(".cell")[0].text == "1")
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.wait_for(lambda: page.find(".cell")[3].get_attribute("aria-pressed") == "true")
+    page.press(" ")
+    page.wait_for(lambda: page.find(".cell")[3].text == "cannot say")
+    page.click(".cell", 5)
+    page.press("2")
+    page.wait_for(lambda: page.find(".cell")[5].text == "2")
+    assert labels_of(tmp_path) == {keys[0]: "1", keys[5]: "2"}
+    for _ in range(9):
+        before = page.text(".stage")
+        page.press("3")
+        page.wait_for(lambda before=before: page.text(".stage") != before)
+    page.wait_for(lambda: page.find(".cell") and page.find(".cell")[0].get_attribute("data-id") not in keys)
+    page.click("[data-option=grid]")
+    page.wait_for(page.current)
+
+    page.wait_for(lambda: project.worker.wait_until_idle(0.01) and project.worker.predictions)
+    assert not page.find(".suggestion")
+    page.click("[data-option=suggestions]")
+    page.run("document.activeElement.blur()")
+    audit = {project.source.ids[i] for i in project.rounds.session.state.audit}
+    for _ in range(15):
+        key = page.current()
+        if page.find(".suggestion"):
+            assert key not in audit
+            break
+        page.label("4")
+    else:
+        pytest.fail("no suggestion was shown")
+    assert page.complaints() == []
+
+
+def test_two_tabs(page, serve, tmp_path):
+    project = make_project(tmp_path)
+    address = serve(project)
+    page.open(address)
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    page.open(address)
+    said = {}
+    for _ in range(4):
+        said[page.label("1")] = "1"
+        other = page.driver.current_window_handle
+        page.driver.switch_to.window(first)
+        said[page.label("2")] = "2"
+        page.driver.switch_to.window(other)
+    page.driver.close()
+    page.driver.switch_to.window(first)
+    assert labels_of(tmp_path) == said
+    assert len(said) == 8
+
+
+def test_many_classes_texts_and_what_looks_like_html(page, serve, tmp_path):
+    nasty = "<img src=x onerror=\"document.title='broken in'\"> <script>document.title='broken in'</script>"
+    source = TextTable([f"{nasty} {i}" for i in range(30)])
+    classes = [f"class {i}" for i in range(40)]
+    address = serve(Project(source, classes, choose_model(source), tmp_path))
+    page.open(address)
+    assert nasty in page.text(".stage")
+    assert not page.find(".stage img, .stage script")
+    key = page.current()
+    page.press("/")
+    page.press("class 33", Keys.ENTER)
+    page.wait_for(lambda: page.current() != key)
+    assert labels_of(tmp_path) == {key: "class 33"}
+    assert page.driver.title == "skal label"
+    assert page.complaints() == []
+
+
+def test_a_corrupt_image_is_shown_as_such_and_named(page, serve, image_folder, tmp_path):
+    for path in image_folder.rglob("*.*"):
+        path.unlink()
+    (image_folder / "a.jpg").write_bytes(b"nothing")
+    source = ImageFolder(image_folder)
+    project = Project(source, ["red", "blue"], choose_model(source), tmp_path / "out")
+    source._why.clear()  # as if nobody had tried to read it yet
+    page.driver.get(serve(project))
+    page.wait_for(lambda: "a.jpg cannot be read" in page.text(".problems") or "cannot be read" in page.text(".stage"))
+    page.wait_for(lambda: "1 problem" in page.text(".problems"))
+
+
+CONTRAST = """
+const light = (text) => {
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = text.match(/[\\d.]+/g).map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const ground = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const colour = getComputedStyle(at).backgroundColor;
+    if (!/, 0\\)$/.test(colour) && colour !== "transparent") return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
+const found = [];
+for (const element of document.querySelectorAll(".skal *")) {
+  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  if (!own || element.closest("svg") || element.offsetParent === null) continue;
+  const [a, b] = [light(getComputedStyle(element).color), light(ground(element))].sort((x, y) => y - x);
+  const ratio = (a + 0.05) / (b + 0.05);
+  if (ratio < 4.5) found.push(`${element.className || element.tagName}: ${ratio.toFixed(2)}`);
+}
+return found;
+"""
+NAMELESS = """
+const named = (each) => each.getAttribute("aria-label") || each.textContent.trim() || each.alt || each.labels?.length;
+return [...document.querySelectorAll(".skal button, .skal input, .skal select, .skal figure img")].filter((each) =>
+  each.offsetParent !== null && !named(each)).map((each) => each.outerHTML);
+"""
+
+
+FOCUS = "const at = document.activeElement; return at.textContent + getComputedStyle(at).outlineStyle"
+
+
+def test_every_width_and_scheme_can_be_read_and_used(page, serve, tmp_path):
+    project = make_project(tmp_path)
+    page.open(serve(project))
+    for _ in range(12):
+        page.label("1")
+    for width in (360, 820, 1280):
+        for scheme in ("light", "dark"):
+            page.resize(width, 900, scheme=scheme)
+            for view in ("label", "gallery"):
+                page.click(f'.tab[data-view="{view}"]')
+                page.wait_for(lambda view=view: page.find(".card" if view == "gallery" else ".class"))
+                assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (width, view)
+                assert page.run(CONTRAST) == [], (width, scheme, view)
+                assert page.run(NAMELESS) == [], (width, view)
+    page.resize(1280, 900)
+    page.click('.tab[data-view="label"]')
+    page.run("document.activeElement.blur()")
+    reached = []
+    for _ in range(24):  # everything can be reached, and its focus seen, without a mouse
+        page.press(Keys.TAB)
+        reached.append(page.run(FOCUS))
+    assert "Gallerysolid" in reached
+    assert "11solid" in reached
+    assert any(text.endswith("Cannot saysolid") for text in reached)
+    assert page.complaints() == []
