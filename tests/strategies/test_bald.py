@@ -10,8 +10,8 @@ from torch import nn
 from skal.context import Network, Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BALD, bald
-from skal.strategies._bald._dropout import apply_dropout, dropout_outputs
-from skal.strategies._bald._information import joint_information
+from skal.strategies._bald._dropout import apply_dropout, draw_mask, dropout_outputs
+from skal.strategies._bald._information import grouped, joint_information
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import TextTransformer
@@ -65,8 +65,7 @@ def learner():
 def passes(learner, X, seeds, batch_size=256):
     """(T, N, C) outputs."""
     network = Network(learner.estimator)
-    chunks = dropout_outputs(network, Samples(X), batch_size, seeds, "test")
-    return torch.cat([torch.stack(list(outputs)) for outputs in chunks], dim=1)
+    return torch.cat(list(dropout_outputs(network, Samples(X), batch_size, seeds, "test")), dim=1)
 
 
 def information_by_hand(proba):
@@ -161,7 +160,7 @@ def test_only_dropout_is_switched_on(learner):
 )
 def test_masks_do_what_the_layer_does_in_training(layer, shape, whole_channels):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    ours = apply_dropout(layer, x, (1, *shape[1:]), (0,))
+    ours = apply_dropout(layer, x, draw_mask(layer, (1, *shape[1:]), (0,)))
     torch.manual_seed(0)
     theirs = layer.train()(x)
     # what torch makes of kept and dropped units is known from one of each
@@ -183,7 +182,7 @@ def test_masks_do_what_the_layer_does_in_training(layer, shape, whole_channels):
 
 @pytest.mark.parametrize("layer", [nn.Dropout(1.0), nn.AlphaDropout(1.0)])
 def test_dropping_everything_gives_zeros(layer):
-    assert torch.equal(apply_dropout(layer, torch.ones(2, 3), (1, 3), (0,)), torch.zeros(2, 3))
+    assert torch.equal(apply_dropout(layer, torch.ones(2, 3), torch.ones(1, 3)), torch.zeros(2, 3))
 
 
 def test_a_layer_that_is_called_twice_has_two_masks():
@@ -197,7 +196,7 @@ def test_a_layer_that_is_called_twice_has_two_masks():
 
     network = Network(Twice())
     (outputs,) = dropout_outputs(network, Samples(torch.ones(3, 40)), 3, [0], "test")
-    first, second = next(outputs).split(40, dim=1)
+    first, second = outputs[0].split(40, dim=1)
     assert not torch.equal(first, second)
     assert torch.equal(first[0], first[2])
 
@@ -297,3 +296,69 @@ def test_bad_parameters(learner):
     ]:
         with pytest.raises(error, match=name):
             bald(learner, images(3), 1, **{name: value})
+
+
+# --- gains that are not computed --------------------------------------------------------------------------------------
+
+
+def every_gain(proba, n_instances, n_samples, generator):
+    """BatchBALD as it is defined, with the same draws: every gain of every sample for every joint label."""
+    n_masks, _, n_classes = proba.shape
+    weights, share, drawn = np.full((1, n_masks), 1 / n_masks), np.ones(1), None
+    picked = []
+    while True:
+        mixed = np.einsum("mt,tnc->mnc", weights, proba)
+        inner = np.where(mixed > 0, mixed * np.log(np.where(mixed > 0, mixed, 1)), 0).sum(2)
+        noise = np.where(proba > 0, proba * np.log(np.where(proba > 0, proba, 1)), 0).sum(2).mean(0)
+        gains = noise - share @ inner
+        gains[picked] = -np.inf
+        picked.append(int(gains.argmax()))
+        if len(picked) == n_instances:
+            return picked, gains[picked[-1]]
+        if drawn is None and len(weights) * n_classes <= n_samples:
+            joint = weights[:, None, :] * proba[:, picked[-1]].T
+            share = (share[:, None] * joint.sum(-1)).ravel()
+            weights = (joint / joint.sum(-1, keepdims=True)).reshape(-1, n_masks)
+            continue
+        again = [picked[-1]]
+        if drawn is None:
+            drawn = np.resize(generator.permutation(n_masks), n_samples)
+            weights, share = np.full((n_samples, n_masks), 1 / n_masks), np.full(n_samples, 1 / n_samples)
+            again = picked
+        for index in again:
+            cumulated = proba[drawn, index].cumsum(axis=1)
+            label = (generator.random(n_samples)[:, None] * cumulated[:, -1:] >= cumulated).sum(axis=1)
+            weights = weights * proba[:, index, label.clip(max=n_classes - 1)].T
+            weights /= weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.4, 3.0])
+@pytest.mark.parametrize("n_samples", [40, 300, 2000])
+def test_bounds_lead_to_the_same_picks_as_every_gain(strength, n_samples):
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(150, 4)) + strength * rng.normal(size=(9, 150, 4))
+    proba = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected, last = every_gain(proba, 20, n_samples, np.random.default_rng(0))
+    picked, gains = joint_information(torch.as_tensor(proba), 20, n_samples, np.random.default_rng(0))
+    assert picked.tolist() == expected
+    np.testing.assert_allclose(gains[-1], last, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_groups", [1, 5, 40, 60])
+def test_groups_bound_every_gain(n_groups):
+    rng = np.random.default_rng(3)
+    proba = torch.as_tensor(table(6, 30, 4))
+    weights = torch.as_tensor(rng.dirichlet(np.full(6, 0.5), size=60))
+    share = torch.as_tensor(rng.dirichlet(np.ones(60)))
+    few_weights, few_share = grouped(weights, share, n_groups)
+    assert len(few_share) == n_groups
+    np.testing.assert_allclose(few_share.sum(), 1)
+    np.testing.assert_allclose(few_share @ few_weights, share @ weights)
+
+    def conditional_entropy(weights, share):
+        mixed = torch.einsum("mt,tnc->mnc", weights, proba)
+        return share @ torch.special.entr(mixed).sum(-1)
+
+    exact, bound = conditional_entropy(weights, share), conditional_entropy(few_weights, few_share)
+    assert (bound >= exact - 1e-12).all()
+    assert n_groups == 60 or (bound > exact + 1e-6).any()

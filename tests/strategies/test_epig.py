@@ -49,8 +49,8 @@ def test_the_whole_strategy_is_the_formula():
     seeds = [int(seed) for seed in generator.integers(2**31, size=4)]
     rows = np.sort(generator.choice(30, size=6, replace=False))
     context = strategy.prepare(learner, X)
-    chunks = [list(outputs) for outputs in dropout_outputs(context.network, context.pool, 30, seeds, "test")]
-    proba = torch.stack(chunks[0]).softmax(-1).numpy()
+    (outputs,) = dropout_outputs(context.network, context.pool, 30, seeds, "test")
+    proba = outputs.softmax(-1).numpy()
     np.testing.assert_allclose(scores, oracle(proba, proba[:, rows]), atol=1e-12)
     assert scores.min() >= 0
     assert strategy.cost(learner, X, 3).passes.forward == 4 * 36

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.memory import rows_within
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
+from skal.strategies._bald._replay import Replay, replayed_bytes
 
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 _ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 _SATURATION = -1.7580993408473766  # what alpha dropout puts in the place of a dropped unit: SELU's limit at −∞
+_PREFIX_BYTES = 2**26  # of what a chunk computes before its first dropout layer
+_MASK_BYTES = 2**24  # of masks that are kept from chunk to chunk
 Shapes = dict[tuple[int, int], tuple[int, ...]]
 
 
@@ -30,26 +35,38 @@ def seeds_of(strategy: Any, generator: np.random.Generator) -> list[int]:
 
 
 def over_passes(
-    context: QueryContext, samples: Samples, seeds: list[int], reduce: Callable[[Iterator[Tensor]], Tensor]
+    context: QueryContext, samples: Samples, seeds: list[int], reduce: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """What ``reduce`` makes of the probabilities (n, C) of every pass over a chunk, for all samples."""
+    """What ``reduce`` makes of a chunk's probabilities (T, n, C) in all passes, for all samples."""
     owner, network, batch_size = context.owner, context.network, context.batch_size
+    memory = min(_PREFIX_BYTES, context.memory // 8)
 
     def shard(part: Samples) -> Tensor:
-        chunks = dropout_outputs(network, part, batch_size, seeds, owner)
-        results = (reduce(network.to_proba(output).double() for output in outputs) for outputs in chunks)
-        return filled(results, len(part))
+        chunks = dropout_outputs(network, part, batch_size, seeds, owner, memory)
+        return filled((reduce(_probabilities(network, outputs)) for outputs in chunks), len(part))
 
     return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
 
 
+def _probabilities(network: Network, outputs: Tensor) -> Tensor:
+    """(T, n, ...) outputs -> (T, n, C) probabilities in float64."""
+    proba = network.to_proba(outputs.flatten(0, 1)).double()
+    return proba.reshape(*outputs.shape[:2], -1)
+
+
 def dropout_outputs(
-    network: Network, samples: Samples, batch_size: int, seeds: list[int], owner: str
-) -> Iterator[Iterator[Tensor]]:
-    """For each chunk of samples the (n, C) outputs of one pass per seed, dropout on and everything else in eval mode.
+    network: Network,
+    samples: Samples,
+    batch_size: int,
+    seeds: list[int],
+    owner: str,
+    memory: int = _PREFIX_BYTES,
+) -> Iterator[Tensor]:
+    """For each chunk of samples the outputs (T, n, ...) of one pass per seed: dropout on, everything else in eval mode.
 
     A seed stands for one mask per dropout layer, which has the shape of one sample's features and is applied to every
-    sample: outputs depend neither on the chunks nor on the order of the samples.
+    sample: outputs depend neither on the chunks nor on the order of the samples. What comes before the first dropout
+    layer is computed once for all passes.
 
     Parameters
     ----------
@@ -60,6 +77,8 @@ def dropout_outputs(
         One per pass.
     owner : str
         Who is asking, for messages.
+    memory : int
+        Bytes for what a chunk computes before its first dropout layer; chunks are cut accordingly.
 
     Raises
     ------
@@ -67,19 +86,28 @@ def dropout_outputs(
         If a forward pass calls no dropout layer with p > 0.
     """
     layers = [m for m in network.module.modules() if isinstance(m, _DropoutNd) and m.p > 0]
-    shapes: Shapes | None = None
+    few = next(network.batches(samples.take(range(min(2, len(samples)))), 2))
+    masks = Masks(layers, _shapes_of_one(network, layers, few, owner))
 
-    def passes(batch: Any, shapes: Shapes) -> Iterator[Tensor]:
-        for seed in seeds:
-            # for one pass at a time, so that no one else sees the network between two of them
-            with evaluating(network.module), torch.no_grad(), _masked(layers, shapes, seed):
-                output = network.output(batch)
-            network.check_output(output)
-            yield output
+    def one_pass(batch: Any, replay: Replay | None, number: int) -> Tensor:
+        if replay is None:
+            with masks.applied(seeds[number]):
+                return network.output(batch)
+        with masks.applied(seeds[number], replay.part):
+            return replay.run(lambda: network.output(batch))
 
+    with evaluating(network.module), torch.no_grad():
+        kept_bytes = replayed_bytes(partial(one_pass, few), min(2, len(seeds)))
+    if kept_bytes is not None:
+        batch_size = min(batch_size, rows_within(memory, kept_bytes // tree_leaves(few)[0].shape[0]))
     for batch in network.batches(samples, batch_size):
-        shapes = shapes or _shapes_of_one(network, layers, batch, owner)
-        yield passes(batch, shapes)
+        # all passes of a chunk at once, so that no one else sees the network between two of them
+        with evaluating(network.module), torch.no_grad():
+            replay = None if kept_bytes is None else Replay()
+            outputs = [one_pass(batch, replay, number) for number in range(len(seeds))]
+            for output in outputs:
+                network.check_output(output)
+        yield torch.stack(outputs)
 
 
 def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) -> Shapes:
@@ -111,18 +139,46 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
     }
 
 
-def _masked(layers: list[Any], shapes: Shapes, seed: int) -> AbstractContextManager[None]:
-    """Inside, the layers drop what this seed's masks say."""
+class Masks:
+    """What the dropout layers of a network drop, by the seed of a pass.
 
-    def drop(position: int, call: int, x: Tensor) -> Tensor:
-        shape = shapes.get((position, call))
-        if shape is None or len(shape) != x.ndim:
-            shape = (1, *x.shape[1:])
-        # sizes beside the samples may differ from chunk to chunk (padding), but not within one
-        shape = tuple(1 if known == 1 else size for known, size in zip(shape, x.shape, strict=True))
-        return apply_dropout(layers[position], x, shape, (seed, position, call))
+    Parameters
+    ----------
+    layers : list of dropout layers
+    shapes : dict
+        From :func:`_shapes_of_one`.
+    """
 
-    return _outputs_changed_by(drop, layers)
+    def __init__(self, layers: list[Any], shapes: Shapes) -> None:
+        self._layers, self._shapes = layers, shapes
+        self._made: dict[Any, Tensor] = {}
+        self._room = _MASK_BYTES
+
+    def applied(self, seed: int, before: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+        """Inside, the layers drop what this seed's masks say; ``before`` is called before anything is dropped."""
+
+        def drop(position: int, call: int, x: Tensor) -> Tensor:
+            before()
+            shape = self._shapes.get((position, call))
+            if shape is None or len(shape) != x.ndim:
+                shape = (1, *x.shape[1:])
+            # sizes beside the samples may differ from chunk to chunk (padding), but not within one
+            shape = tuple(1 if known == 1 else size for known, size in zip(shape, x.shape, strict=True))
+            key = seed, position, call
+            return apply_dropout(self._layers[position], x, self._mask(self._layers[position], x, shape, key))
+
+        return _outputs_changed_by(drop, self._layers)
+
+    def _mask(self, layer: Any, x: Tensor, shape: tuple[int, ...], key: tuple[int, ...]) -> Tensor:
+        """Made once, and kept for the other chunks while there is room."""
+        what = (*key, shape, x.dtype, x.device)
+        if what in self._made:
+            return self._made[what]
+        mask = draw_mask(layer, shape, key).to(x)
+        if mask.numel() * mask.element_size() <= self._room:
+            self._room -= mask.numel() * mask.element_size()
+            self._made[what] = mask
+        return mask
 
 
 @contextmanager
@@ -133,22 +189,27 @@ def _outputs_changed_by(change: Callable[[int, int, Tensor], Tensor], layers: li
         for position, layer in enumerate(layers):
 
             def hook(_: nn.Module, args: tuple, output: Tensor, position: int = position) -> Tensor:
-                calls[position] += 1
-                return change(position, calls[position] - 1, output)
+                changed = change(position, calls[position], output)
+                calls[position] += 1  # not if it failed: the pass may begin again
+                return changed
 
             stack.callback(layer.register_forward_hook(hook).remove)
         yield
 
 
-def apply_dropout(layer: Any, x: Tensor, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
-    """Dropout as the layer does it in training, with a mask of the given shape that depends on the seed alone."""
+def draw_mask(layer: Any, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
+    """Which features of a given shape a layer keeps, 1 or 0: depends on the seed alone."""
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)
+    generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    return (torch.rand(shape, generator=generator, device="cpu") < 1 - layer.p).float()
+
+
+def apply_dropout(layer: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """Dropout as the layer does it in training, with this mask."""
     keep = 1 - layer.p
     if keep == 0:
         return torch.zeros_like(x)
-    generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-    mask = (torch.rand(shape, generator=generator, device="cpu") < keep).to(x)
     if isinstance(layer, _ALPHA):
         scale = (keep * (1 + layer.p * _SATURATION**2)) ** -0.5
         return scale * (x * mask + _SATURATION * (1 - mask)) - scale * _SATURATION * layer.p

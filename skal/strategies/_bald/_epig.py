@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
@@ -102,11 +101,9 @@ class EPIG(ScoreStrategy):
         generator = make_generator(type(self).__name__, self.random_state)
         seeds = seeds_of(self, generator)
         rows = np.sort(generator.choice(context.n_pool, size=min(self.n_targets, context.n_pool), replace=False))
-        stacked = over_passes(context, context.pool.take(rows), seeds, lambda passes: torch.stack(list(passes), dim=1))
-        targets = stacked.transpose(0, 1).contiguous()  # (T, M, C)
-        scores = over_passes(
-            context, context.pool, seeds, lambda passes: predictive_information(torch.stack(list(passes)), targets)
-        )
+        targets = over_passes(context, context.pool.take(rows), seeds, lambda proba: proba.transpose(0, 1))
+        targets = targets.transpose(0, 1).contiguous()  # (T, M, C)
+        scores = over_passes(context, context.pool, seeds, lambda proba: predictive_information(proba, targets))
         return scores.clamp_min(0).cpu().numpy()
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,6 +9,9 @@ from torch import Tensor
 from skal._core.memory import rows_within
 
 BLOCK_BYTES = 2**26
+_GROUPS = 32  # of joint labels, for bounds of gains
+_FIRST_LOOK = 16  # samples whose gains are computed at first
+_SLACK = 1e-9  # for the rounding of bounds, in nats
 
 
 def entropy(proba: Tensor) -> Tensor:
@@ -18,15 +19,9 @@ def entropy(proba: Tensor) -> Tensor:
     return torch.special.entr(proba).sum(dim=-1)
 
 
-def mutual_information(passes: Iterator[Tensor]) -> Tensor:
-    """``H(mean_t p_t) − mean_t H(p_t)`` from the probabilities (n, C) of every pass: (n,). Only sums are kept."""
-    first = next(passes)
-    total, noise, n_passes = first.clone(), entropy(first), 1
-    for proba in passes:
-        total += proba
-        noise += entropy(proba)
-        n_passes += 1
-    return entropy(total / n_passes) - noise / n_passes
+def mutual_information(proba: Tensor) -> Tensor:
+    """``H(mean_t p_t) − mean_t H(p_t)`` from the probabilities of every pass: (T, n, C) -> (n,)."""
+    return entropy(proba.mean(dim=0)) - entropy(proba).mean(dim=0)
 
 
 def predictive_information(proba: Tensor, targets: Tensor, block_bytes: int = BLOCK_BYTES) -> Tensor:
@@ -82,8 +77,9 @@ def joint_information(
         What each added. Exact sums of it never increase.
     """
     n_masks, n_pool, n_classes = proba.shape
-    step = rows_within(block_bytes, proba.element_size() * n_masks * n_classes)
-    noise = torch.cat([entropy(part).mean(dim=0) for part in proba.split(step, dim=1)])  # (N,)
+    rows = proba.permute(1, 2, 0)  # (N, C, T)
+    step = rows_within(block_bytes, 2 * proba.element_size() * n_masks * n_classes)
+    noise = torch.cat([torch.special.entr(part).sum(dim=1).mean(dim=1) for part in rows.split(step)])  # (N,)
     weights = proba.new_full((1, n_masks), 1 / n_masks)  # (M, T): weights of the masks given each joint label
     share = proba.new_ones(1)  # (M,): probabilities of the joint labels
     drawn: Tensor | None = None  # (M,): the mask from which each joint label is drawn
@@ -91,10 +87,9 @@ def joint_information(
     picked: list[int] = []
     gains: list[float] = []
     while True:
-        gain = _conditional_entropy(proba, weights, share, block_bytes) - noise
-        best = int(gain.masked_fill(taken, -torch.inf).argmax())
+        best, gain = _largest_gain(rows, noise, taken, weights, share, block_bytes)
         picked.append(best)
-        gains.append(float(gain[best]))
+        gains.append(gain)
         taken[best] = True
         if len(picked) == n_instances:
             return np.array(picked), np.array(gains)
@@ -116,15 +111,82 @@ def joint_information(
         weights = _reweighted(weights, likelihood, drawn, generator)
 
 
-def _conditional_entropy(proba: Tensor, weights: Tensor, share: Tensor, block_bytes: int) -> Tensor:
-    """``Σ_m share_m H(Σ_t weights_mt p_t(x))`` for every x: (T, N, C), (M, T), (M,) -> (N,), block by block."""
-    n_masks, n_pool, n_classes = proba.shape
-    step = rows_within(block_bytes, proba.element_size() * n_classes * len(share))
-    result = proba.new_empty(n_pool)
+def _largest_gain(
+    rows: Tensor, noise: Tensor, taken: Tensor, weights: Tensor, share: Tensor, block_bytes: int
+) -> tuple[int, float]:
+    """The sample with the largest gain, and that gain, without computing those that cannot be the largest.
+
+    Entropy is concave. So where joint labels whose weights are alike are replaced by one with their mean weights, the
+    conditional entropy can only grow: that is a bound of every gain, at a fraction of the cost. Samples are looked at
+    from the largest bound down, until the largest gain is above the next bound.
+
+    Parameters
+    ----------
+    rows : (N, C, T) tensor
+        Predictions with each of T masks.
+    noise : (N,) tensor
+        Mean entropy of each sample's predictions.
+    taken : (N,) bool tensor
+    weights : (M, T) tensor
+    share : (M,) tensor
+    block_bytes : int
+    """
+    few_weights, few_share = grouped(weights, share)
+    bounds = (_conditional_entropy(rows, few_weights, few_share, block_bytes) - noise).masked_fill(taken, -torch.inf)
+    if len(few_share) == len(share):  # nothing was replaced
+        best = int(bounds.argmax())
+        return best, float(bounds[best])
+    values, order = bounds.sort(descending=True, stable=True)
+    best, gain, start, size = -1, -float("inf"), 0, _FIRST_LOOK
+    n_left = int((~taken).sum())
+    while start < n_left and float(values[start]) >= gain - _SLACK:
+        some = order[start : min(start + size, n_left)]
+        gains = _conditional_entropy(rows[some], weights, share, block_bytes) - noise[some]
+        for position in (gains == gains.max()).nonzero()[:, 0].tolist():
+            # of equal ones the first in the pool
+            if (float(gains[position]), -int(some[position])) > (gain, -best):
+                best, gain = int(some[position]), float(gains[position])
+        start, size = start + size, 4 * size
+    return best, gain
+
+
+def grouped(weights: Tensor, share: Tensor, n_groups: int = _GROUPS) -> tuple[Tensor, Tensor]:
+    """Joint labels with similar weights put together: (M, T), (M,) -> (G, T) mean weights, (G,) shares, G ≤ M.
+
+    Each group has a centre, the joint label furthest from all centres before it in Hellinger distance, and holds those
+    that are nearest to it.
+
+    Examples
+    --------
+    >>> weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> grouped(weights, torch.full((3,), 1 / 3), 2)[1]
+    tensor([0.3333, 0.6667])
+    """
+    if len(share) <= n_groups:
+        return weights, share
+    roots = weights.sqrt()
+    nearest = torch.full_like(share, torch.inf)
+    group = torch.zeros_like(share, dtype=torch.int64)
+    centre = 0
+    for number in range(n_groups):
+        distance = 1 - roots @ roots[centre]
+        closer = distance < nearest
+        group[closer] = number
+        nearest = torch.where(closer, distance, nearest)
+        centre = int(nearest.argmax())
+    total = share.new_zeros(n_groups).index_add_(0, group, share)
+    sums = weights.new_zeros(n_groups, weights.shape[1]).index_add_(0, group, share[:, None] * weights)
+    return sums / total.clamp_min(torch.finfo(total.dtype).tiny)[:, None], total
+
+
+def _conditional_entropy(rows: Tensor, weights: Tensor, share: Tensor, block_bytes: int) -> Tensor:
+    """``Σ_m share_m H(Σ_t weights_mt p_t(x))`` for every x: (N, C, T), (M, T), (M,) -> (N,), block by block."""
+    n_pool, n_classes, n_masks = rows.shape
+    step = rows_within(block_bytes, rows.element_size() * n_classes * len(share))
+    result = rows.new_empty(n_pool)
     for start in range(0, n_pool, step):
-        block = proba[:, start : start + step]
-        mixed = (weights @ block.reshape(n_masks, -1)).reshape(len(share), -1, n_classes)
-        result[start : start + step] = share @ entropy(mixed)
+        mixed = rows[start : start + step].reshape(-1, n_masks) @ weights.T  # (n C, M)
+        result[start : start + step] = (torch.special.entr(mixed) @ share).reshape(-1, n_classes).sum(dim=1)
     return result
 
 

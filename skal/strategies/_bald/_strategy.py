@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from skal._core.cost import Passes
 from skal._core.memory import rows_within
@@ -128,9 +127,9 @@ class BALD(ScoreStrategy):
         if room < context.n_pool:
             candidates = np.sort(top(self._information(context, seeds), room))
             context = context.restrict(candidates)
-        proba = over_passes(context, context.pool, seeds, lambda passes: torch.stack(list(passes), dim=1))  # (N, T, C)
-        block_bytes = self._block_bytes(context)
-        indices, gains = joint_information(proba.transpose(0, 1), n_instances, self.n_samples, generator, block_bytes)
+        rows = over_passes(context, context.pool, seeds, lambda proba: proba.permute(1, 2, 0))  # (N, C, T)
+        proba, block_bytes = rows.permute(2, 0, 1), self._block_bytes(context)
+        indices, gains = joint_information(proba, n_instances, self.n_samples, generator, block_bytes)
         return candidates[indices], gains
 
     def _room(self, context: QueryContext, n_instances: int) -> int:
@@ -153,8 +152,9 @@ class BALD(ScoreStrategy):
         return Passes(forward=self.n_passes * (n if again in (0, n) else n + again))
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
+        chunk = 24 * min(n, self.batch_size) * self.n_passes * context.n_classes
         if self.batch == "top":
-            return 24 * n
+            return 24 * n + chunk
         kept = min(n, self._room(context, n_instances))
         return 24 * n + 8 * kept * self.n_passes * context.n_classes + 4 * self._block_bytes(context)
 
