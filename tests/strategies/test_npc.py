@@ -20,8 +20,9 @@ from skal.exceptions import (
 )
 from skal.nets import CNN, MLP
 from skal.strategies import NPC, npc
-from skal.strategies._npc._candidates import CandidateKernel
+from skal.strategies._npc._candidates import CandidateKernel, GradientKernel
 from skal.strategies._npc._spectral import draw_batches
+from skal.tangent._engine import TangentEngine
 
 from ..support.learners import learner_of, net_of, untrained
 
@@ -145,20 +146,51 @@ def test_greedy_chooses_from_n_candidates_samples():
     assert NPC(search="greedy", n_candidates=6).draws_from_pool
 
 
-def test_little_memory_means_groups_and_the_same_answer(monkeypatch):
-    learner, X_pool = mlp(4, 120, hidden=(30,))
+@pytest.mark.parametrize("n_labelled", [0, 4])
+def test_little_memory_means_groups_and_the_same_answer(n_labelled, monkeypatch):
+    """The whole kernel, gradients of all points, gradients of some at a time, blocks of the kernel: the same winner."""
+    learner, X_pool = mlp(n_labelled, 120, hidden=(30,))
     expected, values = NPC(random_state=0, n_candidates=60).select(learner, X_pool, 6)
-    asked = []
     exact = CandidateKernel.exact_blocks
+    kept = 8 * ((6 + 30) + 30 + (30 + 3) + 3)  # of a sample: inputs and output gradients of two layers, two biases
+    asked = []
+
+    def asking(self, points, whole=True):
+        blocks = exact(self, points, whole)
+        asked.append((len(points), type(blocks.UU)))
+        return blocks
+
+    monkeypatch.setattr(CandidateKernel, "exact_blocks", asking)
+    found = {}
+    for name, memory in {"groups": 100_000, "few": 30_000, "blocks": 9 * kept}.items():
+        asked.clear()
+        indices, metrics = NPC(random_state=0, n_candidates=60, max_memory=memory).select(learner, X_pool, 6)
+        assert indices.tolist() == expected.tolist()
+        np.testing.assert_allclose(metrics, values, rtol=1e-6)
+        found[name] = list(asked[:-1])  # the last one is the winner's own
+    for name in ("groups", "few"):
+        assert {kind for _, kind in found[name]} == {GradientKernel}
+    assert 1 < len(found["groups"]) < len(found["few"])
+    assert {kind for _, kind in found["blocks"]} == {np.ndarray}
+
+
+def test_gradients_of_the_candidates_are_read_once(monkeypatch):
+    learner, X_pool = mlp(4, 400, hidden=(30,))
+    read = []
+    run = TangentEngine.run
     monkeypatch.setattr(
-        CandidateKernel, "exact_blocks", lambda self, points: asked.append(len(points)) or exact(self, points)
+        TangentEngine,
+        "run",
+        lambda self, samples, *args, **kw: read.append(len(samples)) or run(self, samples, *args, **kw),
     )
-    memory = 2 * 24 * 40**2
-    indices, metrics = NPC(random_state=0, n_candidates=60, max_memory=memory).select(learner, X_pool, 6)
-    assert indices.tolist() == expected.tolist()
-    np.testing.assert_allclose(metrics, values, rtol=1e-6)
-    assert len(asked) > 5
-    assert max(asked) <= 36
+    strategy = NPC(random_state=0, n_candidates=30)
+    strategy.select(learner, X_pool, 20)
+    assert sum(size for size in read if size > 8) <= 400  # those that look at the network take eight at most
+    assert sum(read) < 450
+    passes = strategy._passes(strategy.prepare(learner, X_pool), 400, 20)
+    points = len(np.unique(stream(400, 20, 30, seed=0)))
+    assert abs(passes.forward - points) < 40
+    assert passes.labelled_forward == 4
 
 
 # --- sketches ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal.strategies._npc._spectral import (
     EPS,
+    BatchKernel,
     KernelBlocks,
+    Spectrum,
     greedy_logdet,
     greedy_search,
     numerical_rank,
@@ -22,17 +24,39 @@ from skal.strategies._npc._spectral import (
     smallest_eigenvalue,
     used_points,
 )
-from skal.tangent._engine import TangentEngine
+from skal.tangent._cotangents import kernel_cotangents
+from skal.tangent._engine import TangentEngine, non_finite_gradients
+from skal.tangent._kept import KeptGradients, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
 KERNEL_BYTES = 3 * 8  # of an entry: three arrays of float64 at a time
+_STRIP = 128  # rows of a symmetric kernel that are computed at once
+
+
+class GradientKernel:
+    """The kernel on pool points from their gradients, which are kept; its parts on single batches are formed alone."""
+
+    def __init__(self, gradients: KeptGradients) -> None:
+        self.gradients = gradients
+
+    def diagonal(self) -> np.ndarray:
+        """(N,) squared lengths."""
+        return self.gradients.squares().cpu().numpy()
+
+    def among(self, batch: np.ndarray) -> np.ndarray:
+        """(b, b) kernel."""
+        part = self.gradients.take(batch)
+        return part.gram(part).cpu().numpy()
 
 
 class CandidateKernel:
     """Blocks of the exact kernel within a memory bound, and the searches over batches that need them.
+
+    The gradients of as many points as there is room for are read once and kept; of the kernel among them only what
+    batches need is formed. Where not even a batch's gradients fit, the kernel is computed block by block instead.
 
     Parameters
     ----------
@@ -41,7 +65,7 @@ class CandidateKernel:
     labelled : Samples or None
     kind : {"pntk", "logit", "trace"}
     memory : int
-        Bytes for blocks of the kernel.
+        Bytes for gradients that are kept, and for blocks of the kernel.
 
     Attributes
     ----------
@@ -53,33 +77,68 @@ class CandidateKernel:
     def __init__(self, engine: TangentEngine, pool: Samples, labelled: Samples | None, kind: str, memory: int) -> None:
         self.engine, self.pool, self.labelled, self.kind, self.memory = engine, pool, labelled, kind, memory
         self.n = 0 if labelled is None else len(labelled)
-        self.K_LL = np.empty((0, 0)) if labelled is None else self._matrix(labelled)
-        self.max_points = max(1, isqrt(rows_within(memory, KERNEL_BYTES)) - self.n)
+        self._cotangents = kernel_cotangents(kind, engine.n_classes)
+        self.room = Room(memory, self.n, kept_bytes(engine, pool, self._cotangents))
+        self._own: KeptGradients | None = None
+        if labelled is not None and self.room.keeps_labelled:
+            self._own = self._gradients(labelled)
+        if labelled is None:
+            self.K_LL = np.empty((0, 0))
+        else:
+            self.K_LL = self._matrix(labelled) if self._own is None else _symmetric(self._own)
+        self.spectrum = Spectrum.of(self.K_LL)
         self._last: tuple[np.ndarray, KernelBlocks] | None = None
+
+    def _gradients(self, samples: Samples) -> KeptGradients:
+        kept = keep_gradients(self.engine, samples, self._cotangents)
+        if not bool(torch.isfinite(kept.squares()).all()):
+            self.engine.network.all_outputs(samples, self.engine.batch_size)  # raises, if it is the outputs
+            raise non_finite_gradients()
+        return kept
 
     def _matrix(self, first: Samples, second: Samples | None = None) -> np.ndarray:
         return kernel_matrix(self.engine, first, second, self.kind).cpu().numpy()
 
-    def _with_labelled(self, samples: Samples) -> np.ndarray:
-        return np.empty((0, len(samples))) if self.labelled is None else self._matrix(self.labelled, samples)
+    def _with_labelled(self, samples: Samples, gradients: KeptGradients | None = None) -> np.ndarray:
+        if self.labelled is None:
+            return np.empty((0, len(samples)))
+        if self._own is None or gradients is None:
+            return self._matrix(self.labelled, samples)
+        return self._own.gram(gradients).cpu().numpy()
 
-    def exact_blocks(self, points: np.ndarray) -> KernelBlocks:
-        """The exact kernel on labelled set and some points of the pool; that of the last call is kept."""
+    def exact_blocks(self, points: np.ndarray, whole: bool = True) -> KernelBlocks:
+        """The exact kernel on labelled set and some points of the pool; that of the last call is kept.
+
+        If it is not wanted as a whole, only the parts on single batches are formed.
+        """
         if self._last is None or not np.array_equal(self._last[0], points):
             self._last = None
             samples = self.pool.take(points)
-            self._last = points, KernelBlocks(self.K_LL, self._with_labelled(samples), self._matrix(samples))
+            UU: np.ndarray | BatchKernel
+            if len(points) <= self.room.points and (not whole or self.room.fits_whole(len(points))):
+                gradients = self._gradients(samples)
+                LU = self._with_labelled(samples, gradients)
+                UU = _symmetric(gradients) if whole else GradientKernel(gradients)
+            else:
+                LU, UU = self._with_labelled(samples), self._matrix(samples)
+            self._last = points, KernelBlocks(self.K_LL, LU, UU, self.spectrum)
         return self._last[1]
 
-    def _groups(self, batches: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _groups(self, batches: np.ndarray, max_points: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Consecutive batches whose points fit into memory: where they start, their points, and positions in these."""
         start = 0
         while start < len(batches):
-            stop = min(len(batches), start + rows_within(self.max_points, batches.shape[1]))
-            if len(np.unique(batches[start:])) <= self.max_points:
+            stop = min(len(batches), start + rows_within(max_points, batches.shape[1]))
+            if len(np.unique(batches[start:])) <= max_points:
                 stop = len(batches)
             yield start, *used_points(batches[start:stop])
             start = stop
+
+    def _exact_groups(self, batches: np.ndarray) -> Iterator[tuple[int, KernelBlocks, np.ndarray]]:
+        """The same with the exact kernel on their points, read once for each group."""
+        size = batches.shape[1]
+        for start, points, local in self._groups(batches, self.room.group(size)):
+            yield start, self.exact_blocks(points, self.room.whole(len(points), len(local), size)), local
 
     def best(
         self,
@@ -92,8 +151,12 @@ class CandidateKernel:
 
         The kernel on some points is the exact one, or what ``blocks`` gives.
         """
-        for start, points, local in self._groups(batches):
-            kernel = (blocks or self.exact_blocks)(points)
+        if blocks is None:
+            groups = self._exact_groups(batches)
+        else:
+            found = self._groups(batches, self.room.matrix)
+            groups = ((start, blocks(points), local) for start, points, local in found)
+        for start, kernel, local in groups:
             if self.n and start == 0:  # λ_max of the labelled block is a lower bound of every candidate's
                 largest = float(np.linalg.eigvalsh(kernel.LL)[-1])
                 bar = max(bar, self.rounding(self.n + batches.shape[1]) * largest)
@@ -127,7 +190,7 @@ class CandidateKernel:
         above = np.empty(len(points), dtype=bool)
         # the diagonal carries the rounding of the network's own precision
         slack = 1 + 100 * torch.finfo(self.engine.network.dtype).eps
-        step = rows_within(self.max_points**2, self.n)
+        step = rows_within(self.room.matrix**2, self.n)
         for start in range(0, len(points), step):
             samples = self.pool.take(points[start : start + step])
             diagonal = kernel_diagonal(self.engine, samples, self.kind).cpu().numpy()
@@ -138,7 +201,7 @@ class CandidateKernel:
     def exact(self, batch: np.ndarray) -> np.ndarray:
         """The exact kernel on labelled set and batch."""
         points = np.sort(batch) if self._last is None or not np.isin(batch, self._last[0]).all() else self._last[0]
-        return self.exact_blocks(points).joined(np.searchsorted(points, batch))
+        return self.exact_blocks(points, whole=False).joined(np.searchsorted(points, batch))
 
     def rounding(self, size: int) -> float:
         """What of λ_max an eigenvalue of a (size, size) kernel must exceed to mean anything.
@@ -157,8 +220,7 @@ class CandidateKernel:
         """The batch with the largest ``log det(K + ρI)``."""
         ridge = RIDGE * float(self.K_LL.diagonal().mean()) if self.n else None
         best, record = batches[0], -np.inf
-        for start, points, local in self._groups(batches):
-            kernel = self.exact_blocks(points)
+        for start, kernel, local in self._exact_groups(batches):
             if ridge is None:
                 ridge = RIDGE * float(kernel.UU.diagonal().mean())
             values = ridge_logdets(kernel, local, ridge)
@@ -176,3 +238,63 @@ class CandidateKernel:
         kernel = self.exact_blocks(points)
         ridge = RIDGE * float(np.concatenate([kernel.LL.diagonal(), kernel.UU.diagonal()]).mean())
         return points[greedy_logdet(kernel, size, ridge)]
+
+
+class Room:
+    """How many points of the pool have room within a bound, and in which form.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes.
+    n : int
+        Number of labelled samples.
+    kept : int
+        Bytes of one sample's gradients, in the form for inner products.
+    """
+
+    def __init__(self, memory: int, n: int, kept: int) -> None:
+        self.memory, self.n, self.kept = memory, n, kept
+        self.keeps_labelled = n * (kept + KERNEL_BYTES * n) <= memory // 4
+        self.matrix = max(1, isqrt(rows_within(memory, KERNEL_BYTES)) - n)
+        left = memory - KERNEL_BYTES * n * n - (n * kept if self.keeps_labelled else 0)
+        # putting chunks together takes half as much again
+        self.points = rows_within(left, 3 * kept // 2 + KERNEL_BYTES * n + 64, at_least=0)
+
+    def group(self, size: int) -> int:
+        """Points that batches of this size are searched among at a time."""
+        return self.points if self.points >= size else self.matrix
+
+    def whole(self, n_points: int, n_batches: int, size: int) -> bool:
+        """Whether the kernel on all points is formed: if it fits, and if it is less than that of every batch."""
+        return self.fits_whole(n_points) and n_points**2 < n_batches * size**2
+
+    def fits_whole(self, n_points: int) -> bool:
+        """Whether the kernel on so many points fits beside their gradients."""
+        return KERNEL_BYTES * (n_points + self.n) ** 2 + 3 * self.kept // 2 * n_points <= self.memory
+
+    def bytes_for(self, n_points: int, n_batches: int, size: int) -> int:
+        """Bytes at the peak when batches of this size hold so many points."""
+        points = min(n_points, self.group(size))
+        if self.points < size:
+            return KERNEL_BYTES * (points + self.n) ** 2
+        own = KERNEL_BYTES * self.n**2 + (self.n * self.kept if self.keeps_labelled else 0)
+        whole = KERNEL_BYTES * points**2 if self.whole(points, n_batches, size) else 0
+        return own + points * (3 * self.kept // 2 + KERNEL_BYTES * self.n + 64) + whole
+
+    def n_read(self, n_points: int, n_batches: int, size: int) -> int:
+        """Samples whose gradients are read, if batches of this size hold so many points."""
+        if self.points < size:
+            return (2 if self.n else 1) * n_points
+        return n_points if n_points <= self.points else n_batches * size
+
+
+def _symmetric(gradients: KeptGradients) -> np.ndarray:
+    """Inner products of all pairs, exactly symmetric: only one of each two is computed."""
+    n = gradients.n
+    K = np.empty((n, n))
+    for start in range(0, n, _STRIP):
+        rows, onwards = np.arange(start, min(start + _STRIP, n)), np.arange(start, n)
+        K[rows, start:] = gradients.take(rows).gram(gradients.take(onwards)).cpu().numpy()
+    upper = np.triu(K)
+    return upper + np.triu(upper, 1).T

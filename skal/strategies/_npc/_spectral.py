@@ -1,10 +1,10 @@
 """Which batch keeps a kernel matrix best conditioned: exact searches for the largest smallest eigenvalue.
 
 Letters: n labelled points L, N pool points U, m candidate batches Q of b positions in U. A candidate's matrix is the
-kernel on L ∪ Q. ``λ_min(M) > λ`` holds if and only if ``M − λI`` has a Cholesky factor; with ``F Fᵀ = K_LL − λI`` and
-``V = F⁻¹ K_LU``, both shared by all candidates, that is so if and only if the b × b Schur complement
-``K_QQ − λI − V_Qᵀ V_Q`` has one. So a candidate is tested against the best value so far, and an eigenvalue is computed
-only for those that pass: of m exchangeable candidates about ln m are records.
+kernel on L ∪ Q. ``λ_min(M) > λ`` holds if and only if ``M − λI`` has a Cholesky factor. With the decomposition
+``K_LL = E Λ Eᵀ`` and ``W = Eᵀ K_LU``, both shared by all candidates and all λ, that is so if and only if λ < Λ_min and
+the b × b Schur complement ``K_QQ − λI − W_Qᵀ (Λ − λ)⁻¹ W_Q`` has one. So a candidate is tested against the best value
+so far, and an eigenvalue is computed only for those that pass: of m exchangeable candidates about ln m are records.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 from math import comb
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from scipy.linalg import eigh, lapack, solve_triangular
+from scipy.optimize import brentq
 
 from skal._core.memory import rows_within
 from skal.tangent._engine import no_gradients
@@ -24,6 +25,38 @@ from skal.tangent._engine import no_gradients
 EPS = float(np.finfo(np.float64).eps)
 # of the b × b matrices that are tested at once
 CHUNK_BYTES = 32 * 2**20
+# points after which greedy search decomposes its kernel anew
+_REFRESH = 16
+# of λ_max: no eigenvalue of a kernel is further below zero, whatever its rounding
+_BELOW = 1e-6
+
+
+class BatchKernel(Protocol):
+    """The kernel on pool points, of which only the parts on single batches are ever computed."""
+
+    def diagonal(self) -> np.ndarray:
+        """(N,) array."""
+
+    def among(self, batch: np.ndarray) -> np.ndarray:
+        """(b, b) array."""
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues, ascending, and eigenvectors of the labelled block: (n,), (n, n)."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, K: np.ndarray) -> Spectrum:
+        """Of a symmetric (n, n) matrix."""
+        return cls(np.empty(0), K) if len(K) == 0 else cls(*np.linalg.eigh(K))
+
+    def weights(self, shift: float) -> np.ndarray | None:
+        """``(Λ − shift)⁻¹``: (n,); None if that is not positive."""
+        if len(self.values) and self.values[0] <= shift:
+            return None
+        return 1 / (self.values - shift)
 
 
 class KernelBlocks(NamedTuple):
@@ -33,17 +66,29 @@ class KernelBlocks(NamedTuple):
     ----------
     LL : (n, n) array
     LU : (n, N) array
-    UU : (N, N) array
+    UU : (N, N) array, or BatchKernel
+    spectrum : Spectrum, optional
+        Of LL, if it is known.
     """
 
     LL: np.ndarray
     LU: np.ndarray
-    UU: np.ndarray
+    UU: np.ndarray | BatchKernel
+    spectrum: Spectrum | None = None
 
     def joined(self, batch: np.ndarray) -> np.ndarray:
         """The kernel on L ∪ Q: (n + b, n + b) array."""
         cross = self.LU[:, batch]
-        return np.block([[self.LL, cross], [cross.T, self.UU[np.ix_(batch, batch)]]])
+        return np.block([[self.LL, cross], [cross.T, self.among(batch)]])
+
+    def among(self, batch: np.ndarray) -> np.ndarray:
+        """The kernel on Q: (b, b) array."""
+        return self.UU[np.ix_(batch, batch)] if isinstance(self.UU, np.ndarray) else self.UU.among(batch)
+
+    def rotated(self) -> tuple[Spectrum, np.ndarray]:
+        """Λ and E, and ``Wᵀ = K_ULE``: (N, n), a row for each point."""
+        spectrum = self.spectrum or Spectrum.of(self.LL)
+        return spectrum, self.LU.T @ spectrum.vectors
 
 
 def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.random.Generator) -> np.ndarray:
@@ -100,21 +145,33 @@ def pruned_search(
     (1, 2.0)
     """
     n, (m, b) = len(kernel.LL), batches.shape
+    own = kernel.UU.diagonal()
     # the largest diagonal entry is a lower bound of λ_max that costs nothing
-    largest = max(kernel.LL.diagonal().max(initial=0.0), kernel.UU.diagonal()[batches].max(axis=1).min())
+    largest = max(kernel.LL.diagonal().max(initial=0.0), own[batches].max(axis=1).min())
     best, bar = -1, max(bar, (n + b) * EPS * largest)
+    spectrum, W = kernel.rotated()
+
+    def passing(some: np.ndarray) -> np.ndarray:
+        """Positions of the batches above the bar, in order."""
+        weights = spectrum.weights(bar)
+        if weights is None:  # the labelled block alone is not above the bar, and no batch can lift it: interlacing
+            return np.empty(0, dtype=np.int64)
+        alive = np.flatnonzero((own - bar - np.square(W) @ weights > 0)[some].all(axis=1))
+        complements = _schur_complements(kernel, W, weights, some[alive], -bar, chunk_bytes)
+        return np.concatenate([np.empty(0, dtype=np.int64), *(alive[rows][_factors(S)[1]] for rows, S in complements)])
+
     position = 0
     while position < m:
         # as many as have been seen: of these, about one beats the best of those
         stop = min(m, 2 * position + 1)
-        survivors = position + _passing(kernel, batches[position:stop], bar, chunk_bytes)
+        survivors = position + passing(batches[position:stop])
         while len(survivors):
             first, survivors = survivors[0], survivors[1:]
             value = smallest_eigenvalue(kernel.joined(batches[first]))
             if value > bar:
                 best, bar = int(first), value
                 if len(survivors):
-                    survivors = survivors[_passing(kernel, batches[survivors], bar, chunk_bytes)]
+                    survivors = survivors[passing(batches[survivors])]
         position = stop
     return best, float(bar)
 
@@ -147,18 +204,6 @@ def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndar
     return V
 
 
-def _passing(kernel: KernelBlocks, batches: np.ndarray, bar: float, chunk_bytes: int) -> np.ndarray:
-    """Positions of the batches above the bar, in order."""
-    points, local = used_points(batches)
-    V = _whitened(kernel.LL, kernel.LU[:, points], bar)
-    if V is None:  # the labelled block alone is not above the bar, and no batch can lift it: eigenvalues interlace
-        return np.empty(0, dtype=np.int64)
-    diagonal = kernel.UU.diagonal()[points] - bar - np.einsum("nu,nu->u", V, V)
-    alive = np.flatnonzero((diagonal > 0)[local].all(axis=1))
-    complements = _schur_complements(V, kernel.UU, points, local[alive], -bar, chunk_bytes)
-    return np.concatenate([np.empty(0, dtype=np.int64), *(alive[rows][_factors(S)[1]] for rows, S in complements)])
-
-
 def used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The points that batches hold, and the batches as positions among these."""
     points, local = np.unique(batches, return_inverse=True)
@@ -166,21 +211,24 @@ def used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _schur_complements(
-    V: np.ndarray, K_UU: np.ndarray, points: np.ndarray, local: np.ndarray, shift: float, chunk_bytes: int
+    kernel: KernelBlocks, W: np.ndarray, weights: np.ndarray, batches: np.ndarray, shift: float, chunk_bytes: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """``K_QQ + shift·I − V_Qᵀ V_Q`` of the batches, some at a time: where they stand, and (c, b, b) matrices."""
-    b = local.shape[1]
+    """``K_QQ + shift·I − W_Qᵀ diag(weights) W_Q``, some batches at a time: where they stand, and (c, b, b) matrices."""
+    b, UU = batches.shape[1], kernel.UU
+    points, local = used_points(batches)
+    shared = None
     # one product for all points where it costs less than one for each batch
-    shared = K_UU[np.ix_(points, points)] - V.T @ V if len(points) ** 2 <= len(local) * b * b else None
-    step = rows_within(chunk_bytes, 8 * b * (b if shared is not None else b + len(V)))
-    for start in range(0, len(local), step):
+    if isinstance(UU, np.ndarray) and len(points) ** 2 <= len(batches) * b * b:
+        shared = UU[np.ix_(points, points)] - (W[points] * weights) @ W[points].T
+    step = rows_within(chunk_bytes, 8 * b * (b if shared is not None else b + 2 * len(weights)))
+    for start in range(0, len(batches), step):
         rows = slice(start, start + step)
-        Q = local[rows]
         if shared is not None:
+            Q = local[rows]
             S = shared[Q[:, :, None], Q[:, None, :]]
         else:
-            V_Q = V[:, Q].transpose(1, 0, 2)  # (c, n, b)
-            S = K_UU[points[Q][:, :, None], points[Q][:, None, :]] - V_Q.transpose(0, 2, 1) @ V_Q
+            W_Q = W[batches[rows]]  # (c, b, n)
+            S = np.stack([kernel.among(batch) for batch in batches[rows]]) - (W_Q * weights) @ W_Q.transpose(0, 2, 1)
         S[:, np.arange(b), np.arange(b)] += shift
         yield rows, S
 
@@ -212,32 +260,89 @@ def greedy_search(kernel: KernelBlocks, size: int) -> tuple[np.ndarray, np.ndarr
     """
     picked: list[int] = []
     values: list[float] = []
+    state: _Bordered | None = None
     for _ in range(size):
-        M = kernel.joined(np.array(picked, dtype=np.int64))
-        cross = np.concatenate([kernel.LU, kernel.UU[picked]])
-        best, value = _best_point(M, cross, kernel.UU.diagonal(), np.setdiff1d(np.arange(len(kernel.UU)), picked))
+        if state is None or len(state.added) == _REFRESH:
+            state = _Bordered(kernel, picked)
+        best, value = _best_point(state, np.setdiff1d(np.arange(len(state.UU)), np.array(picked, dtype=np.int64)))
+        state.added.append(best)
         picked.append(best)
         values.append(value)
     return np.array(picked), np.array(values)
 
 
-def _best_point(M: np.ndarray, cross: np.ndarray, diagonal: np.ndarray, points: np.ndarray) -> tuple[int, float]:
-    """The point with the largest ``λ_min(K(M ∪ {u}))``: (s, s), (s, N), (N,), points to choose from."""
+class _Bordered:
+    """The kernel on L ∪ Q ∪ A, with the decomposition of that on L ∪ Q and a few points A that were added since.
+
+    Its eigenvalues below those of the decomposed block are the roots of the secular equation: where the smallest
+    eigenvalue of the Schur complement ``K_AA − λI − W_Aᵀ (Λ − λ)⁻¹ W_A`` is zero. It falls as λ grows.
+    """
+
+    def __init__(self, kernel: KernelBlocks, picked: list[int]) -> None:
+        self.UU = np.asarray(kernel.UU)
+        self.spectrum = Spectrum.of(kernel.joined(np.array(picked, dtype=np.int64)))
+        self.W = self.spectrum.vectors.T @ np.concatenate([kernel.LU, self.UU[picked]])  # (s, N)
+        self.added: list[int] = []
+
+    def left(self, points: np.ndarray, shift: float) -> np.ndarray | None:
+        """What is left of points once all others are projected out, less the shift: positive if λ_min stays above it.
+
+        None if it is not above the shift without them.
+        """
+        weights = self.spectrum.weights(shift)
+        if weights is None:
+            return None
+        W, A = self.W[:, points], np.array(self.added, dtype=np.int64)
+        left = self.UU.diagonal()[points] - shift - weights @ np.square(W)
+        if len(A):
+            W_A = self.W[:, A].T * weights
+            own = self.UU[np.ix_(A, A)] - shift * np.eye(len(A)) - W_A @ self.W[:, A]
+            V = _whitened(own, self.UU[np.ix_(A, points)] - W_A @ W, 0.0)
+            if V is None:
+                return None
+            left -= np.einsum("au,au->u", V, V)
+        return left
+
+    def smallest_eigenvalue(self, point: int, low: float) -> float:
+        """λ_min with one more point, if it is above ``low``; otherwise some number that is not."""
+        A = np.array([*self.added, point])
+        own, W = self.UU[np.ix_(A, A)], self.W[:, A]
+
+        def smallest(shift: float) -> float:
+            weights = self.spectrum.weights(shift)
+            assert weights is not None  # the shift is below Λ_min
+            complement = own - shift * np.eye(len(A)) - (W.T * weights) @ W
+            return float(np.linalg.eigvalsh(complement)[0])
+
+        values = self.spectrum.values
+        size = float(max(values[-1] if len(values) else 0.0, own.diagonal().max()))
+        if len(values) == 0:
+            return smallest(0.0)
+        low = max(low, -_BELOW * size)
+        high = float(np.nextafter(values[0], -np.inf))
+        if high <= low or smallest(low) <= 0:
+            return low
+        if smallest(high) >= 0:
+            return high
+        return float(brentq(smallest, low, high, xtol=1e-18 * size, rtol=4 * EPS))
+
+
+def _best_point(state: _Bordered, points: np.ndarray) -> tuple[int, float]:
+    """Of these points the one with the largest λ_min when it is added, and that value."""
     best, bar = -1, -np.inf
     shift = 0.0
     while len(points):
-        V = _whitened(M, cross[:, points], shift)
-        if V is None and best >= 0:
-            break
-        # what is left of a point once the others are projected out; its own length where they have no factor
-        left = diagonal[points] - shift - (0 if V is None else np.einsum("su,su->u", V, V))
+        left = state.left(points, shift)
+        if left is None:
+            if best >= 0:
+                break
+            left = state.UU.diagonal()[points]  # its own length where the others have no factor
         if best >= 0:
             points, left = points[left > 0], left[left > 0]
             if len(points) == 0:
                 break
         promising = int(points[np.argmax(left)])
-        column = cross[:, [promising]]
-        value = smallest_eigenvalue(np.block([[M, column], [column.T, diagonal[promising]]]))
+        value = state.smallest_eigenvalue(promising, bar)
         if best < 0 or value > bar:
             best, bar = promising, value
         points = points[points != promising]
@@ -260,10 +365,12 @@ def ridge_logdets(
     >>> ridge_logdets(kernel, np.array([[0, 1], [0, 2]]), 1.0).round(3)
     array([1.099, 1.386])
     """
-    points, local = used_points(batches)
-    V = _ridge_whitened(kernel.LL, kernel.LU[:, points], ridge)
+    spectrum, W = kernel.rotated()
+    weights = spectrum.weights(-ridge)
+    if weights is None:
+        raise no_gradients("NPC")
     result = np.full(len(batches), -np.inf)
-    for rows, S in _schur_complements(V, kernel.UU, points, local, ridge, chunk_bytes):
+    for rows, S in _schur_complements(kernel, W, weights, batches, ridge, chunk_bytes):
         factors, good = _factors(S)
         logs = 2 * torch.diagonal(factors, dim1=1, dim2=2).log().sum(1).numpy()
         result[rows] = np.where(good, logs, -np.inf)
@@ -279,7 +386,7 @@ def greedy_logdet(kernel: KernelBlocks, size: int, ridge: float) -> np.ndarray:
     >>> greedy_logdet(KernelBlocks(np.empty((0, 0)), np.empty((0, 3)), K), 2, 1e-3)
     array([0, 2])
     """
-    V, UU = _ridge_whitened(kernel.LL, kernel.LU, ridge), kernel.UU
+    V, UU = _ridge_whitened(kernel.LL, kernel.LU, ridge), np.asarray(kernel.UU)
     left = UU.diagonal() + ridge - np.einsum("nu,nu->u", V, V)
     rows = np.concatenate([V, np.empty((size, len(UU)))])
     picked: list[int] = []

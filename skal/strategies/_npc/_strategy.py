@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from math import isqrt
+from math import log
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from torch import nn
 
+from skal._core.containers import n_rows
 from skal._core.copies import distinct_rows
-from skal._core.cost import Passes
+from skal._core.cost import Passes, timed
+from skal._core.guard import one_query
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
-from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel
-from skal.strategies._npc._spectral import draw_batches
+from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel, Room
+from skal.strategies._npc._spectral import draw_batches, smallest_eigenvalue
+from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import TangentEngine
+from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._kernels import settled_kernel
 from skal.validation import check_choice, check_integer, make_generator
 
+_PROBED = 8, 32  # candidates of queries that are made to forecast the time of larger ones
 KERNELS = ["auto", "pntk", "last_layer", "logit", "trace"]
 
 
@@ -173,7 +180,7 @@ class NPC(QueryStrategy):
         is_greedy = self.search == "greedy"
         if is_greedy:
             self._check_room(kernel, n_instances, context)
-            n_candidates = min(n_candidates, kernel.max_points)
+            n_candidates = min(n_candidates, kernel.room.matrix)
         if not is_greedy:
             batches = distinct[draw_batches(len(distinct), n_instances, n_candidates, generator)]
         elif n_candidates < len(distinct):
@@ -190,7 +197,7 @@ class NPC(QueryStrategy):
 
     def _check_room(self, kernel: CandidateKernel, n_instances: int, context: QueryContext) -> None:
         """Greedy search keeps the kernel on all its candidates."""
-        if kernel.max_points < n_instances:
+        if kernel.room.matrix < n_instances:
             expected = f"at least {2 * KERNEL_BYTES * (kernel.n + n_instances) ** 2:,} bytes, for the kernel on a batch"
             remedy = "Raise it, query fewer samples at a time, or use search='random'."
             raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
@@ -210,21 +217,68 @@ class NPC(QueryStrategy):
             return min(n, n_candidates)
         return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
 
+    def _kind(self) -> str:
+        """The kernel that is counted with; ``auto`` is nearly always this one."""
+        return {"auto": "pntk", "last_layer": "trace"}.get(self.kernel, self.kernel)
+
+    def _room(self, context: QueryContext, engine: TangentEngine) -> Room:
+        kept = kept_bytes(engine, context.pool, kernel_cotangents(self._kind(), engine.n_classes))
+        return Room(context.memory // 2, context.n_labelled, kept)
+
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """Each set's gradients once for its own kernel, and once for the kernel between the two."""
+        """Gradients of candidates and labelled samples once, where they fit into memory."""
         u, labelled = self._points(n, n_instances), context.n_labelled
-        times = context.n_classes if self.kernel in ("trace", "last_layer") else 1
-        pool, own = (2 if labelled else 1) * u, 2 * labelled
+        room = self._room(context, self._engine(context))
+        n_candidates = self._n_candidates(n, n_instances)
+        if self.search == "greedy":
+            pool = u if room.fits_whole(u) else (2 if labelled else 1) * u
+        else:
+            pool = room.n_read(u, n_candidates, n_instances)
+        own = labelled if room.keeps_labelled else 2 * labelled
+        times = context.n_classes if self._kind() == "trace" else 1
         return Passes(pool, times * pool, own, times * own)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        u = self._points(n, n_instances) + context.n_labelled
+        u, engine = self._points(n, n_instances), self._engine(context)
+        room, n_candidates = self._room(context, engine), self._n_candidates(n, n_instances)
+        needed = room.bytes_for(u, n_candidates, n_instances)
         if self.search == "greedy":
-            u = min(u, isqrt(context.memory // (2 * KERNEL_BYTES)))
-        return 96 * n + min(context.memory // 2, KERNEL_BYTES * u * u) + self._engine(context).chunk_bytes()
+            u = min(u, room.matrix)
+            needed = KERNEL_BYTES * (u + context.n_labelled) ** 2 + (u * room.kept if room.fits_whole(u) else 0)
+        return 96 * n + min(context.memory // 2, needed) + engine.chunk_bytes()
 
     def _work(self, n: int, n_instances: int) -> float:
         return float(self._points(n, n_instances)) ** 2
+
+    def _seconds(self, context: QueryContext, learner: Any, X_pool: Any, n_instances: int) -> float:
+        """From two small numbers of candidates on the whole pool: each takes its points' gradients, and its own test.
+
+        The points of many candidates are the same, and of m candidates only about ln m have their eigenvalue computed:
+        so gradients and eigenvalues are timed by themselves.
+        """
+        n, (few, more) = n_rows(X_pool, "X_pool"), _PROBED
+        wanted = self._n_candidates(n, n_instances)
+        if self.search == "greedy" or wanted <= more:
+            return super()._seconds(context, learner, X_pool, n_instances)
+        first, second = (timed(self._with(m), learner, X_pool, n_instances, n) for m in _PROBED)
+        with one_query(context.inner_estimator):
+            engine = self._engine(context)
+            room, part = self._room(context, engine), context.pool.take(range(min(n, 4 * engine.batch_size)))
+            cotangents = kernel_cotangents(self._kind(), engine.n_classes)
+            start = time.perf_counter()
+            keep_gradients(engine, part, cotangents)
+            per_point = (time.perf_counter() - start) / len(part)
+            start = time.perf_counter()
+            smallest_eigenvalue(np.diag(np.arange(1.0, context.n_labelled + n_instances + 1)) + 1)
+            per_record = time.perf_counter() - start
+        read = {m: room.n_read(self._with(m)._points(n, n_instances), m, n_instances) for m in (few, more, wanted)}
+        besides = per_point * (read[more] - read[few]) + per_record * log(more / few)
+        per_batch = max(0.0, second - first - besides) / (more - few)
+        rest = per_point * max(0, read[wanted] - read[more]) + per_record * log(wanted / more)
+        return second + rest + per_batch * (wanted - more)
+
+    def _with(self, n_candidates: int) -> NPC:
+        return clone(self).set_params(n_candidates=n_candidates)
 
     def _max_rank(self, engine: TangentEngine, context: QueryContext, kind: str) -> int:
         """The dimension of the space in which the gradients lie."""
