@@ -2,6 +2,7 @@
 
 from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
+from skal.strategies._bait import BAIT, bait
 from skal.strategies._bald import BALD, EPIG, bald, epig
 from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._default import Recommended
@@ -22,6 +23,7 @@ from skal.strategies._uncertainty import Entropy, LeastConfidence, Margin, entro
 __all__ = [
     "ALBL",
     "BADGE",
+    "BAIT",
     "BALD",
     "EGL",
     "EPIG",
@@ -41,6 +43,7 @@ __all__ = [
     "TypiClust",
     "UHerding",
     "badge",
+    "bait",
     "bald",
     "coreset",
     "drop_query",

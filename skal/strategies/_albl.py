@@ -166,10 +166,14 @@ class ALBL(QueryStrategy):
         state = self.get_state() or _new_state(1, 0)
         queried = len(state["queried"]) + n_instances * bool(state["pending"])
         own = Passes(labelled_forward=queried if context.has_network else 0)
-        return sum((arm._passes(context, n, n_instances) for arm in self._arms()), own)
+        return sum((arm._passes(self._for_arm(context, arm), n, n_instances) for arm in self._arms()), own)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return max(arm._memory(context, n, n_instances) for arm in self._arms())
+        return max(arm._memory(self._for_arm(context, arm), n, n_instances) for arm in self._arms())
+
+    @staticmethod
+    def _for_arm(context: QueryContext, arm: QueryStrategy) -> QueryContext:
+        return context.for_strategy(**arm.context_settings())
 
     def get_state(self) -> dict[str, Any]:
         """What the strategy has learnt, as a dict that ``json.dumps`` takes; empty before the first query."""

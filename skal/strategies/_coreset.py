@@ -175,7 +175,7 @@ def furthest_first(
     >>> furthest_first(points, iter([torch.tensor([[0.0]])]), 3)
     (array([2, 3, 1]), array([3., 2., 1.]))
     """
-    size = float(points.abs().max()) if points.numel() else 1.0
+    size = max(abs(float(x)) for x in torch.aminmax(points)) if points.numel() else 1.0
     if size > torch.finfo(points.dtype).max ** 0.5 / (4 * points.shape[1]):  # squares would overflow
         scaled = furthest_first(points / size, (c / size for c in centres), n_instances, block_bytes, first_look)
         return scaled[0], scaled[1] * size

@@ -9,27 +9,29 @@ Index letters: N candidates, e evaluation samples, m centres, d features.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skal._core.memory import rows_within
+from skal.strategies._gains import Gains, Similarity
 from skal.strategies._pool_features import row_keys
 
 KERNELS = ["rbf", "laplace", "tophat", "cosine"]
-BLOCK_BYTES = 2**26  # of features that are read at once
-CACHE_BYTES = 2**21  # of similarities that are made at once: they are worked on several times, near the processor
-_FIRST_LOOK = 16  # candidates whose gains are brought up to date at first
-
-Similarity = Callable[..., Tensor]
+BLOCK_BYTES = 2**24  # of features and similarities that are worked on at once
+_FIRST_LOOK = 64  # candidates whose gains are brought up to date at first
+_MOST_RIVALS = 256  # candidates whose gains are compared in double precision; of more, content decides
+_DOUBLE_ERROR = 1e-10  # of a similarity, below which nothing more can be told in double precision
+_COLUMNS = 512  # points that are made double at once
+_PRODUCT_ERROR = 16  # of a squared distance of features of length 1, in units of rounding
 
 
 def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
-    """Function that gives the similarity of other rows to the points, or to those from ``start`` on.
+    """Function that gives the similarity of other rows to the points, or to those from ``start`` to ``stop``.
 
-    It maps (n, d) rows to (n, e - start) values, in [0, 1] for features of length 1.
+    It maps (n, d) rows to (n, stop - start) values, in [0, 1] for features of length 1.
 
     Examples
     --------
@@ -38,24 +40,83 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
     tensor([[1., 0.]])
     """
     if kernel == "cosine":
-        return lambda rows, start=0: (rows @ points[start:].T).clamp_min_(0)
+        return lambda rows, start=0, stop=None: (rows @ points[start:stop].T).clamp_min_(0)
     dtype = points.dtype
     if kernel == "laplace":  # the root of a small square has half of its digits
         points = points.double()
     lengths = points.square().sum(1)
 
-    def squares(rows: Tensor, start: int) -> Tensor:
+    def squares(rows: Tensor, start: int, stop: int | None) -> Tensor:
         rows = rows.to(points)
-        products = torch.addmm(lengths[start:], rows, points[start:].T, alpha=-2)
+        products = torch.addmm(lengths[start:stop], rows, points[start:stop].T, alpha=-2)
         return products.add_(rows.square().sum(1, keepdim=True)).clamp_min_(0)
 
     if kernel == "rbf":
-        return lambda rows, start=0: squares(rows, start).mul_(-1 / radius**2).exp_()
+        return lambda rows, start=0, stop=None: squares(rows, start, stop).mul_(-1 / radius**2).exp_()
     if kernel == "laplace":
-        return lambda rows, start=0: squares(rows, start).sqrt_().mul_(-1 / radius).exp_().to(dtype)
+        return lambda rows, start=0, stop=None: squares(rows, start, stop).sqrt_().mul_(-1 / radius).exp_().to(dtype)
     # a distance that equals the radius counts, whatever rounding says
     limit = radius**2 * (1 + 8 * torch.finfo(dtype).eps)
-    return lambda rows, start=0: (squares(rows, start) <= limit).to(dtype)
+
+    def inside(rows: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        found = squares(rows, start, stop)
+        if dtype != torch.float64:
+            _correct_near(found, limit, rows, points[start:stop])
+        return (found <= limit).to(dtype)
+
+    return inside
+
+
+def _correct_near(squares: Tensor, limit: float, rows: Tensor, points: Tensor) -> None:
+    """Compute those squared distances in double precision that rounding may have put on the wrong side of a limit."""
+    unsure = ((squares - limit).abs_() <= _PRODUCT_ERROR * torch.finfo(squares.dtype).eps).nonzero()
+    if len(unsure) > squares.numel() // 64:  # whole products are quicker
+        for start in range(0, len(points), _COLUMNS):
+            some = slice(start, start + _COLUMNS)
+            squares[:, some] = _outside(torch.cdist(rows.double(), points[some].double()).square_(), limit)
+        return
+    for i, j in (pairs.T for pairs in unsure.split(rows_within(2**21, 24 * rows.shape[1]))):
+        squares[i, j] = _outside((rows[i].double() - points[j].double()).square_().sum(1), limit)
+
+
+def _outside(squares: Tensor, limit: float) -> Tensor:
+    """Squared distances as twice the limit if they are above it, and 0 otherwise, which no rounding moves."""
+    return (squares > limit).float() * (2 * limit)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Similarity of samples with features of length 1.
+
+    Parameters
+    ----------
+    name : {"rbf", "laplace", "tophat", "cosine"}
+    radius : float
+        σ
+    """
+
+    name: str
+    radius: float
+
+    def to(self, points: Tensor) -> Similarity:
+        """What gives the similarity of other rows to the points."""
+        return similarity_to(points, self.name, self.radius)
+
+    def error(self, dtype: torch.dtype) -> float:
+        """By how much a similarity may be wrong for rounding; that of a ball is right or wrong as a whole."""
+        eps = torch.finfo(dtype).eps
+        square = _PRODUCT_ERROR * eps
+        root = (_PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0
+        errors = {"rbf": square / self.radius**2, "laplace": root / self.radius, "cosine": square, "tophat": -eps}
+        return errors[self.name] + eps
+
+    def precisely_to(self, points: Tensor) -> Similarity:
+        """The same in double precision, right to the last digits: distances come from differences."""
+        points = points.double()
+        if self.name != "laplace":
+            return self.to(points)
+        mode = "donot_use_mm_for_euclid_dist"
+        return lambda rows: torch.cdist(rows.double(), points, compute_mode=mode).mul_(-1 / self.radius).exp_()
 
 
 def nearest_distances(points: Tensor, block_bytes: int = BLOCK_BYTES) -> Tensor:
@@ -79,104 +140,65 @@ def labelled_radius(labelled: Tensor, radius: str) -> float:
     return float(nearest.min() if radius == "minimum" else nearest.median())
 
 
-class _Gains:
-    """By how much candidates would raise the coverage, with their similarities kept as far as there is room.
+def covered_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: int, like: Tensor) -> Tensor:
+    """The largest similarity of each of n evaluation samples to a centre, 0 without any: (m, d) -> (n,)."""
+    covered = like.new_zeros(n)
+    for some in centres.split(rows_within(block_bytes, 24 * n)) if len(centres) else ():
+        covered = torch.maximum(covered, similarity(some).amax(0))
+    return covered
 
-    Candidates that are asked for once are likely to be asked for again, so that a store that is too small for all of
-    them holds those that came after the first look at everything.
-    """
 
-    def __init__(self, read: Any, n: int, similarity: Similarity, weights: Tensor, covered: Tensor, room: int) -> None:
-        self._read, self._similarity, self._weights, self.covered = read, similarity, weights, covered
-        e, size = len(weights), weights.element_size()
-        self._step = rows_within(CACHE_BYTES, size * e, at_least=8)
-        self._reads = max(self._step, rows_within(BLOCK_BYTES // 4, 4096))
-        capacity = min(n, room // (size * e))
-        self._keeping = capacity == n
-        self._store = weights.new_empty((capacity, e))
-        self._place = torch.full((n,), -1, device=weights.device)
-        self._n_stored = 0
+def _gains_in_double(
+    features: Tensor, centres: Tensor, kernel: Kernel, evaluation: Tensor, weights: Tensor, block_bytes: int
+) -> Tensor:
+    """Gains of some candidates, in double precision: (r, d), and (m, d) features of what covers already -> (r,)."""
+    features, centres = features.double(), centres.double()
+    gains = features.new_zeros(len(features))
+    step = rows_within(block_bytes, 8 * (2 * features.shape[1] + 3 * len(features)))
+    for points, weight in zip(evaluation.split(step), weights.split(step), strict=True):
+        similarity = kernel.precisely_to(points)
+        covered = covered_by(centres, similarity, len(points), block_bytes, centres)
+        gains += similarity(features).sub_(covered).clamp_min_(0) @ weight.double()
+    return gains
 
-    def of_all(self, symmetric: bool) -> tuple[Tensor, Tensor]:
-        """Gains of all candidates, and numbers that tell their features apart: (N,), (N,)."""
-        if symmetric and self._keeping:
-            known = self._fill_by_symmetry()
-            return self.of(self._place), known
-        gains, keys = [], []
-        for rows in torch.arange(len(self._place), device=self._place.device).split(self._reads):
-            features = self._read(rows)
-            keys.append(row_keys(features))
-            gains += [self._gains(self._computed(*part)) for part in self._parts(rows, features)]
-        self._keeping = True
-        return torch.cat(gains), torch.cat(keys)
 
-    def _fill_by_symmetry(self, step: int = 128) -> Tensor:
-        """Half of the similarities, each of which stands in two places; returns the keys."""
-        keys = []
-        everything = torch.arange(len(self._place), device=self._place.device)
-        for start, rows in zip(range(0, len(everything), step), everything.split(step), strict=True):
-            features = self._read(rows)
-            keys.append(row_keys(features))
-            values, stop = self._similarity(features, start), start + len(rows)
-            self._store[start:stop, start:] = values
-            self._store[stop:, start:stop] = values[:, len(rows) :].T
-        self._place, self._n_stored = everything, len(everything)
-        return torch.cat(keys)
+class _Content:
+    """Numbers that depend on nothing but a candidate's features."""
 
-    def of(self, rows: Tensor) -> Tensor:
-        """Gains of some candidates: (r,) -> (r,)."""
-        gains = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
-        kept = self._place[rows] >= 0
-        places = self._place[rows[kept]]
-        if len(places):
-            gains[kept] = torch.cat([self._gains(self._store[some]) for some in places.split(self._step)])
-        if len(places) < len(rows):
-            # part by part: there may be no room for the features of all of them
-            parts = (part for some in rows[~kept].split(self._reads) for part in self._parts(some, self._read(some)))
-            gains[~kept] = torch.cat([self._gains(self._computed(*part)) for part in parts])
-        return gains
+    def __init__(self, read: Callable[[Tensor], Tensor], n: int, step: int) -> None:
+        self._read, self._n, self._step = read, n, step
+        self._of_all: Tensor | None = None
 
-    def cover(self, row: Tensor) -> None:
-        """Count a candidate among those that cover."""
-        place = int(self._place[row])
-        values = self._store[place] if place >= 0 else self._similarity(self._read(row))[0]
-        self.covered = torch.maximum(self.covered, values)
-
-    def _parts(self, rows: Tensor, features: Tensor) -> Any:
-        return zip(rows.split(self._step), features.split(self._step), strict=True)
-
-    def _computed(self, rows: Tensor, features: Tensor) -> Tensor:
-        values = self._similarity(features)
-        n_kept = min(len(rows), len(self._store) - self._n_stored) if self._keeping else 0
-        if n_kept:
-            places = slice(self._n_stored, self._n_stored + n_kept)
-            self._store[places] = values[:n_kept]
-            self._place[rows[:n_kept]] = torch.arange(places.start, places.stop, device=rows.device)
-            self._n_stored += n_kept
-        return values
-
-    def _gains(self, values: Tensor) -> Tensor:
-        """From similarities that may be overwritten."""
-        return (values.sub_(self.covered).clamp_min_(0) @ self._weights).double()
+    def __call__(self, rows: Tensor) -> Tensor:
+        if self._of_all is None and len(rows) <= _MOST_RIVALS:
+            return row_keys(self._read(rows))
+        if self._of_all is None:  # so many will be asked for again
+            self._of_all = torch.empty(self._n, dtype=torch.float64, device=rows.device)
+            for some in torch.arange(self._n, device=rows.device).split(self._step):
+                self._of_all[some] = row_keys(self._read(some))
+        return self._of_all[rows]
 
 
 def greedy_coverage(
     read: Callable[[Tensor], Tensor],
     keys: Tensor,
-    similarity: Similarity,
+    kernel: Kernel,
+    evaluation: Tensor,
     weights: Tensor,
-    covered: Tensor,
+    labelled: Tensor,
     taken: Tensor,
     n_instances: int,
     *,
     symmetric: bool = False,
     room: int = 2**29,
+    block_bytes: int = BLOCK_BYTES,
     first_look: int = _FIRST_LOOK,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Candidates that raise the coverage most, one after the other.
 
-    A copy of a taken or picked sample is not picked while others are left. Of candidates whose gains are equal but for
-    rounding, one is picked by the content of its features, so that the order of the candidates does not matter.
+    A copy of a taken or picked sample is not picked while others are left. Candidates whose gains are equal but for
+    the rounding of single precision are compared in double precision. Of those that are still equal, one is picked by
+    its content, so that the order of the candidates does not matter.
 
     Parameters
     ----------
@@ -184,20 +206,22 @@ def greedy_coverage(
         Features of some candidates: (r,) rows -> (r, d) tensor.
     keys : (N,) tensor
         Equal for copies; see :meth:`PoolFeatures.copy_keys`.
-    similarity : callable
-        Of features to the evaluation samples: (n, d) -> (n, e).
+    kernel : Kernel
+        k
+    evaluation : (e, d) tensor
+        Features of the samples x that are summed over.
     weights : (e,) tensor
-        w ≥ 0, in the precision of the similarities.
-    covered : (e,) tensor
-        ``max_s k(x, s)`` over the samples that are labelled already.
+        w ≥ 0, in the precision of the features.
+    labelled : (n, d) tensor
+        Features of the samples that are labelled already.
     taken : (m,) tensor
         The keys of those samples.
     n_instances : int
         At most N.
     symmetric : bool
         Whether the candidates are the evaluation samples, in their order.
-    room : int
-        Bytes for similarities that are kept.
+    room, block_bytes : int
+        Bytes for similarities that are kept, and for what is worked on.
     first_look : int
         How many gains are brought up to date at first.
 
@@ -210,39 +234,56 @@ def greedy_coverage(
     Examples
     --------
     >>> X = torch.tensor([[0.0], [0.1], [5.0], [0.2]])
-    >>> near = similarity_to(X, "tophat", 0.15)
-    >>> greedy_coverage(X.__getitem__, torch.arange(4), near, torch.ones(4), torch.zeros(4), torch.zeros(0), 2)
+    >>> ball = Kernel("tophat", 0.15)
+    >>> greedy_coverage(X.__getitem__, torch.arange(4), ball, X, torch.ones(4), X[:0], torch.zeros(0), 2)
     (array([1, 2]), array([3., 1.]))
     """
-    gains_of = _Gains(read, len(keys), similarity, weights, covered, room)
-    bounds, order = gains_of.of_all(symmetric)
-    equal = 1 - torch.finfo(weights.dtype).eps ** 0.75
-    up_to_date = torch.zeros_like(bounds, dtype=torch.int64)  # how many picks a gain knows of
+    similarity = kernel.to(evaluation)
+    covered = covered_by(labelled, similarity, len(evaluation), min(2**21, block_bytes), weights)
+    error = kernel.error(weights.dtype)
+    width = evaluation.shape[1]
+    gains_of = Gains(read, len(keys), similarity, weights, covered, error, width, room, block_bytes)
+
+    def compared(rows: Tensor) -> Tensor:
+        """Gains of rivals, summed over the samples that one of them may cover better."""
+        features = read(rows)
+        counting = gains_of.samples_for(features)
+        centres = torch.cat([labelled, read(torch.as_tensor(picked, dtype=torch.int64, device=rows.device))])
+        return _gains_in_double(features, centres, kernel, evaluation[counting], weights[counting], block_bytes)
+
+    content = _Content(read, len(keys), rows_within(block_bytes, 12 * width))
+    gains, errors = gains_of.of_all(symmetric)
+    up_to_date = torch.full_like(gains, -1, dtype=torch.int32)  # how many picks a gain knows of
     spent = torch.isin(keys, taken.to(keys))  # copies of what is labelled or picked
     free = torch.ones_like(spent)
     picked: list[int] = []
-    gains: list[float] = []
+    metrics: list[float] = []
     for number in range(n_instances):
         open_ = free & ~spent
         if not bool(open_.any()):
             open_ = free
-        ranked = bounds.masked_fill(~open_, -torch.inf)
         n_looked_at = first_look
         while True:
-            best = ranked.amax()
-            rows = (ranked >= best * equal).nonzero()[:, 0]
-            if bool((up_to_date[rows] == number).all()):
+            highest = (gains + errors).masked_fill_(~open_, -torch.inf)  # what a gain may be at most
+            known = (up_to_date == number) & open_
+            at_least = (gains - errors)[known].amax() if bool(known.any()) else -torch.inf
+            rivals = highest >= at_least
+            stale = (rivals & ~known & open_).nonzero()[:, 0]
+            if len(stale) == 0:
                 break
-            if len(rows) < n_looked_at:
-                rows = ranked.topk(min(n_looked_at, len(keys))).indices
-            rows = rows[(up_to_date[rows] < number) & open_[rows]]
-            bounds[rows] = ranked[rows] = gains_of.of(rows)
-            up_to_date[rows] = number
+            if len(stale) > n_looked_at:
+                stale = stale[highest[stale].topk(n_looked_at).indices]
+            gains[stale], errors[stale] = gains_of.of(stale)
+            up_to_date[stale] = number
             n_looked_at *= 4
-        chosen = rows[order[rows].argmax()]
+        rows = (rivals & open_).nonzero()[:, 0]
+        if 1 < len(rows) <= _MOST_RIVALS and error > _DOUBLE_ERROR:
+            gains[rows] = exact = compared(rows)
+            rows = rows[exact >= exact.amax() * (1 - 1e-12)]
+        chosen = rows if len(rows) == 1 else rows[content(rows).argmax()][None]
         picked.append(int(chosen))
-        gains.append(float(bounds[chosen]))
+        metrics.append(float(gains[chosen]))
         free[chosen] = False
         spent |= keys == keys[chosen]
-        gains_of.cover(chosen[None])
-    return np.array(picked), np.array(gains)
+        gains_of.cover(chosen)
+    return np.array(picked), np.array(metrics)

@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
 from skal._core.samples import Samples
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
-from skal.strategies._coverage import BLOCK_BYTES, CACHE_BYTES, KERNELS, greedy_coverage, similarity_to
+from skal.exceptions import InvalidParameterError
+from skal.strategies._coverage import BLOCK_BYTES, KERNELS, Kernel, greedy_coverage
 from skal.strategies._features import check_features, come_from_estimator
-from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
+_FEWEST = 256  # evaluation samples that a bound may leave
+_SAMPLE_BYTES = 64  # of a candidate: its key, its gain and what is known of it
 
 
-def _room(context: QueryContext) -> int:
-    """Bytes for similarities: a quarter of a bound, beside the features, or half of what there is without one."""
-    return context.memory // (2 if context.memory_bound is None else 4)
+@dataclass(frozen=True)
+class _Plan:
+    """How a query uses its memory.
+
+    Parameters
+    ----------
+    n_evaluation : int
+        e
+    room : int
+        Bytes for similarities.
+    block_bytes : int
+        Of what is worked on at once.
+    n_bytes : int
+        At the peak.
+    """
+
+    n_evaluation: int
+    room: int
+    block_bytes: int
+    n_bytes: int
 
 
 class CoverageStrategy(QueryStrategy):
@@ -37,6 +57,7 @@ class CoverageStrategy(QueryStrategy):
     radius: Any
     features: Any
     evaluation: Any
+    max_memory: Any
     random_state: Any
 
     def _check_params(self) -> None:
@@ -56,32 +77,64 @@ class CoverageStrategy(QueryStrategy):
         return "tangent" if self.kernel == "tangent" else self.features
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+        n = context.n_pool
+        shape = feature_shape(context, self._spec)
+        plan = self._plan(context, n, shape)
         room = None if context.memory_bound is None else context.memory // 2
-        read = PoolFeatures(context, self._spec, room=room)
-        rows = self._evaluation_rows(context.n_pool)
-        evaluation = read(torch.as_tensor(rows, device=read.device))
+        read = PoolFeatures(context, self._spec, room=room, block_bytes=plan.block_bytes)
+        rows = self._evaluation_rows(n, plan.n_evaluation)
+        evaluation = read.gathered(rows)
         labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
-        radius = self._radius(context, read, labelled)
-        similarity = similarity_to(evaluation, "cosine" if self.kernel == "tangent" else self.kernel, radius)
-        covered = evaluation.new_zeros(len(evaluation))
-        for block in labelled.split(rows_within(CACHE_BYTES, 8 * len(evaluation))) if len(labelled) else ():
-            covered = torch.maximum(covered, similarity(block).amax(0))
+        kernel = Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
         # the sum over the evaluation set stands for the sum over the pool
-        weights = self._weights(context, context.pool.take(rows)) * (context.n_pool / len(rows))
+        weights = self._weights(context, context.pool.take(rows)) * (n / len(rows))
         return greedy_coverage(
             read,
             read.copy_keys(),
-            similarity,
+            kernel,
+            evaluation,
             torch.as_tensor(weights).to(evaluation),
-            covered,
+            labelled,
             read.copy_keys(context.labelled) if context.n_labelled else torch.zeros(0, device=read.device),
             n_instances,
-            symmetric=len(rows) == context.n_pool,
-            room=_room(context),
+            symmetric=len(rows) == n,
+            room=plan.room,
+            block_bytes=plan.block_bytes,
         )
 
-    def _evaluation_rows(self, n_pool: int) -> np.ndarray:
-        n = self._n_evaluation(n_pool)
+    def _plan(self, context: QueryContext, n: int, shape: FeatureShape) -> _Plan:
+        """Half of a bound for features, a quarter for similarities, an eighth for what is worked on."""
+        row = shape.row_bytes
+        wanted = self._n_evaluation(n)
+        of_one = self._evaluation_bytes(context, shape)  # of an evaluation sample
+        fixed = _SAMPLE_BYTES * n + 3 * row * context.n_labelled
+        if context.memory_bound is None:
+            shared = row * n if wanted == n else 0
+            kept, block_bytes, room = 2 * row * n, BLOCK_BYTES, context.memory // 2
+            used = wanted
+        else:
+            bound, fewest = context.memory, min(n, _FEWEST)
+            fits = max(0, 5 * bound // 8 - fixed) // of_one
+            needed = fewest if self.evaluation == "auto" else wanted
+            if fits < needed:
+                smallest = -(-8 * (fixed + needed * of_one) // 5)
+                owner = type(self).__name__
+                expected = f"at least {smallest} bytes for {needed} evaluation samples of {n}"
+                remedy = "Raise it, or take fewer of the pool with subset, or fewer evaluation samples with evaluation."
+                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, self.max_memory, remedy)
+            used = min(wanted, fits)
+            kept = 2 * row * n if 2 * row * n <= bound // 2 else 0
+            shared = row * n if kept and used == n else 0
+            block_bytes, room = min(BLOCK_BYTES, bound // 16), bound // 4
+        similarities = min(room, shape.item_bytes * n * used)
+        later = kept // 2 + used * of_one - shared + similarities + 2 * block_bytes
+        return _Plan(used, room, block_bytes, fixed + max(kept, later))
+
+    def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
+        """Of an evaluation sample: features, in double precision too for one kernel, and what is known of it."""
+        return shape.row_bytes + (8 * shape.width if self.kernel == "laplace" else 0) + 32
+
+    def _evaluation_rows(self, n_pool: int, n: int) -> np.ndarray:
         if n == n_pool:
             return np.arange(n_pool)
         return np.sort(make_generator(type(self).__name__, self.random_state).choice(n_pool, size=n, replace=False))
@@ -104,10 +157,7 @@ class CoverageStrategy(QueryStrategy):
         return Passes(forward=n, labelled_forward=context.n_labelled) if forward else Passes()
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        width = PoolFeatures(context.restrict(range(1)), self._spec).width
-        e = self._n_evaluation(n)
-        room = 2 * n * width * 4 if context.memory_bound is None else min(2 * n * width * 4, context.memory // 2)
-        return room + 4 * e * width + 40 * n + min(_room(context), 4 * n * e) + BLOCK_BYTES // 4
+        return self._plan(context, n, feature_shape(context, self._spec)).n_bytes
 
     def _work(self, n: int, n_instances: int) -> float:
         return float(n) * self._n_evaluation(n)

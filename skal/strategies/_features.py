@@ -132,7 +132,7 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
         if features == "last_layer":
             return _finite(context, _float32_at_least(context.embeddings(samples)[0]))
         pool = context.pool if samples is None else samples
-        engine = context.engine()
+        engine = context.engine(memory=context.memory // 4)
         kind = settled_kernel(engine, context.pool, "auto", context.owner)
         return _finite(context, feature_matrix(engine, pool, kind, _TANGENT_FEATURES, 0))
     samples = context.pool if samples is None else samples

@@ -13,7 +13,7 @@ from skal.context import QueryContext
 from skal.strategies._coverage import labelled_radius
 from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._measures import UNCERTAINTIES
-from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._pool_features import FeatureShape, PoolFeatures
 from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
 from skal.validation import check_choice, check_real
 
@@ -44,7 +44,8 @@ class MaxHerding(CoverageStrategy):
     batch_size : int, default=256
         Samples per network pass.
     max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``. Features that do not fit are computed anew when they are needed.
+        Bound on the working memory, such as ``"2GB"``. Features that do not fit are computed anew when they are needed;
+        ``evaluation="auto"`` takes no more samples than fit.
     random_state : None, int, Generator or RandomState, default=None
         For the subset and the evaluation samples.
     n_jobs : int or None, default=None
@@ -215,6 +216,10 @@ class UHerding(CoverageStrategy):
         temperature = fitted_temperature(context) if self.temperature == "auto" else float(self.temperature)
         proba = tempered(context.predict_proba(samples), temperature)
         return np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
+
+    def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
+        # outputs, probabilities, their logarithms and what is made of them
+        return super()._evaluation_bytes(context, shape) + 40 * context.n_classes
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         passes = super()._passes(context, n, n_instances)

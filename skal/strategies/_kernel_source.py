@@ -66,10 +66,10 @@ class FeatureKernelSource:
         proba = torch.as_tensor(context.predict_proba(samples), device=self._labelled.device)
         return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
 
-    def room(self, n_numbers: int) -> int:
+    def room(self, n_numbers: int, bound: int | None = None) -> int:
         """How many candidates fit into memory, with so many numbers for each besides features and labelled samples."""
         entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
-        return rows_within(self.memory, _DOUBLE * entries, at_least=0)
+        return rows_within(self.memory if bound is None else bound // 2, _DOUBLE * entries, at_least=0)
 
     greedy_room = room
 

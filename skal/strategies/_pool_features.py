@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,40 @@ from skal._core.copies import fingerprints
 from skal._core.memory import rows_within
 from skal._core.network import Network
 from skal._core.samples import Samples
+from skal._core.sharding import filled
 from skal.context import QueryContext
 from skal.strategies._features import features_of, settled, wrong_features
 
+_BLOCK_BYTES = 2**24  # of features that are read at once
 _CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
 _ROWS = 4096  # that are looked at at once
+
+
+@dataclass(frozen=True)
+class FeatureShape:
+    """What the features of one sample take.
+
+    Parameters
+    ----------
+    width : int
+        d
+    item_bytes : int
+        Of a number.
+    """
+
+    width: int
+    item_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a sample."""
+        return self.width * self.item_bytes
+
+
+def feature_shape(context: QueryContext, features: Any) -> FeatureShape:
+    """From the first sample."""
+    first = features_of(context.restrict(range(1)), features)
+    return FeatureShape(first.shape[1], first.element_size())
 
 
 class PoolFeatures:
@@ -32,6 +62,8 @@ class PoolFeatures:
         Whether rows are scaled to length 1; rows of zeros stay as they are.
     room : int or None
         Bytes for the features; None is no bound.
+    block_bytes : int
+        Of features that are read at once, where they are not kept.
 
     Attributes
     ----------
@@ -40,13 +72,21 @@ class PoolFeatures:
     """
 
     def __init__(
-        self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
+        self,
+        context: QueryContext,
+        features: Any,
+        *,
+        normalize: bool = True,
+        room: int | None = None,
+        block_bytes: int = _BLOCK_BYTES,
     ) -> None:
         self._context, self._normalize = context, normalize
         self._features = settled(context, features)
         self.width = 0
         first = self.of(context.pool.take(range(1)))
         self.width, self.device = first.shape[1], first.device
+        # as they come, normalised, and on the way through a network
+        self._step = min(_ROWS, rows_within(block_bytes, 3 * self.width * first.element_size()))
         # twice: as they come, and normalised
         fits = room is None or 2 * context.n_pool * self.width * first.element_size() <= room
         self._kept = self.of(None) if fits else None
@@ -58,7 +98,7 @@ class PoolFeatures:
         if n == 1:  # nothing to choose
             return
         few = torch.linspace(0, n - 1, min(n, 64), device=self.device).round().long()
-        for rows in (few, *torch.arange(n, device=self.device).split(_ROWS)):
+        for rows in (few, *torch.arange(n, device=self.device).split(self._step)):
             if not bool((self(rows) == first).all()):
                 return
         labelled = self._context.n_labelled
@@ -76,7 +116,12 @@ class PoolFeatures:
         if not self._normalize:
             return values
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
-        return values / lengths.clamp_min(torch.finfo(values.dtype).tiny)
+        tiny = torch.finfo(values.dtype).tiny
+        # squares that are too small or too large for a float
+        if len(lengths) and (float(lengths.min()) < tiny**0.5 or float(lengths.max()) == np.inf):
+            values = values / values.abs().amax(1, keepdim=True).clamp_min(tiny)
+            lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+        return values / lengths.clamp_min(tiny)
 
     def copy_keys(self, samples: Samples | None = None) -> Tensor:
         """Numbers of the pool's samples, or of others, that are equal for copies and different for others: (n,).
@@ -94,10 +139,21 @@ class PoolFeatures:
         else:
             if kept is not None:
                 return row_keys(kept)
-            parts = (samples.take(range(s, min(s + _ROWS, len(samples)))) for s in range(0, len(samples), _ROWS))
+            starts = range(0, len(samples), self._step)
+            parts = (samples.take(range(start, min(start + self._step, len(samples)))) for start in starts)
             return torch.cat([row_keys(self.of(part)) for part in parts])
         digests = np.frombuffer(b"".join(found), dtype=np.int64)[::2]  # half of 16 bytes is enough
         return torch.as_tensor(digests.copy(), device=self.device)
+
+    def gathered(self, rows: np.ndarray) -> Tensor:
+        """(r, d) features of some rows of the pool, in ascending order; read part by part, kept ones not copied."""
+        if self._kept is not None and len(rows) == len(self._kept):
+            return self._kept
+        parts = (self(torch.as_tensor(some, device=self.device)) for some in np.split(rows, self._cuts(len(rows))))
+        return filled(parts, len(rows))
+
+    def _cuts(self, n: int) -> np.ndarray:
+        return np.arange(self._step, n, self._step)
 
     def __call__(self, rows: Tensor | slice) -> Tensor:
         """(r, d) features of some rows of the pool; of a slice of them no copy is made."""

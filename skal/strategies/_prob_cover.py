@@ -9,13 +9,17 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from skal._core.memory import rows_within
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.strategies._coverage_strategy import CoverageStrategy
-from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._pool_features import PoolFeatures, row_keys
 from skal.validation import check_integer, check_real, make_generator
 
 _MOST_POINTS = 5000  # for the radius
+_FEWEST_POINTS = 200
+_COPIES = 4  # of the points: single and double precision, k-means
+_BLOCK_BYTES = 2**26
 _UNKNOWN_CLASSES = 10
 
 
@@ -108,14 +112,17 @@ class ProbCover(CoverageStrategy):
         if not isinstance(self.radius, str):
             return float(self.radius)
         generator = make_generator(type(self).__name__, self.random_state)
-        n = min(context.n_pool, _MOST_POINTS)
+        # before similarities are made, there is room for the points, and for k-means with its copies
+        room = context.memory // 4
+        n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
-        points = read(torch.as_tensor(rows, device=read.device)).double().cpu()
+        points = read.gathered(rows).double().cpu()
         n_clusters = self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES)
-        return pure_radius(points, n_clusters, self.purity, int(generator.integers(2**31)))
+        seed = int(generator.integers(2**31))
+        return pure_radius(points, n_clusters, self.purity, seed, block_bytes=min(_BLOCK_BYTES, room // 4))
 
 
-def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int) -> float:
+def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int, *, block_bytes: int = _BLOCK_BYTES) -> float:
     """The largest radius at which a share of the balls hold points of one k-means cluster only.
 
     A ball is pure as long as its radius is below the distance to the nearest point of another cluster, so that the
@@ -127,16 +134,19 @@ def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int) -> fl
     n_clusters : int
     purity : float
     seed : int
+    block_bytes : int
+        Of distances that are computed at once.
     """
-    distinct = len(torch.unique(points, dim=0))
+    distinct = len(row_keys(points).unique())
     if distinct < 2:
         return 1.0
     labels = KMeans(min(n_clusters, distinct), n_init=1, random_state=seed).fit_predict(points.cpu().numpy())
     labels = torch.as_tensor(labels, device=points.device)
+    step = rows_within(block_bytes, 24 * len(points))
     nearest = torch.cat(
         [
             torch.cdist(points[rows], points).masked_fill_(labels[rows, None] == labels, torch.inf).amin(1)
-            for rows in torch.arange(len(points), device=points.device).split(1024)
+            for rows in torch.arange(len(points), device=points.device).split(step)
         ]
     )
     # below the distance at which one ball too many would become impure, by more than rounding takes a distance for less

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -13,14 +15,44 @@ from torch import Tensor
 from skal._core.memory import rows_within
 from skal.base import Passes, QueryStrategy, query_function
 from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError
 from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._kmeans import kmeans, nearest_centres
-from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
+from skal.strategies._typicality import BLOCK_BYTES, most_typical
 from skal.validation import check_integer, make_generator
 
-_BLOCK_BYTES = 2**26
 _POINTS_PER_CLUSTER = 256
+_MOST_MEMBERS = 10_000  # of a cluster, among which the most typical is looked for
+_FEWEST = 64  # of them that a bound must leave room for
+_SEEDS = 500  # samples at least, among which k-means finds its first centres
+_SAMPLE_BYTES = 64  # of a sample of the pool: its key, its cluster and its place there
 _SMALL_CLUSTER = 5  # samples up to which a cluster is left for last
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a query uses its memory.
+
+    Parameters
+    ----------
+    block_bytes : int
+        Of what is worked on at once.
+    step : int
+        Samples that k-means reads at once.
+    n_members : int
+        Of a cluster, among which the most typical is looked for.
+    n_seeds : int
+        Samples among which k-means finds its first centres.
+    n_bytes : int
+        At the peak.
+    """
+
+    block_bytes: int
+    step: int
+    n_members: int
+    n_seeds: int
+    n_bytes: int
 
 
 class TypiClust(QueryStrategy):
@@ -108,26 +140,63 @@ class TypiClust(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
+        shape = feature_shape(context, self.features)
+        plan = self._plan(context, context.n_pool, n_instances, shape)
         room = None if context.memory_bound is None else context.memory // 2
-        read = PoolFeatures(context, self.features, room=room)
+        read = PoolFeatures(context, self.features, room=room, block_bytes=plan.block_bytes)
         labelled = read.of(context.labelled) if context.n_labelled else read(torch.arange(0, device=read.device))
-        n_clusters = min(context.n_labelled + n_instances, self.max_clusters)
-        step = rows_within(min(_BLOCK_BYTES, context.memory // 8), 16 * (read.width + n_clusters))
-        clusters, of_labelled = clustered(read, context.n_pool, labelled, n_clusters, step, generator)
+        n_clusters = self._n_clusters(context, n_instances)
+        clusters, of_labelled = clustered(
+            read, context.n_pool, labelled, n_clusters, plan.step, generator, n_seeds=plan.n_seeds
+        )
         counts = torch.bincount(of_labelled, minlength=n_clusters)
         keys = read.copy_keys()
         taken = read.copy_keys(context.labelled) if context.n_labelled else keys[:0]
-        counted = counts.cpu().numpy(), keys.cpu().numpy(), torch.isin(keys, taken).cpu().numpy()
-        return typical_choice(read, clusters.cpu().numpy(), *counted, n_instances, self.n_neighbors)
+        return typical_choice(
+            read,
+            clusters.cpu().numpy(),
+            counts.cpu().numpy(),
+            keys.cpu().numpy(),
+            torch.isin(keys, taken).cpu().numpy(),
+            n_instances,
+            self.n_neighbors,
+            generator,
+            n_members=max(plan.n_members, n_instances),
+            block_bytes=plan.block_bytes,
+        )
+
+    def _n_clusters(self, context: QueryContext, n_instances: int) -> int:
+        return min(context.n_labelled + n_instances, self.max_clusters)
+
+    def _plan(self, context: QueryContext, n: int, n_instances: int, shape: FeatureShape) -> _Plan:
+        """Half of a bound for features, an eighth each for blocks of them, k-means and the members of a cluster."""
+        row, n_clusters = shape.row_bytes, self._n_clusters(context, n_instances)
+        of_member = row + 8 * shape.width  # in double precision too
+        fixed = _SAMPLE_BYTES * n + (3 * context.n_labelled + 4 * n_clusters) * row
+        if context.memory_bound is None:
+            kept, share = 2 * row * n, context.memory // 8
+        else:
+            bound = context.memory
+            smallest = max(3 * fixed // 2, 8 * _FEWEST * of_member, 8 * 16 * n_clusters**2)
+            if bound < smallest:
+                owner, remedy = type(self).__name__, "Raise it, or take fewer of the pool with subset."
+                expected = f"at least {smallest} bytes for {n_clusters} clusters of {n} samples"
+                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, self.max_memory, remedy)
+            kept, share = 2 * row * n if 2 * row * n <= bound // 2 else 0, bound // 8
+        block_bytes = min(BLOCK_BYTES, share // 2)
+        members = min(n, _MOST_MEMBERS, rows_within(share, of_member))
+        n_seeds = max(n_clusters, min(max(_SEEDS, 4 * n_clusters), int((share / 16) ** 0.5)))
+        work = min(max(members * of_member + block_bytes, 16 * n_seeds**2), 2 * share)
+        step = rows_within(block_bytes, 4 * (row + 4 * n_clusters))
+        n_bytes = fixed + max(kept, kept // 2 + work)
+        return _Plan(block_bytes, step, members, n_seeds, n_bytes)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         forward = context.has_network and come_from_estimator(self.features)
         return Passes(forward=n, labelled_forward=context.n_labelled) if forward else Passes()
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        width = PoolFeatures(context.restrict(range(1)), self.features).width
-        kept = 2 * n * width * 4 if context.memory_bound is None else min(2 * n * width * 4, context.memory // 2)
-        return kept + 40 * n + min(_BLOCK_BYTES, context.memory // 8)
+        return self._plan(context, n, n_instances, feature_shape(context, self.features)).n_bytes
 
 
 def clustered(
@@ -137,6 +206,8 @@ def clustered(
     n_clusters: int,
     step: int,
     generator: np.random.Generator,
+    *,
+    n_seeds: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """K-means clusters of the pool, and of the labelled samples: (N,), (n,).
 
@@ -153,7 +224,7 @@ def clustered(
         yield from map(read, parts)
         yield labelled
 
-    n_seeds = min(n_pool, max(1000, 4 * n_clusters))
+    n_seeds = min(n_pool, n_seeds or max(_SEEDS, 4 * n_clusters))
     few = np.sort(generator.choice(n_pool, size=n_seeds, replace=False))
     sample = torch.cat([read(torch.as_tensor(few, device=read.device)), labelled[-n_seeds:]])
     centres, clusters = kmeans(blocks, sample, n_clusters, generator)
@@ -166,6 +237,17 @@ def _slices(n: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
+def some_members(
+    clusters: np.ndarray, n_clusters: int, n_most: int, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Rows of each cluster, in ascending order; of a larger one so many random ones."""
+    order = np.argsort(clusters, kind="stable")
+    members = np.split(order, np.searchsorted(clusters[order], np.arange(1, n_clusters)))
+    return [
+        rows if len(rows) <= n_most else np.sort(generator.choice(rows, size=n_most, replace=False)) for rows in members
+    ]
+
+
 def typical_choice(
     read: Any,
     clusters: np.ndarray,
@@ -174,6 +256,10 @@ def typical_choice(
     spent: np.ndarray,
     n_instances: int,
     n_neighbors: int,
+    generator: np.random.Generator,
+    *,
+    n_members: int = _MOST_MEMBERS,
+    block_bytes: int = BLOCK_BYTES,
 ) -> tuple[np.ndarray, np.ndarray]:
     """One sample after the other from the cluster with the fewest labels; of several the largest.
 
@@ -190,6 +276,11 @@ def typical_choice(
     spent : (N,) bool array
         Which samples are copies of labelled ones.
     n_instances, n_neighbors : int
+    generator : numpy.random.Generator
+    n_members : int
+        Of a larger cluster, this many random ones stand for all.
+    block_bytes : int
+        Of distances that are computed at once.
 
     Returns
     -------
@@ -197,8 +288,7 @@ def typical_choice(
     typicality : (n_instances,) array
     """
     sizes = np.bincount(clusters, minlength=len(n_labelled)) + n_labelled
-    order = np.argsort(clusters, kind="stable")
-    members = np.split(order, np.searchsorted(clusters[order], np.arange(1, len(n_labelled))))
+    members = some_members(clusters, len(n_labelled), n_members, generator)
     ranked: dict[int, Iterator[tuple[int, float]]] = {}
     spent = spent.copy()
     copies: list[tuple[int, float]] = []
@@ -214,10 +304,10 @@ def typical_choice(
             break
         small, labels, size, k = heappop(queue)
         if k not in ranked:
-            typical = typicality(read(torch.as_tensor(members[k], device=read.device)), n_neighbors)
-            best_first = np.argsort(-typical, kind="stable")
-            ranked[k] = iter(zip(members[k][best_first].tolist(), typical[best_first].tolist(), strict=True))
-        for row, value in ranked[k]:
+            load = partial(read, torch.as_tensor(members[k], device=read.device))
+            ranked[k] = most_typical(load, n_neighbors, block_bytes)
+        for position, value in ranked[k]:
+            row = int(members[k][position])
             if not spent[row]:
                 break
             copies.append((row, value))
@@ -228,25 +318,6 @@ def typical_choice(
         spent |= keys == keys[row]
         heappush(queue, (small, labels + 1, size, k))
     return np.array(picked[:n_instances]), np.array(values[:n_instances])
-
-
-def typicality(points: Tensor, n_neighbors: int, block_bytes: int = _BLOCK_BYTES) -> np.ndarray:
-    """One over the mean distance to the nearest other points: (n, d) -> (n,).
-
-    A point without neighbours, or with copies alone, is as typical as can be.
-    """
-    k = min(n_neighbors, len(points) - 1)
-    if k == 0:
-        return np.full(len(points), 1e300)
-    points = points.double()  # squares of small distances lose half of their digits
-    lengths, means = points.square().sum(1), []
-    step = rows_within(block_bytes, 16 * len(points))
-    for start, rows in zip(range(0, len(points), step), points.split(step), strict=True):
-        squares = torch.addmm(lengths, rows, points.T, alpha=-2).add_(lengths[start : start + len(rows), None])
-        squares.diagonal(start).fill_(torch.inf)
-        means.append(squares.topk(k, largest=False, sorted=False).values.clamp_min_(0).sqrt_().mean(1))
-    mean = torch.cat(means).cpu().numpy()
-    return 1 / np.maximum(mean, 1e-300)
 
 
 typiclust = query_function(TypiClust, "typiclust", __name__)

@@ -12,15 +12,17 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from skal.exceptions import FeatureError, InvalidTypeError, NoNetworkError, NotFittedError
-from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
-from skal.strategies._coverage import greedy_coverage, similarity_to
+from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, NoNetworkError, NotFittedError
+from skal.strategies import BAIT, MaxHerding, ProbCover, TypiClust, UHerding
+from skal.strategies._coverage import Kernel, greedy_coverage, similarity_to
+from skal.strategies._gains import _Pairs
 from skal.strategies._pool_features import row_keys
 from skal.tangent import tangent_kernel
 
 from ..support.learners import learner_of, net_of
 
 ALL = [MaxHerding(), UHerding(), TypiClust(random_state=0), ProbCover(random_state=0)]
+TOO_SMALL_FOR_FEATURES = 590_000  # bytes, to keep those of the pool; they are read again and again
 
 
 def similarity_oracle(A, B, kernel, radius):
@@ -72,14 +74,13 @@ def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_lo
     X, labelled, weights = unit(rng, 40), unit(rng, n_labelled), rng.uniform(size=40)
     points, centres = torch.as_tensor(X), torch.as_tensor(labelled).reshape(-1, 4)
 
-    similarity = similarity_to(points, kernel, 0.7)
-    covered = similarity(centres).amax(0) if n_labelled else torch.zeros(40).double()
     picked, gains = greedy_coverage(
         points.__getitem__,
         row_keys(points),
-        similarity,
+        Kernel(kernel, 0.7),
+        points,
         torch.as_tensor(weights),
-        covered,
+        centres,
         row_keys(centres),
         12,
         symmetric=symmetric,
@@ -87,6 +88,98 @@ def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_lo
         first_look=first_look,
     )
     assert_greedy(picked, gains, coverage_oracle(X, labelled, weights, picked, kernel, 0.7), rtol=1e-6)
+
+
+def near_ties(seed):
+    """Samples in single precision, in pairs that cover the pool almost equally well, and labelled pairs."""
+    rng = np.random.default_rng(seed)
+    X = unit(rng, 150, 16)
+    order = rng.permutation(16)
+    mirrored = X[:, order] + 3e-8 * rng.normal(size=X.shape)  # the same distances to one another, nearly
+    pool = np.concatenate([np.hstack([X, 0 * X]), np.hstack([0 * X, mirrored])])
+    pool = torch.as_tensor(pool, dtype=torch.float32)
+    pool /= torch.linalg.vector_norm(pool, dim=1, keepdim=True)
+    return pool, pool[[0, 1, 2, 150, 151, 152]]
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplace", "tophat", "cosine"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("room", [0, 10**7])
+def test_picks_in_single_precision_are_those_of_double_precision(kernel, seed, room):
+    pool, labelled = near_ties(seed)
+    settings = {"symmetric": True, "room": room}
+
+    def chosen(dtype):
+        points, centres = pool.to(dtype), labelled.to(dtype)
+        weights, keys, taken = torch.ones(300, dtype=dtype), row_keys(pool), row_keys(labelled)
+        given = (points.__getitem__, keys, Kernel(kernel, 0.9), points, weights, centres, taken, 40)
+        return greedy_coverage(*given, **settings)
+
+    single, double = chosen(torch.float32), chosen(torch.float64)
+    gains = coverage_oracle(*(part.double().numpy() for part in (pool, labelled)), np.ones(300), single[0], kernel, 0.9)
+    gains[:, np.isin(row_keys(pool).numpy(), row_keys(labelled).numpy())] = -1
+    assert_greedy(single[0], gains.max(1), gains, rtol=1e-11)
+    assert single[0].tolist() == double[0].tolist()
+    np.testing.assert_allclose(single[1], double[1], rtol=1e-4)
+
+
+def test_only_pairs_that_count_are_kept_where_they_are_few(monkeypatch):
+    """The choice does not depend on what is kept: pairs, rows, or nothing."""
+    rng = np.random.default_rng(0)
+    pool = torch.as_tensor(unit(rng, 700, 12), dtype=torch.float32)
+    weights, keys = torch.as_tensor(rng.uniform(size=700), dtype=torch.float32), row_keys(pool)
+    made = []
+    kept = _Pairs.sort
+    monkeypatch.setattr(_Pairs, "sort", lambda self: (made.append(self._size), kept(self)))
+
+    def chosen(room, symmetric, labelled):
+        kernel, start = Kernel("rbf", 0.8), len(made)
+        given = (pool.__getitem__, keys, kernel, pool, weights, labelled, row_keys(labelled), 60)
+        return greedy_coverage(*given, symmetric=symmetric, room=room)[0].tolist(), len(made) > start
+
+    labelled = pool[::2]
+    answers = [chosen(room, symmetric, labelled) for room in (0, 10**4, 10**8) for symmetric in (True, False)]
+    assert [pairs for _, pairs in answers] == [False, False, False, False, True, True]
+    assert all(picked == answers[0][0] for picked, _ in answers)
+    assert not chosen(10**8, True, pool[:0])[1]  # at first everything counts
+
+
+def test_balls_are_judged_in_double_precision_at_their_edge():
+    rng = np.random.default_rng(0)
+    points = torch.as_tensor(unit(rng, 400, 8), dtype=torch.float32)
+    distances = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    wider = (1 + 8 * torch.finfo(torch.float32).eps) ** 0.5  # so much a ball is wider than its radius
+    for distance in distances[0, 1:200].tolist():
+        for edge in (distance * (1 - 1e-8), distance * (1 + 1e-8)):
+            inside = similarity_to(points, "tophat", edge / wider)(points[:5])
+            assert (inside.bool() == (distances[:5] <= edge)).all()
+    lattice = torch.eye(6)  # where everything lies on the edge
+    assert similarity_to(lattice, "tophat", 2**0.5)(lattice).all()
+
+
+@pytest.mark.parametrize("strategy", [MaxHerding(), UHerding(), ProbCover(random_state=0), TypiClust(random_state=0)])
+def test_too_small_a_bound_names_the_smallest_that_works(strategy, data):
+    X, y = data
+    learner = learner_on(X[:10], y[:10])
+    with pytest.raises(
+        InvalidParameterError, match=r"'max_memory' parameter of \w+ must be at least \d+ bytes"
+    ) as caught:
+        clone(strategy).set_params(max_memory=1000).select(learner, X[10:], 5)
+    smallest = int(str(caught.value).split("at least ")[1].split()[0])
+    with pytest.raises(InvalidParameterError):
+        clone(strategy).set_params(max_memory=smallest - 1).select(learner, X[10:], 5)
+    enough = clone(strategy).set_params(max_memory=smallest)
+    assert len(set(enough(learner, X[10:], 5).tolist())) == 5
+    assert enough.cost(learner, X[10:], 5).memory <= 1.2 * smallest
+
+
+def test_an_evaluation_set_of_a_given_size_is_not_cut(data):
+    X, y = data
+    learner = learner_on(X[:10], y[:10])
+    strategy = MaxHerding(evaluation=None, max_memory=300_000)
+    with pytest.raises(InvalidParameterError, match="bytes for 290 evaluation samples of 290"):
+        strategy.select(learner, X[10:], 5)
+    strategy.set_params(evaluation="auto", random_state=0).select(learner, X[10:], 5)  # fewer, which fit
 
 
 def learner_on(X, y=None):
@@ -100,7 +193,7 @@ def learner_on(X, y=None):
 def data():
     rng = np.random.default_rng(0)
     y = np.arange(300) % 5
-    X = 4 * rng.normal(size=(5, 6))[y] + rng.normal(size=(300, 6))
+    X = 4 * rng.normal(size=(5, 64))[y] + rng.normal(size=(300, 64))
     return X, y
 
 
@@ -170,13 +263,15 @@ def test_a_bound_on_memory_changes_nothing(strategy, data):
     X, y = data
     learner = learner_on(X[:10], y[:10])
     expected, metrics = strategy.select(learner, X[10:], 12)
-    tight = type(strategy)(**(strategy.get_params() | {"max_memory": 20_000}))
+    tight = clone(strategy).set_params(max_memory=TOO_SMALL_FOR_FEATURES)
+    if isinstance(strategy, TypiClust):  # whose k-means would see less of the pool
+        tight.set_params(features=lambda X: np.repeat(X, 100, axis=1), max_memory=100 * TOO_SMALL_FOR_FEATURES)
     picked, again = tight.select(learner, X[10:], 12)
     assert picked.tolist() == expected.tolist()
     np.testing.assert_allclose(again, metrics, rtol=1e-6)
 
 
-WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover]
+WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover, BAIT]
 
 
 @pytest.mark.parametrize("strategy", WITH_FEATURES, ids=lambda s: s.__name__)
@@ -184,7 +279,7 @@ WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover]
     ("features", "words"),
     [
         (lambda X: np.where(X > 1e9, X, np.nan), "NaN or infinity, first for sample 0"),
-        (lambda X: X[:-1], r"must be an array of 1 rows .* Got shape \(0, 6\)"),
+        (lambda X: X[:-1], r"must be an array of 1 rows .* Got shape \(0, 64\)"),
         (lambda X: np.concatenate([X, X]), "must be an array of"),
         (lambda X: X[:, :0], r"at least one column\. Got shape"),
         (lambda X: np.ones((len(X), 3)), "must be different for different samples. Got the same for all"),
@@ -193,9 +288,11 @@ WITH_FEATURES = [MaxHerding, UHerding, TypiClust, ProbCover]
         (lambda X: 1.0, r"Got shape \(\)"),
     ],
 )
-@pytest.mark.parametrize("max_memory", [None, 20_000])
+@pytest.mark.parametrize("max_memory", [None, TOO_SMALL_FOR_FEATURES])
 def test_features_that_cannot_be_worked_on_are_named(strategy, features, words, max_memory, data):
     X, y = data
+    if strategy is BAIT:  # which keeps all features, and some megabytes besides
+        max_memory = max_memory and 10_000_000
     with pytest.raises(FeatureError, match=words) as caught:
         strategy(features=features, max_memory=max_memory).select(learner_on(X[:10], y[:10]), X[10:], 5)
     assert f"The features that {strategy.__name__} works on" in str(caught.value)
@@ -222,7 +319,7 @@ def test_the_same_features_give_the_same_choice_however_they_come(strategy, data
     X, y = data
     learner, pool = learner_on(X[:10], y[:10]), X[10:]
     pca = PCA(3).fit(X)
-    linear = torch.nn.Linear(6, 3).double()
+    linear = torch.nn.Linear(64, 3).double()
     with torch.no_grad():
         linear.weight.copy_(torch.as_tensor(pca.components_))
         linear.bias.copy_(torch.as_tensor(-pca.components_ @ pca.mean_))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from skal.strategies import TypiClust
-from skal.strategies._typiclust import clustered, typical_choice, typicality
+from skal.strategies._typicality import most_typical, typicality
+from skal.strategies._typiclust import clustered, typical_choice
 
 from ..support.learners import learner_of
 
@@ -53,7 +54,7 @@ def test_the_choice_is_the_formula_for_any_clusters(seed, n_neighbors, n_cluster
     X, clusters = rng.normal(size=(60, 3)), rng.integers(n_clusters, size=60)
     n_labelled = rng.integers(3, size=n_clusters)
     keys, spent = np.arange(60.0), np.zeros(60, dtype=bool)
-    picked, values = typical_choice(Reader(X), clusters, n_labelled, keys, spent, 20, n_neighbors)
+    picked, values = typical_choice(Reader(X), clusters, n_labelled, keys, spent, 20, n_neighbors, rng)
     expected, typical = oracle(X, clusters, n_labelled, 20, n_neighbors)
     np.testing.assert_allclose(np.minimum(values, 1e6), np.minimum(typical, 1e6), rtol=1e-9)
     distinct = n_neighbors > 1  # two that are each other's nearest are as typical as each other
@@ -83,6 +84,41 @@ def test_typicality_keeps_its_digits_and_knows_no_blocks():
         np.testing.assert_allclose(typicality(torch.as_tensor(X), 5, block_bytes), expected, rtol=1e-5)
     assert np.isfinite(typicality(torch.zeros(4, 2), 5)).all()
     assert np.isfinite(typicality(torch.zeros(1, 2), 5)).all()
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-7, 0.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_single_precision_gives_the_order_of_double_precision(spread, seed):
+    rng = np.random.default_rng(seed)
+    points = np.ones(24) + spread * rng.normal(size=(60, 24))
+    points[30:] = points[:30][:, ::-1] + 1e-9 * rng.normal(size=(30, 24))  # near ties
+    points = torch.as_tensor(points / np.linalg.norm(points, axis=1, keepdims=True), dtype=torch.float32)
+    expected = typicality(points, 5)
+    ranked = list(most_typical(lambda: points, 5))
+    assert sorted(row for row, _ in ranked) == list(range(60))
+    order = [row for row, _ in ranked]
+    np.testing.assert_array_equal(expected[order], np.sort(expected)[::-1])
+    np.testing.assert_allclose([value for _, value in ranked], expected[order], rtol=1e-4)
+
+
+def test_a_random_part_stands_for_a_large_cluster():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 3))
+    clusters, keys, spent = np.repeat([0, 1], [80, 10]), np.arange(90.0), np.zeros(90, dtype=bool)
+    read = {}
+
+    class Counted(Reader):
+        def __call__(self, rows):
+            read.setdefault(int(clusters[int(rows[0])]), rows.tolist())
+            return super().__call__(rows)
+
+    given = (Counted(X), clusters, np.zeros(2, dtype=int), keys, spent, 2, 5, rng)
+    picked, values = typical_choice(*given, n_members=30)
+    assert sorted(clusters[picked]) == [0, 1]
+    assert [len(read[0]), len(read[1])] == [30, 10]
+    largest = picked[0]  # the larger cluster comes first, by all of its members
+    assert clusters[largest] == 0
+    assert values[0] == pytest.approx(max(typicality_oracle(X, row, read[0], 5) for row in read[0]))
 
 
 def test_clusters_of_large_pools_are_found_on_some_samples():
