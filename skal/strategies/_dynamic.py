@@ -14,10 +14,15 @@ from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
+from skal.tangent._cotangents import loss_cotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
+from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._sketch import loss_features
 from skal.validation import check_choice, check_integer, check_real, make_generator
+
+_SKETCH = 4096  # length of the sketches where exact gradients do not fit
+_COLUMNS = 16  # samples whose inner products with all others are computed at once
 
 
 class DynamicAL(ScoreStrategy):
@@ -35,9 +40,11 @@ class DynamicAL(ScoreStrategy):
     batch : {"top", "greedy"}, default="top"
         ``top`` takes the highest scores, as the paper does. ``greedy`` also counts how the batch's samples interact:
         it maximises ``‖Σ_Q g‖² + γ g_S·Σ_Q g``, one sample after the other.
-    n_features : int or None, default=4096
-        For ``greedy``: length of the gradient sketches from which the interactions are estimated; None computes them
-        exactly, with one more pass over the pool per queried sample where the gradients do not fit into ``max_memory``.
+    n_features : {"auto"}, int or None, default="auto"
+        For ``greedy``: how the interactions are computed. ``auto`` keeps what describes the gradients (inputs and
+        output gradients of linear layers, the weights' gradients of others) and is exact, if that fits into
+        ``max_memory``, and takes sketches of length 4096 if it does not. A number is the length of the sketches. None
+        is always exact, with one more pass over the pool per queried sample where the gradients do not fit.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
@@ -89,7 +96,7 @@ class DynamicAL(ScoreStrategy):
         *,
         gamma: float = 2.0,
         batch: str = "top",
-        n_features: int | None = 4096,
+        n_features: int | str | None = "auto",
         backend: str = "auto",
         subset: int | None = None,
         batch_size: int = 256,
@@ -119,7 +126,8 @@ class DynamicAL(ScoreStrategy):
         owner = type(self).__name__
         check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
-        check_integer(owner, "n_features", self.n_features, 1, optional=True)
+        if self.n_features != "auto":
+            check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         # greedy keeps gradients, for which three quarters of the bound are left
@@ -152,48 +160,93 @@ class DynamicAL(ScoreStrategy):
         if not self._interacts:
             return super()._select(context, n_instances)
         engine = self._engine(context)
-        scores, room = self._pool_scores(context, engine), self._room(engine)
-        if not bool(torch.isfinite(scores).all()):
-            raise InvalidParameterError.for_parameter(
-                type(self).__name__, "gamma", "small enough for finite scores", self.gamma, "Use float('inf')."
-            )
-        if self.n_features is None and room < context.n_pool:
+        if self._keeps_all(context, engine, context.n_pool):
+            return self._exact_greedy(context, engine, n_instances)
+        scores, room = self._checked_finite(self._pool_scores(context, engine)), self._room(engine)
+        if self.n_features is None:
 
-            def with_all(best: int) -> Tensor:
+            def with_all(best: int, gains: Tensor) -> Tensor:
                 chosen = loss_gradient(engine.network, context.pool.take(np.array([best])), None)
                 return loss_scores(engine, context.pool, None, chosen)[1]
 
             return greedy_batch(scores, with_all, n_instances)
         candidates = np.sort(top(scores.cpu().numpy(), min(context.n_pool, max(room, n_instances))))
         seed = int(make_generator(type(self).__name__, self.random_state).integers(2**31))
-        features = loss_features(engine, context.pool.take(candidates), self.n_features, seed)
+        features = loss_features(engine, context.pool.take(candidates), self._sketch_length, seed)
         scores = scores[torch.as_tensor(candidates, device=scores.device)]
-        picked, gains = greedy_batch(scores, lambda best: features @ features[best], n_instances)
+        picked, gains = greedy_batch(scores, lambda best, gains: features @ features[best], n_instances)
         return candidates[picked], gains
 
-    def _row_bytes(self, engine: TangentEngine) -> int:
-        """Of what ``greedy`` keeps of one sample's gradient."""
-        length = sum(engine.sizes.values()) if self.n_features is None else self.n_features
-        return length * engine.network.precision.itemsize
+    def _exact_greedy(
+        self, context: QueryContext, engine: TangentEngine, n_instances: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One pass over the pool; scores and inner products come from what it leaves."""
+        network, direction = context.network, None
+        if self.needs_labels:
+            direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
+        kept = keep_gradients(engine, context.pool, [loss_cotangent(network.loss)])
+        norms, dots = engine.scores(kept.gradients[0], kept.n, direction)
+        scores = self._checked_finite(dynamic_scores(norms, dots, self.gamma))
+        columns: dict[int, Tensor] = {}
+
+        def products(best: int, gains: Tensor) -> Tensor:
+            # those that may be chosen next are taken along: one product of matrices instead of several with vectors
+            if best not in columns:
+                others = gains.topk(min(_COLUMNS, len(gains))).indices.tolist()
+                some = [best, *(row for row in others if row != best)][:_COLUMNS]
+                columns.clear()
+                columns.update(zip(some, kept.with_some(some).unbind(1), strict=True))
+            return columns[best]
+
+        return greedy_batch(scores, products, n_instances)
+
+    def _checked_finite(self, scores: Tensor) -> Tensor:
+        if not bool(torch.isfinite(scores).all()):
+            raise InvalidParameterError.for_parameter(
+                type(self).__name__, "gamma", "small enough for finite scores", self.gamma, "Use float('inf')."
+            )
+        return scores
+
+    @property
+    def _sketch_length(self) -> int:
+        return _SKETCH if self.n_features == "auto" else int(self.n_features)  # type: ignore[arg-type]
+
+    def _kept_bytes(self, context: QueryContext, engine: TangentEngine) -> int:
+        """Of what an exact ``greedy`` keeps of one sample; putting chunks together takes half as much again."""
+        kept = kept_bytes(engine, context.pool, [loss_cotangent(engine.network.loss)])
+        return 3 * kept // 2 + 8 * _COLUMNS + 64
+
+    def _keeps_all(self, context: QueryContext, engine: TangentEngine, n: int) -> bool:
+        """Whether ``greedy`` keeps the exact gradients of n samples."""
+        return self.n_features in ("auto", None) and n * self._kept_bytes(context, engine) <= 3 * engine.memory
 
     def _room(self, engine: TangentEngine) -> int:
-        """Samples whose gradients ``greedy`` may keep."""
+        """Samples whose sketches ``greedy`` may keep."""
         return rows_within(3 * engine.memory, self._row_bytes(engine), at_least=0)
+
+    def _row_bytes(self, engine: TangentEngine) -> int:
+        return 0 if self.n_features is None else self._sketch_length * engine.network.precision.itemsize
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         n_labelled = context.n_labelled if self.needs_labels else 0
         passes = Passes(n, n, n_labelled, n_labelled)
         if not self._interacts:
             return passes
-        room = self._room(self._engine(context))
-        again = min(n, max(room, n_instances))
-        if self.n_features is None and room < n:
+        engine = self._engine(context)
+        if self._keeps_all(context, engine, n):
+            return passes
+        again = min(n, max(self._room(engine), n_instances))
+        if self.n_features is None:
             again = (n_instances - 1) * (n + 1)
         return passes + Passes(again, again)
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         engine = self._engine(context)
-        kept = min(n, self._room(engine)) * self._row_bytes(engine) if self._interacts else 0
+        kept = 0
+        if self._interacts and self._keeps_all(context, engine, n):
+            kept = n * self._kept_bytes(context, engine)
+        elif self._interacts:
+            kept = min(n, self._room(engine)) * self._row_bytes(engine)
         return 40 * n + engine.chunk_bytes() + kept
 
 
@@ -204,15 +257,17 @@ def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:
     return squared_norms + gamma * dots
 
 
-def greedy_batch(scores: Tensor, products: Callable[[int], Tensor], n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+def greedy_batch(
+    scores: Tensor, products: Callable[[int, Tensor], Tensor], n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Greedy maximisation of ``Σ_Q score + Σ_{i≠j∈Q} g_i·g_j``.
 
     Parameters
     ----------
     scores : (N,) float64 tensor
         What each sample is worth alone, ``‖g‖² + γ g·g_S``.
-    products : callable, int -> (N,) tensor
-        Inner products of one sample's gradient with all of them, or estimates.
+    products : callable, (int, (N,) tensor) -> (N,) tensor
+        Inner products of one sample's gradient with all of them, or estimates; what each would gain is given as well.
     n_instances : int
 
     Returns
@@ -223,8 +278,8 @@ def greedy_batch(scores: Tensor, products: Callable[[int], Tensor], n_instances:
 
     Examples
     --------
-    >>> g = torch.tensor([[2.0, 0.0], [0.0, 1.9], [1.0, 0.0]])
-    >>> greedy_batch(g.square().sum(1).double(), lambda best: g @ g[best], 2)[0]  # the third goes the way of the first
+    >>> g = torch.tensor([[2.0, 0.0], [0.0, 1.9], [1.0, 0.0]])  # the third goes the way of the first
+    >>> greedy_batch(g.square().sum(1).double(), lambda best, gains: g @ g[best], 2)[0]
     array([0, 2])
     """
     gains = scores.clone()
@@ -235,7 +290,7 @@ def greedy_batch(scores: Tensor, products: Callable[[int], Tensor], n_instances:
         won.append(float(gains[picked[-1]]))
         if len(picked) == n_instances:
             return np.array(picked), np.array(won)
-        gains += 2 * products(picked[-1]).double()
+        gains += 2 * products(picked[-1], gains).double()
         gains[picked] = -torch.inf
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from skal._core.cost import Passes
@@ -112,7 +111,9 @@ class EGL(ScoreStrategy):
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         if self.layers == "last":
             return n * (context.n_classes * 32 + context.last_layer.width * 12)
-        return 24 * n + self._engine(context).chunk_bytes()
+        engine = self._engine(context)
+        kept = engine.n_classes * engine.activation_bytes
+        return 24 * n + min(engine.memory, engine.chunk_size(kept) * (engine.sample_bytes + kept))
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         return context.engine(self.backend, network=context.network)
@@ -122,11 +123,13 @@ class EGL(ScoreStrategy):
 
         def expected_length(gradients: Iterator[Gradients], n: int) -> Tensor:
             """(n,) norms of the gradients for every label, weighted with its probability."""
-            norms = torch.stack([engine.scores(by_name, n)[0].clamp_min(0).sqrt() for by_name in gradients], dim=1)
+            norms = engine.all_norms(list(gradients), n).clamp_min(0).sqrt()
             return (logits_to_proba(engine.logits().double(), engine.network.net) * norms).sum(dim=1)
 
         labels = [loss_cotangent(engine.network.loss, label) for label in range(engine.n_classes)]
-        return engine.collect(context.pool, labels, expected_length)
+        # the gradients at the layers' outputs are kept for all labels, so that the inputs are looked at once
+        size = engine.chunk_size(engine.n_classes * engine.activation_bytes)
+        return engine.collect(context.pool, labels, expected_length, batch_size=size)
 
     def _last(self, context: QueryContext) -> Tensor:
         features, logits = context.embeddings()
@@ -156,6 +159,7 @@ def last_layer_egl(proba: Tensor, lengths: Tensor, features: Tensor, bias: bool 
 
     Examples
     --------
+    >>> import torch
     >>> lengths = torch.full((1, 2), 0.5**0.5)  # p = (½, ½): ‖p − e_y‖ = √½ for both
     >>> last_layer_egl(torch.full((1, 2), 0.5), lengths, torch.tensor([[1.0, 1.0, 1.0]]))
     tensor([1.4142], dtype=torch.float64)

@@ -7,7 +7,7 @@ The target of a loss is the (n,) labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 from typing import Any
 
@@ -26,6 +26,14 @@ def pull_back(
     if not inputs or not logits.requires_grad:
         return (None,) * len(inputs)
     return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
+
+
+def pull_all_back(
+    cotangents: list[Tensor], logits: Tensor, inputs: Sequence[Any]
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """``Jᵀ v`` for each cotangent v, one after the other."""
+    for number, v in enumerate(cotangents):
+        yield pull_back(v, logits, inputs, retain_graph=number < len(cotangents) - 1)
 
 
 def loss_cotangent(loss: Loss, label: int | None = None) -> Cotangent:

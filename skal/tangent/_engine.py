@@ -19,7 +19,7 @@ from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
-from skal.tangent._factors import Gradients
+from skal.tangent._factors import Gradients, all_squared_norms
 from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
@@ -84,7 +84,7 @@ class TangentEngine:
             _refuse_reentrant_checkpoints(logits)
             reordered = reordered_layers(self.network, *two_orders(self.network, samples))
             plan = make_plan(self.network, batch, backend, reordered=reordered)
-            self._activations = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
+            self.activation_bytes = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
         if layers == "last":
             last = find_last_layer(self.network, samples)
             own = {id(p) for p in last.layer.parameters()}
@@ -108,7 +108,7 @@ class TangentEngine:
         self.backends = make_backends(self.network, self.plan, self._idle)
         # the gradients at the layers' outputs take as much again as the activations, and so does what passes through a
         # backward pass and the rules at a time; other backends write gradients out
-        self.sample_bytes = 3 * self._activations + 3 * self.element_size * sum(
+        self.sample_bytes = 3 * self.activation_bytes + 3 * self.element_size * sum(
             self.sizes[name] for backend, covered in self.plan if backend != "structured" for name in covered
         )
         self.batch_size = self.chunk_size()
@@ -256,6 +256,14 @@ class TangentEngine:
             if parameter_dots is not None:
                 dots += parameter_dots
         return norms, dots
+
+    def all_norms(self, gradients: list[Gradients], n: int) -> Tensor:
+        """Squared norms of the whole gradients for each of k cotangents, in float64: (n, k)."""
+        norms = torch.zeros(len(gradients), n, dtype=torch.float64, device=self.device)
+        for name in dict.fromkeys(name for by_name in gradients for name in by_name):
+            found = [number for number, by_name in enumerate(gradients) if name in by_name]
+            norms[found] += all_squared_norms([gradients[number][name] for number in found])
+        return norms.T
 
     def _check_result(self, result: Any, batch: Any) -> None:
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]

@@ -49,6 +49,10 @@ class PerSampleGradient(ABC):
     def dense(self, rows: slice = slice(None)) -> Tensor:
         """The gradients of some samples, written out: (n, p)."""
 
+    def blocks(self) -> list[Tensor]:
+        """The same in parts that are the quickest to write, (n, p_j) each, their columns in an order of their own."""
+        return [self.dense()]
+
     def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
         """Squared norms (n,), and inner products with a direction (p,) of the parameter's shape."""
         work = pieces(self.n, self._entries(direction is not None), piece_bytes)
@@ -73,6 +77,10 @@ class PerSampleGradient(ABC):
         """Inner products of all pairs, in float64: (n, m)."""
         return gram_matrix(self.dense(), other.dense())
 
+    def products(self, other: PerSampleGradient) -> Tensor:
+        """The same in the precision of the gradients, where these are not subtracted from one another: (n, m)."""
+        return self.gram(other)
+
     def kernel_form(self) -> PerSampleGradient:
         """The form in which to keep the gradients while inner products with many other samples are taken."""
         return Dense(self.dense())
@@ -80,6 +88,14 @@ class PerSampleGradient(ABC):
     def kept_entries(self) -> int:
         """How many numbers this form of the gradients keeps for a sample."""
         return self.size
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What :meth:`kernel_form` keeps, with a row for each sample; :meth:`remade` takes it."""
+        raise NotImplementedError
+
+    def remade(self, *tensors: Tensor) -> PerSampleGradient:
+        """The same form with the rows of other samples."""
+        return type(self)(*tensors)
 
 
 Gradients = dict[str, PerSampleGradient]
@@ -98,6 +114,54 @@ class Dense(PerSampleGradient):
 
     def kernel_form(self) -> PerSampleGradient:
         return self
+
+    def products(self, other: PerSampleGradient) -> Tensor:
+        return self.gradients @ other.dense().T
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.gradients,)
+
+
+class Product(PerSampleGradient):
+    """``g ⊗ a``, one outer product for each sample: (n, i) and (n, o)."""
+
+    def __init__(self, a: Tensor, g: Tensor) -> None:
+        self.a, self.g = a, g
+        self.n, self.size = len(a), a.shape[1] * g.shape[1]
+
+    def dense(self, rows: slice = slice(None)) -> Tensor:
+        return (self.g[rows][:, :, None] * self.a[rows][:, None, :]).flatten(1)
+
+    def _entries(self, with_direction: bool) -> int:
+        return self.a.shape[1] + 2 * self.g.shape[1]
+
+    def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        a, g = self.a[rows], self.g[rows]
+        norms = a.square().sum(1) * g.square().sum(1)
+        if direction is None:
+            return norms, None
+        return norms, ((a @ direction.reshape(g.shape[1], a.shape[1]).T) * g).sum(1)
+
+    def lengths(self) -> Tensor:
+        a, g = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (self.a, self.g))
+        return a * g
+
+    def gram(self, other: PerSampleGradient) -> Tensor:
+        if not isinstance(other, Product):
+            return super().gram(other)
+        return gram_matrix(self.a, other.a).mul_(gram_matrix(self.g, other.g))
+
+    def products(self, other: PerSampleGradient) -> Tensor:
+        return (self.a @ other.a.T) * (self.g @ other.g.T) if isinstance(other, Product) else self.gram(other)
+
+    def kernel_form(self) -> PerSampleGradient:
+        return self
+
+    def kept_entries(self) -> int:
+        return self.a.shape[1] + self.g.shape[1]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.a, self.g
 
 
 class Total(PerSampleGradient):
@@ -152,6 +216,8 @@ class Outer(PerSampleGradient):
         The layer with the direction as its weight: its inner product with g is the gradient's with the direction.
     bands : Bands, optional
         The same inputs in parts that are quicker to make than ``columns``; by default these are the only part.
+    inputs : tensor, optional
+        The layer's input itself: gradients for several cotangents have the same one.
     """
 
     def __init__(
@@ -161,8 +227,9 @@ class Outer(PerSampleGradient):
         n_in: int,
         apply: Callable[[Tensor, slice], Tensor],
         bands: Bands | None = None,
+        inputs: Tensor | None = None,
     ) -> None:
-        self.g, self.columns, self.apply, self.n_in = g, columns, apply, n_in
+        self.g, self.columns, self.apply, self.n_in, self.inputs = g, columns, apply, n_in, inputs
         self.bands = bands or Bands(lambda rows: [columns(rows)], 1, n_in)
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
@@ -181,6 +248,9 @@ class Outer(PerSampleGradient):
         if len(parts) == 1:
             return parts[0].flatten(1)
         return torch.stack([part.unflatten(-1, (-1, self.bands.width)) for part in parts], dim=-2).flatten(1)
+
+    def blocks(self) -> list[Tensor]:
+        return [part.flatten(1) for part in self._products(slice(None))]
 
     @property
     def written_out_entries(self) -> int:
@@ -216,28 +286,43 @@ class Outer(PerSampleGradient):
         parts = self.bands.split(direction)
         return norms, torch.stack([gradient @ part for gradient, part in zip(gradients, parts, strict=True)]).sum(0)
 
+    def all_norms(self, others: list[Tensor]) -> Tensor:
+        """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
+        k, t, i, o = len(others), self.positions, self.n_in, self.n_out
+        by_gram = t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
+        entries = max(t * t, t * (i + k * o)) if by_gram else max(k * o * i, t * i)
+        found = []
+        for rows in pieces(self.n, self.groups * entries):
+            columns = self.columns(rows)
+            if t == 1:
+                lengths = columns.square().sum(2)
+                norms = [(lengths * g[rows].square().sum(2)).sum((1, 2)) for g in others]
+            elif by_gram:
+                products = torch.matmul(columns.transpose(-1, -2), columns)
+                grams = (torch.matmul(g[rows].transpose(-1, -2), g[rows]) for g in others)
+                norms = [gram.mul_(products).sum((1, 2, 3)) for gram in grams]
+            else:
+                g = torch.cat([g[rows] for g in others], dim=2)  # (n, γ, k·o, t)
+                gradients = torch.matmul(g, columns.transpose(-1, -2)).unflatten(2, (k, o))
+                norms = list(torch.linalg.vector_norm(gradients, dim=(1, 3, 4)).square().unbind(1))
+            found.append(torch.stack(norms))
+        return torch.cat(found, dim=1)
+
     def _gram_is_cheaper(self, with_direction: bool) -> bool:
         t, i, o = self.positions, self.n_in, self.n_out
         by_gram = t * t * (i + o) + (t * i * o if with_direction else 0)
         return by_gram < t * i * o + _TRAFFIC * i * o
 
     def lengths(self) -> Tensor:
-        if not self.is_plain:
-            return super().lengths()
-        a, g = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in self._plain_factors())
-        return a * g
-
-    def _plain_factors(self) -> tuple[Tensor, Tensor]:
-        return self.columns(slice(None)).flatten(1), self.g.flatten(1)
+        return self.kernel_form().lengths() if self.is_plain else super().lengths()
 
     def gram(self, other: PerSampleGradient) -> Tensor:
-        if not isinstance(other, Outer) or not (self.is_plain and other.is_plain):
-            return super().gram(other)
-        (a, g), (a2, g2) = self._plain_factors(), other._plain_factors()
-        return gram_matrix(a, a2).mul_(gram_matrix(g, g2))
+        return self.kernel_form().gram(other) if self.is_plain else super().gram(other)
 
     def kernel_form(self) -> PerSampleGradient:
-        return self if self.is_plain else super().kernel_form()
+        if not self.is_plain:
+            return super().kernel_form()
+        return Product(self.columns(slice(None)).flatten(1), self.g.flatten(1))
 
     def kept_entries(self) -> int:
         return self.groups * self.positions * (self.n_in + self.n_out)
@@ -282,11 +367,40 @@ class Rows(PerSampleGradient):
         theirs = _scatter_rows(found, other.g * (used[found] == other.index)[..., None], len(used))
         return gram_matrix(mine, theirs)
 
+    def products(self, other: PerSampleGradient) -> Tensor:
+        if not isinstance(other, Rows):
+            return super().products(other)
+        found = []
+        for index, g in zip(other.index, other.g, strict=True):
+            used, places = torch.unique(index, return_inverse=True)
+            table = g.new_zeros(len(used), self.width).index_add_(0, places, g)
+            mine = torch.searchsorted(used, self.index).clamp_(max=len(used) - 1)
+            same = (used[mine] == self.index)[..., None]
+            found.append((table[mine] * same * self.g).sum((1, 2)))
+        return torch.stack(found, dim=1)
+
     def kernel_form(self) -> PerSampleGradient:
         return self
 
     def kept_entries(self) -> int:
         return self.positions * (self.width + 2)  # an index is as long as two numbers
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.index, self.g
+
+    def remade(self, *tensors: Tensor) -> PerSampleGradient:
+        index, g = tensors
+        return Rows(index, g, self.n_rows)
+
+
+def all_squared_norms(gradients: list[PerSampleGradient]) -> Tensor:
+    """Squared norms of the gradients of one parameter for k cotangents: (k, n)."""
+    outer = [g for g in gradients if isinstance(g, Outer)]
+    first = outer[0] if outer else None
+    shared = first is not None and first.inputs is not None and len(outer) == len(gradients)
+    if first is None or not shared or any(g.inputs is not first.inputs for g in outer):
+        return torch.stack([g.scores()[0] for g in gradients])
+    return first.all_norms([g.g for g in outer])
 
 
 def pieces(n: int, entries: int, piece_bytes: int = PIECE_BYTES) -> Iterator[slice]:

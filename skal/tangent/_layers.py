@@ -81,14 +81,16 @@ def _over_positions(x: Tensor) -> Tensor:
 
 @register_rule(nn.Linear)
 def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> Contributions:
+    inputs = a
     a, g = a.reshape(a.shape[0], -1, a.shape[-1]), g.reshape(g.shape[0], -1, g.shape[-1])  # (n, t, i), (n, t, o)
 
     def apply(direction: Tensor, rows: slice) -> Tensor:
         return F.linear(a[rows], direction.reshape(layer.weight.shape)).transpose(1, 2)
 
-    weight = Outer(
-        g.transpose(1, 2)[:, None], lambda rows: a[rows].transpose(1, 2)[:, None], layer.weight.shape[1], apply
-    )
+    def columns(rows: slice) -> Tensor:
+        return a[rows].transpose(1, 2)[:, None]
+
+    weight = Outer(g.transpose(1, 2)[:, None], columns, layer.weight.shape[1], apply, inputs=inputs)
     return {"weight": weight, "bias": g.sum(1)}
 
 
@@ -160,7 +162,7 @@ def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ..
     by_group = g.reshape(g.shape[0], layer.groups, g.shape[1] // layer.groups, -1)
     banded = spatial == 2 and layer.stride[0] == 1 and layer.kernel_size[0] > 1
     bands = Bands(make_bands, layer.kernel_size[0], layer.kernel_size[1]) if banded else None
-    return Outer(by_group, columns, prod(layer.weight.shape[1:]), apply, bands)
+    return Outer(by_group, columns, prod(layer.weight.shape[1:]), apply, bands, inputs=a)
 
 
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)

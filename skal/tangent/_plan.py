@@ -170,13 +170,16 @@ def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
         def record(layer: nn.Module, args: tuple, kwargs: dict) -> None:
             value = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(value, Tensor) and value.ndim > 0:
+                if isinstance(layer, nn.MultiheadAttention):
+                    value = value if layer.batch_first or value.ndim < 3 else value.transpose(0, 1)
+                    digests.setdefault(f"{name}.out_proj".lstrip("."), []).append(row_digests(value))
                 digests.setdefault(name, []).append(row_digests(value))
 
         return record
 
     with ExitStack() as stack, torch.no_grad():
         for name, layer in network.module.named_modules():
-            if find_rule(layer) is not None:
+            if find_rule(layer) is not None or isinstance(layer, nn.MultiheadAttention):
                 handle = layer.register_forward_pre_hook(hook_for(name), with_kwargs=True)
                 stack.callback(handle.remove)
         network.output(batch)

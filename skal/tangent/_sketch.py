@@ -143,6 +143,21 @@ def folded(flat: Tensor, k: int) -> Tensor:
     return buckets
 
 
+def signed_fold(blocks: list[Tensor], signs: Tensor, k: int) -> Tensor:
+    """(n, d_j) each, of d columns in all, and (d,) signs -> (n, k): the signs, then :func:`folded`, in one reading."""
+    buckets = blocks[0].new_zeros(len(blocks[0]), k)
+    place = 0
+    for block in blocks:
+        start = 0
+        while start < block.shape[1]:
+            first = place % k
+            size = min(k - first, block.shape[1] - start)
+            some = block[:, start : start + size]
+            buckets[:, first : first + size].addcmul_(some, signs[place : place + size])
+            place, start = place + size, start + size
+    return buckets
+
+
 class _Signs(NamedTuple):
     rows: Tensor  # (o,)
     columns: Tensor  # (i,)

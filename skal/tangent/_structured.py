@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import Cotangent, pull_back
+from skal.tangent._cotangents import Cotangent, pull_all_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import find_rule
 
@@ -39,6 +40,13 @@ class _Call(NamedTuple):
     input: Tensor
     version: int
     output: GradientEdge
+    positions_first: bool = False  # (t, n, ...) or (t·n, ...), not (n, ...)
+
+    def samples_first(self, x: Tensor, n_samples: int) -> Tensor:
+        """The layer's input, or the gradient at its output, with the samples in the first dimension."""
+        if not self.positions_first or x.shape[-2] % n_samples:
+            return x
+        return x.reshape(-1, n_samples, x.shape[-1]).transpose(0, 1)
 
 
 class StructuredBackend:
@@ -68,17 +76,21 @@ class StructuredBackend:
             for name, layer in network.module.named_modules()
             if find_rule(layer) is not None and any(id(p) in self._names for p in layer.parameters(recurse=False))
         }
+        self._projections = {
+            id(layer.weight): (name, layer)
+            for name, module in network.module.named_modules()
+            if isinstance(module, nn.MultiheadAttention)
+            for layer in _projections(module)
+            if any(id(p) in self._names for p in layer.parameters())
+        }
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
         logits, calls = self._forward(batch)
         self.logits = logits.detach()
-        for number, cotangent in enumerate(cotangents):
-            v = cotangent(self.logits, target)
-            keep = number < len(cotangents) - 1
-            # the idle parameters cost nothing here while they are idle
-            edges = [call.output for call in calls] + list(self._idle.values())
-            at_outputs = pull_back(v, logits, edges, retain_graph=keep)
+        # the idle parameters cost nothing here while they are idle
+        edges = [call.output for call in calls] + list(self._idle.values())
+        for at_outputs in pull_all_back([c(self.logits, target) for c in cotangents], logits, edges):
             self._check_idle(at_outputs[len(calls) :])
             yield self._apply_rules(calls, list(at_outputs[: len(calls)]), logits.shape[0])
 
@@ -103,24 +115,34 @@ class StructuredBackend:
 
             return record
 
+        def record_projection(value: Any, weight: Any, output: Any) -> None:
+            if id(weight) in self._projections and output.requires_grad:
+                name, layer = self._projections[id(weight)]
+                edge = get_gradient_edge(output)
+                calls.append(_Call(name, layer, value.detach(), value._version, edge, positions_first=True))
+
         with ExitStack() as stack:
             for name, layer in self._layers.items():
                 handle = layer.register_forward_hook(hook_for(name), with_kwargs=True)
                 stack.callback(handle.remove)
+            if self._projections:
+                stack.enter_context(_linears_seen(record_projection))
             logits = self.network.logits(batch)
         return logits, calls
 
     def _apply_rules(self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int) -> Gradients:
         found: dict[str, list[PerSampleGradient]] = {}
+        precision = self.network.precision
         with torch.no_grad():
             for position, call in enumerate(calls):
                 g, at_outputs[position] = at_outputs[position], None
                 if g is None:
                     continue
-                self._check_call(call, g, n_samples)
+                a, g = (call.samples_first(x, n_samples) for x in (call.input, g))
+                self._check_call(call, a, g, n_samples)
                 rule = find_rule(call.layer)
                 assert rule is not None  # only layers with a rule are hooked
-                results = rule(call.layer, _full_precision(call.input, self.network), _full_precision(g, self.network))
+                results = rule(call.layer, _full_precision(a, precision), _full_precision(g, precision))
                 for own_name, parameter in call.layer.named_parameters(recurse=False):
                     name, result = self._names.get(id(parameter)), results.get(own_name)
                     if name is not None and result is not None:
@@ -128,8 +150,8 @@ class StructuredBackend:
                         found.setdefault(name, []).append(gradient)
         return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}
 
-    def _check_call(self, call: _Call, g: Tensor, n_samples: int) -> None:
-        if call.input.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
+    def _check_call(self, call: _Call, a: Tensor, g: Tensor, n_samples: int) -> None:
+        if a.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
             problem = (
                 f"The layer {call.name!r} must receive the samples in its first dimension. Got an input of shape "
                 f"{tuple(call.input.shape)} for {n_samples} samples."
@@ -145,6 +167,40 @@ class StructuredBackend:
         raise UnsuitedLayerError(f"{problem} Use backend='func' or 'auto'.", own)
 
 
-def _full_precision(tensor: Tensor, network: Network) -> Tensor:
+def _full_precision(tensor: Tensor, precision: torch.dtype) -> Tensor:
     """Under autocast, or in half precision, layers see short floats; what is made of them should not be short."""
-    return tensor.to(network.precision) if tensor.is_floating_point() else tensor
+    return tensor.to(precision) if tensor.is_floating_point() else tensor
+
+
+def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
+    """The linear maps inside an attention layer, as layers that hold its own parameters.
+
+    ``F.multi_head_attention_forward`` gets their weights without calling any layer. Its inputs have the positions
+    first. Projections of different inputs, as in cross-attention, are parts of one weight and have no rule.
+    """
+    pairs = [(attention.out_proj.weight, attention.out_proj.bias)]
+    if attention.in_proj_weight is not None:
+        pairs.append((attention.in_proj_weight, attention.in_proj_bias))
+    layers = []
+    for weight, bias in pairs:
+        layer = nn.Linear(1, 1, bias=False, device="meta")
+        layer.weight, layer.bias = weight, bias
+        layers.append(layer)
+    return layers
+
+
+@contextmanager
+def _linears_seen(see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """Inside, ``see(input, weight, output)`` is told of every call of ``F.linear``, by whomever."""
+    linear = F.linear
+
+    def seen(input: Any, weight: Any, bias: Any = None) -> Any:
+        output = linear(input, weight, bias)
+        see(input, weight, output)
+        return output
+
+    F.linear = seen
+    try:
+        yield
+    finally:
+        F.linear = linear

@@ -44,6 +44,9 @@ def check(gradient, truth, piece_bytes=PIECE_BYTES):
             np.testing.assert_allclose(dots, truth @ direction, rtol=1e-9, atol=1e-10)
     assert gradient.scores()[1] is None
     np.testing.assert_allclose(gradient.dense(), truth, rtol=1e-10)
+    blocks = torch.cat(gradient.blocks(), dim=1)  # in any order of the columns
+    np.testing.assert_allclose(blocks @ blocks.T, truth @ truth.T, rtol=1e-9, atol=1e-10)
+    assert blocks.shape == truth.shape
     part = slice(0, max(1, gradient.n // 2))
     np.testing.assert_allclose(gradient.dense(part), truth[part], rtol=1e-10)
     for form in (gradient, gradient.kernel_form()):

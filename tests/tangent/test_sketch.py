@@ -10,7 +10,7 @@ from torch import nn
 from skal.context import Samples, TangentEngine
 from skal.nets import MLP
 from skal.tangent import tangent_features, tangent_kernel
-from skal.tangent._sketch import Sketch
+from skal.tangent._sketch import Sketch, folded, signed_fold
 
 from ..support.networks import NETWORKS, build, unsupported
 
@@ -150,3 +150,12 @@ def test_type_is_the_networks():
         module, X, _ = build("mlp", dtype=dtype)
         assert tangent_features(module, X, n_features=8).dtype == expected
         assert tangent_features(module, X, n_features=None).dtype == expected
+
+
+@given(widths=st.lists(st.integers(0, 9), min_size=1, max_size=5), k=st.integers(1, 7), seed=st.integers(0, 99))
+def test_blocks_are_folded_like_one_matrix(widths, k, seed):
+    generator = torch.Generator().manual_seed(seed)
+    blocks = [torch.randn(3, width, generator=generator, dtype=torch.float64) for width in widths]
+    signs = torch.randint(0, 2, (sum(widths),), generator=generator).double() * 2 - 1
+    expected = folded(torch.cat(blocks, dim=1) * signs, k)
+    torch.testing.assert_close(signed_fold(blocks, signs, k), expected)

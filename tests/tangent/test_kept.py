@@ -1,0 +1,156 @@
+"""Gradients that are kept against autograd, sample by sample, and norms for all cotangents at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skal._core.samples import Samples
+from skal.tangent._cotangents import kernel_cotangents, loss_cotangent, one_logit
+from skal.tangent._engine import TangentEngine
+from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
+from skal.tangent._kept import _joined, keep_gradients, kept_bytes
+from skal.tangent._kernels import kernel_matrix
+
+from ..support.networks import build
+
+NAMES = ["mlp", "tutorial_cnn", "text_attention", "transformer_encoder", "text_gru"]
+
+
+def engine_for(name, n=7, **params):
+    module, X, _ = build(name, n)
+    samples = Samples(X)
+    return TangentEngine(module, samples, **params), samples
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["pntk", "trace"])
+@pytest.mark.parametrize("batch_size", [2, 256])
+def test_inner_products_are_the_kernel(name, kind, batch_size):
+    engine, samples = engine_for(name, batch_size=batch_size)
+    kept = keep_gradients(engine, samples, kernel_cotangents(kind, engine.n_classes))
+    K = kernel_matrix(engine, samples, None, kind).numpy()
+    np.testing.assert_allclose(kept.gram(kept), K, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(kept.squares(), K.diagonal(), rtol=1e-9)
+    rows = [5, 0, 3]
+    part = kept.take(rows)
+    np.testing.assert_allclose(part.gram(part), K[np.ix_(rows, rows)], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(kept.with_some(rows), K[:, rows], rtol=1e-9, atol=1e-12)
+
+
+def test_chunks_in_which_a_parameter_has_no_influence_or_another_form():
+    torch.manual_seed(0)
+    product, dense = Product(torch.randn(2, 3), torch.randn(2, 2)), Dense(torch.randn(3, 6))
+    joined = _joined([(2, (product, product.tensors())), (4, None), (3, (dense, dense.tensors()))])
+    expected = torch.cat([product.dense(), torch.zeros(4, 6), dense.gradients])
+    torch.testing.assert_close(joined.dense(), expected)
+
+
+def test_sequences_that_are_longer_in_one_chunk_than_in_another():
+    torch.manual_seed(0)
+    parts = [Rows(torch.randint(4, (2, t)), torch.randn(2, t, 3), 4) for t in (2, 5)]
+    joined = _joined([(2, (part, part.tensors())) for part in parts])
+    torch.testing.assert_close(joined.dense(), torch.cat([part.dense() for part in parts]))
+
+
+def test_bytes_are_those_of_what_is_kept():
+    module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    samples = Samples(torch.randn(9, 5).double())
+    engine = TangentEngine(module, samples)
+    assert kept_bytes(engine, samples, [one_logit(0)]) == 8 * ((5 + 4) + 4 + (4 + 3) + 3)
+
+
+def test_a_product_is_what_it_stands_for():
+    torch.manual_seed(0)
+    product, other = (Product(torch.randn(4, 3).double(), torch.randn(4, 2).double()) for _ in range(2))
+    dense = Dense(torch.stack([torch.outer(g, a) for g, a in zip(product.g, product.a, strict=True)]))
+    torch.testing.assert_close(product.dense(), dense.gradients)
+    direction = torch.randn(2, 3).double()
+    for mine, theirs in zip(product.scores(direction), dense.scores(direction), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(product.lengths(), dense.gradients.norm(dim=1))
+    for second in (other, Dense(other.dense())):
+        torch.testing.assert_close(product.gram(second), dense.gram(second))
+        torch.testing.assert_close(product.products(second), dense.gram(second))
+
+
+def test_rows_of_a_table_have_the_products_of_their_tables():
+    torch.manual_seed(0)
+    rows, others = (Rows(torch.randint(6, (4, 5)), torch.randn(4, 5, 3).double(), 6) for _ in range(2))
+    torch.testing.assert_close(rows.products(others), rows.dense() @ others.dense().T)
+    torch.testing.assert_close(rows.products(Dense(others.dense())), rows.dense() @ others.dense().T)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_norms_for_all_labels_at_once_are_those_of_each(name):
+    engine, samples = engine_for(name)
+    labels = [loss_cotangent(engine.network.loss, label) for label in range(engine.n_classes)]
+    together = engine.collect(samples, labels, lambda found, n: engine.all_norms(list(found), n))
+    each = engine.collect(
+        samples, labels, lambda found, n: torch.stack([engine.scores(by_name, n)[0] for by_name in found], dim=1)
+    )
+    torch.testing.assert_close(together, each)
+
+
+@pytest.mark.parametrize(("positions", "n_in", "n_out"), [(1, 5, 3), (2, 30, 20), (50, 4, 3)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_both_ways_to_all_norms(positions, n_in, n_out, groups):
+    """Few positions: by their Gram matrices; many: written out."""
+    torch.manual_seed(0)
+    a = torch.randn(6, groups, n_in, positions).double()
+    gradients = [
+        Outer(
+            torch.randn(6, groups, n_out, positions).double(),
+            lambda rows: a[rows],
+            n_in,
+            lambda direction, rows: None,
+            inputs=a,
+        )
+        for _ in range(4)
+    ]
+    expected = torch.stack([torch.matmul(g.g, a.transpose(-1, -2)).square().sum((1, 2, 3)) for g in gradients])
+    torch.testing.assert_close(all_squared_norms(gradients), expected)
+    other = Outer(gradients[0].g, gradients[0].columns, n_in, gradients[0].apply, inputs=a.clone())
+    torch.testing.assert_close(all_squared_norms([gradients[0], other])[1], expected[0])
+
+
+class Attending(nn.Module):
+    def __init__(self, batch_first=True, need_weights=False, cross=False, add_bias_kv=False):
+        super().__init__()
+        self.batch_first, self.need_weights, self.cross = batch_first, need_weights, cross
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first, add_bias_kv=add_bias_kv)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x if self.batch_first else x.transpose(0, 1)
+        other = x.flip(-1) if self.cross else x
+        y = self.attention(x, other, other, need_weights=self.need_weights)[0]
+        return self.head((y if self.batch_first else y.transpose(0, 1)).mean(1))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("n_tokens", [3, 5])
+def test_the_projections_of_attention_have_a_rule(batch_first, need_weights, n_tokens):
+    torch.manual_seed(0)
+    module = Attending(batch_first, need_weights).double()
+    X = torch.randn(5, n_tokens, 8).double()
+    linear = torch.nn.functional.linear
+    engine = TangentEngine(module, Samples(X), backend="structured")
+    assert torch.nn.functional.linear is linear
+    norms = engine.collect(Samples(X), [one_logit(1)], lambda found, n: engine.scores(next(found), n)[0])
+    for x, norm in zip(X, norms, strict=True):
+        gradients = torch.autograd.grad(module.eval()(x[None])[0, 1], list(module.parameters()), allow_unused=True)
+        torch.testing.assert_close(sum(g.square().sum() for g in gradients if g is not None), norm)
+
+
+@pytest.mark.parametrize("params", [{"cross": True}, {"add_bias_kv": True}])
+def test_what_attention_does_otherwise_is_left_to_others(params):
+    torch.manual_seed(0)
+    module = Attending(**params).double()
+    X = torch.randn(4, 3, 8).double()
+    engine = TangentEngine(module, Samples(X))
+    assert {name for name, _ in engine.plan} >= {"func"}
+    norms = engine.collect(Samples(X), [one_logit(1)], lambda found, n: engine.scores(next(found), n)[0])
+    gradients = torch.autograd.grad(module.eval()(X[:1])[0, 1], list(module.parameters()))
+    torch.testing.assert_close(sum(g.square().sum() for g in gradients), norms[0])
