@@ -1,6 +1,6 @@
 """NTK look-ahead: its time beside BADGE's, how close a sketch comes, memory, and how well it foretells retraining.
 
-``python -m benchmarks.lookahead batches|speed|naive|kernels|tau|evaluation|memory|sequential|width [--data NAME]
+``python -m benchmarks.lookahead batches|speed|naive|kernels|picks|tau|evaluation|memory|sequential|width [--data NAME]
 [--quick]``; all of them without an argument. The network is a CNN of 421,642 parameters for 28 × 28 images; MNIST is
 read by ``skal.datasets.load``. ``--quick`` and ``--data digits`` run on digits, with a smaller one.
 """
@@ -29,6 +29,7 @@ from skal._lookahead.sources import FeatureSource
 from skal.datasets import load
 from skal.nets import SquaredLoss
 from skal.strategies import BADGE, NTKLookahead
+from skal.tangent._cotangents import kernel_cotangents
 
 
 class ConvNet(nn.Module):
@@ -53,11 +54,11 @@ class ConvNet(nn.Module):
         return self.fc(self.hidden(self.features(x)))
 
 
-def make_net(module: nn.Module, epochs: int) -> NeuralNetClassifier:
-    """Squared loss, Adam with 1e-3, batches of 32."""
+def make_net(module: nn.Module, epochs: int, criterion: type[nn.Module] = SquaredLoss) -> NeuralNetClassifier:
+    """Adam with 1e-3, batches of 32."""
     return NeuralNetClassifier(
         module,
-        criterion=SquaredLoss,
+        criterion=criterion,
         optimizer=torch.optim.Adam,
         lr=1e-3,
         batch_size=32,
@@ -67,30 +68,46 @@ def make_net(module: nn.Module, epochs: int) -> NeuralNetClassifier:
     )
 
 
-def problem(data: str, n: int, N: int, epochs: int = 20, seed: int = 0) -> tuple[Any, np.ndarray]:
+def problem(
+    data: str, n: int, N: int, epochs: int = 20, seed: int = 0, criterion: type[nn.Module] = SquaredLoss
+) -> tuple[Any, np.ndarray]:
     """A learner trained on n labels, and a pool of N others."""
     bunch = load(data)
     rows = np.random.default_rng(seed).permutation(len(bunch.X_train))[: n + N]
     X, y = bunch.X_train[rows], bunch.y_train[rows]
     torch.manual_seed(seed)
-    net = make_net(ConvNet(X.shape[-1]), epochs).fit(X[:n], y[:n])
+    net = make_net(ConvNet(X.shape[-1]), epochs, criterion).fit(X[:n], y[:n])
     return SimpleNamespace(estimator=net, X_training=X[:n], y_training=y[:n]), X[n:]
 
 
 def batch_table(data: str, quick: bool) -> str:
-    """The default against BADGE for a small and a large batch: seconds of processor time, one thread."""
+    """The default against BADGE for a small and a large batch, and the passes that it cannot do without.
+
+    Seconds of processor time, one thread, everything taking turns.
+    """
     n, N = (20, 100) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N, epochs=15)
+    variance, badge = NTKLookahead(random_state=0), BADGE(random_state=0)
+    context = variance.prepare(learner, X_pool)
+    source = make_source(context, Settings.of(variance), np.random.default_rng(0), N)
+    assert isinstance(source, FeatureSource)
+    reader, small, large = source.reader, *((5, 10) if quick else (20, 250))
+    tasks: dict[str, Callable[[], object]] = {
+        "a forward pass": lambda: context.network.all_logits(context.pool, 256),
+        "forward and backward": lambda: list(
+            reader.engine.run(context.pool, kernel_cotangents("pntk", 10), lambda found, n: next(found) and None)
+        ),
+        "the same, and per-sample gradients": lambda: reader.features(context.pool),
+        f"BADGE, a batch of {small}": lambda: badge.select(learner, X_pool, small),
+        f"variance, a batch of {small}": lambda: variance.select(learner, X_pool, small),
+        f"BADGE, a batch of {large}": lambda: badge.select(learner, X_pool, large),
+        f"variance, a batch of {large}": lambda: variance.select(learner, X_pool, large),
+    }
+    seconds = interleaved(tasks, repeats=1 if quick else 3, clock=time.process_time)
     rows: list[list[object]] = []
-    for b in (5, 10) if quick else (20, 250):
-        seconds = {"BADGE": np.inf, "variance": np.inf}
-        for _ in range(1 if quick else 3):
-            for name, strategy in (("BADGE", BADGE(random_state=0)), ("variance", NTKLookahead(random_state=0))):
-                start = time.process_time()  # of this process alone: others may run beside it
-                strategy.select(learner, X_pool, b)
-                seconds[name] = min(seconds[name], time.process_time() - start)
-        rows.append([b, seconds["BADGE"], seconds["variance"], seconds["variance"] / seconds["BADGE"]])
-    return markdown([f"batch, from {N}", "BADGE, s", "variance, s", "times BADGE"], rows)
+    for name, taken in seconds.items():
+        rows.append([name, taken, taken / seconds[f"BADGE, a batch of {large if str(large) in name else small}"]])
+    return markdown([f"{N} samples, {n} labels", "seconds", "times BADGE"], rows)
 
 
 def speed_table(data: str, quick: bool) -> str:
@@ -155,6 +172,26 @@ def tau_table(data: str, quick: bool) -> str:
                 row.append(float(kendalltau(exact, sketched)[0]))
         rows.append(row)
     return markdown(["n", "MLMOC, k = 1024", "MLMOC, default", "EMOC, default", "EER, default"], rows)
+
+
+def picks_table(data: str, quick: bool) -> str:
+    """How many picks of the variance criterion are those of the exact kernel with the whole pool as evaluation set.
+
+    Mean over two draws of sketches and evaluation sets; a network trained with cross-entropy.
+    """
+    n, N, batches = (20, 100, (5, 10)) if quick else (100, 4000, (20, 250))
+    learner, X_pool = problem(data, n, N, epochs=15, criterion=nn.CrossEntropyLoss)
+    most = batches[-1]
+    exact = NTKLookahead(n_features=None, evaluation=None, max_memory="4GB").select(learner, X_pool, most)[0]
+    lengths = (64, 128) if quick else (512, 1024, 4096)
+    settings: dict[str, dict[str, Any]] = {f"sketch of {k}": {"n_features": k, "evaluation": None} for k in lengths}
+    settings["the default: evaluation samples drawn, too"] = {}
+    rows: list[list[object]] = []
+    for name, params in settings.items():
+        found = [NTKLookahead(**params, random_state=seed).select(learner, X_pool, most)[0] for seed in range(2)]
+        shared = [np.mean([len(set(exact[:b]) & set(picks[:b])) for picks in found]) for b in batches]
+        rows.append([name, *(f"{count:.1f} of {b}" for count, b in zip(shared, batches, strict=True))])
+    return markdown([f"n = {n}, N = {N}", *(f"the first {b}" for b in batches)], rows)
 
 
 def evaluation_table(data: str, quick: bool) -> str:
@@ -313,6 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "speed": lambda: speed_table(data, args.quick),
         "naive": lambda: naive_table(data, args.quick),
         "kernels": lambda: kernel_table(data, args.quick),
+        "picks": lambda: picks_table(data, args.quick),
         "tau": lambda: tau_table(data, args.quick),
         "evaluation": lambda: evaluation_table(data, args.quick),
         "memory": lambda: memory_table(data, args.quick),

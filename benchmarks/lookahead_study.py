@@ -44,7 +44,6 @@ def squared_loss_net(module: nn.Module, *, lr: float, max_epochs: int) -> Neural
         batch_size=32,
         max_epochs=max_epochs,
         iterator_train__shuffle=True,
-        predict_nonlinearity=partial(torch.softmax, dim=-1),
         callbacks=[FreshOptimizer(), OneCycle(cycle_momentum=True)],
         warm_start=True,
         train_split=None,
@@ -73,36 +72,42 @@ def kept(folder: Path | None, name: str, run: Callable[[], Run]) -> Run:
     return result
 
 
-# --- four ways to look ahead, on digits -------------------------------------------------------------------------------
+# --- ways to look ahead, on digits ------------------------------------------------------------------------------------
 
-VARIANTS = {
-    "linearised network": "linearized",
-    "one step of SGD": "one_step",
-    "infinite width": "infinite",
-    "Gaussian process": "gp",
+# name -> (criterion, retraining)
+MLMOC = {
+    "linearised network": ("mlmoc", "linearized"),
+    "one step of SGD": ("mlmoc", "one_step"),
+    "infinite width": ("mlmoc", "infinite"),
+    "Gaussian process": ("mlmoc", "gp"),
 }
+VARIANCE = {
+    "variance": ("variance", "linearized"),
+    "variance, infinite width": ("variance", "infinite"),
+}
+LOOK_AHEADS = {**MLMOC, **VARIANCE}
 N_INITIAL, N_QUERY, N_CANDIDATES = 20, 10, 200
 
 
-def digits_run(retraining: str | None, seed: int, n_rounds: int, quick: bool = False) -> Run:
-    """Accuracy after every round of MLMOC queries; None queries at random."""
+def digits_run(name: str, seed: int, n_rounds: int, quick: bool = False) -> Run:
+    """Accuracy after every round of queries."""
     data = load("digits")
     order = np.random.default_rng(seed).permutation(len(data.X_train))
     X, y = data.X_train[order], data.y_train[order]
     torch.manual_seed(seed)
     net = squared_loss_net(MLP(64, 10, hidden=(128, 128)), lr=0.1, max_epochs=2 if quick else 150)
-    if retraining is None:
+    if name == "random":
         strategy: Any = RandomSampling(random_state=seed)
     else:
-        subset = N_QUERY if quick else N_CANDIDATES
+        (criterion, retraining), subset = LOOK_AHEADS[name], N_QUERY if quick else N_CANDIDATES
         strategy = NTKLookahead(
-            criterion="mlmoc", retraining=retraining, subset=subset, evaluation=None, n_features=None
+            criterion=criterion, retraining=retraining, subset=subset, evaluation=None, n_features=None
         )
     learner = ActiveLearner(net, strategy, X[:N_INITIAL], y[:N_INITIAL])
     X, y = X[N_INITIAL:], y[N_INITIAL:]
     accuracies = [learner.score(data.X_test, data.y_test)]
     for number in range(n_rounds):
-        if retraining is not None:
+        if name != "random":
             strategy.set_params(random_state=1000 * seed + number)
         indices, samples = learner.query(X, n_instances=N_QUERY)
         learner.teach(samples, y[indices])
@@ -114,32 +119,34 @@ def digits_run(retraining: str | None, seed: int, n_rounds: int, quick: bool = F
 def digits_tables(n_seeds: int, n_rounds: int, results: Path | None, quick: bool = False) -> str:
     """Mean accuracy by number of labels, the Friedman test over seeds, and paired t-tests."""
     curves = {}
-    for name, retraining in {"random": None, **VARIANTS}.items():
+    for name in ("random", *LOOK_AHEADS):
         runs = []
         for seed in range(n_seeds):
-            run = partial(digits_run, retraining, seed, n_rounds, quick)
-            runs.append(kept(results, f"digits-{retraining}-{n_rounds}-{seed}", run)["accuracy"])
+            run = partial(digits_run, name, seed, n_rounds, quick)
+            runs.append(kept(results, f"digits-{_file_name(name)}-{n_rounds}-{seed}", run)["accuracy"])
         curves[name] = np.array(runs)
     labels = N_INITIAL + N_QUERY * np.arange(n_rounds + 1)
     shown = np.unique(np.linspace(1, n_rounds, 4).astype(int))
     means = {name: runs[:, 1:].mean(axis=1) for name, runs in curves.items()}  # one number a seed
-    ranks = rankdata([-means[name] for name in VARIANTS], axis=0).mean(axis=1)
+    ranks = rankdata([-means[name] for name in LOOK_AHEADS], axis=0).mean(axis=1)
     rows: list[list[object]] = []
     for name, runs in curves.items():
         cells = [f"{100 * runs[:, k].mean():.2f} ± {100 * runs[:, k].std(ddof=1):.2f}" for k in shown]
-        rank = f"{ranks[list(VARIANTS).index(name)]:.2f}" if name in VARIANTS else ""
+        rank = f"{ranks[list(LOOK_AHEADS).index(name)]:.2f}" if name in LOOK_AHEADS else ""
         rows.append([name, *cells, f"{100 * means[name].mean():.2f}", rank])
     header = ["look-ahead", *(f"{labels[k]} labels" for k in shown), "mean of all rounds", "mean rank"]
-    text = f"MLMOC, {n_seeds} seeds, accuracy in % ± standard deviation:\n\n{markdown(header, rows)}\n\n"
-    test = friedmanchisquare(*(means[name] for name in VARIANTS))
-    text += (
-        f"Friedman test of the four, a seed's mean over its rounds being one observation: χ² = {test.statistic:.2f}, "
-    )
-    return text + f"p = {test.pvalue:.2g}.\n\n{_paired_tests(means)}"
+    text = f"MLMOC, and variance where it is named; {n_seeds} seeds, accuracy in % ± standard deviation:\n\n"
+    text += f"{markdown(header, rows)}\n\n"
+    for what, names in (("the four with MLMOC", MLMOC), ("all six", LOOK_AHEADS)):
+        test = friedmanchisquare(*(means[name] for name in names))
+        text += f"Friedman test of {what}, a seed's mean over its rounds being one observation: "
+        text += f"χ² = {test.statistic:.2f}, p = {test.pvalue:.2g}.\n\n"
+    return text + _paired_tests(means)
 
 
 def _paired_tests(means: dict[str, np.ndarray]) -> str:
-    pairs = [*combinations(VARIANTS, 2), *((name, "random") for name in VARIANTS)]
+    pairs = [*combinations(MLMOC, 2), *(("variance", name) for name in LOOK_AHEADS if name != "variance")]
+    pairs += [(name, "random") for name in LOOK_AHEADS]
     p_values = [float(ttest_rel(means[a], means[b]).pvalue) for a, b in pairs]
     rows: list[list[object]] = []
     for (a, b), p, adjusted in zip(pairs, p_values, holm(p_values), strict=True):
@@ -165,7 +172,7 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 
 # --- the paper's protocol on MNIST ------------------------------------------------------------------------------------
 
-METHODS = ("random", "entropy", "batch", "sequential")
+METHODS = ("random", "entropy", "batch, MLMOC", "sequential, MLMOC", "batch", "sequential")
 N_POOL = 4000
 
 
@@ -182,13 +189,14 @@ def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run
     torch.manual_seed(seed)
     module = MLP(64, 10, hidden=(32,)) if quick else small_cnn()
     net = squared_loss_net(module, lr=0.1, max_epochs=3 if quick else 60)
-    strategy = {
-        "random": lambda: RandomSampling(random_state=seed),
-        "entropy": Entropy,
-        "batch": lambda: NTKLookahead(criterion="mlmoc", evaluation=evaluation, random_state=seed),
-        "sequential": lambda: NTKLookahead(criterion="mlmoc", evaluation=evaluation, random_state=seed),
-    }[method]()
-    make = LinearizedLearner if method == "sequential" else ActiveLearner
+    strategy: Any
+    if method in ("random", "entropy"):
+        strategy = RandomSampling(random_state=seed) if method == "random" else Entropy()
+    else:
+        criterion = "mlmoc" if method.endswith("MLMOC") else "variance"
+        strategy = NTKLookahead(criterion=criterion, evaluation=evaluation, random_state=seed)
+    one_by_one = method.startswith("sequential")
+    make = LinearizedLearner if one_by_one else ActiveLearner
     learner = make(net, strategy, X[:n_initial], y[:n_initial])
     X, y = X[n_initial:], y[n_initial:]
     # the network's own accuracy, whatever the learner predicts with
@@ -198,7 +206,7 @@ def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run
     for _ in range(n_cycles):
         rows = rng.permutation(len(X))[:n_pool]
         pool, hidden = X[rows], y[rows]
-        if method == "sequential":
+        if one_by_one:
             left = np.arange(len(pool))
             for _ in range(n_query):
                 indices, samples = learner.query(pool[left])
@@ -222,24 +230,36 @@ def mnist_tables(n_seeds: int, n_cycles: int, results: Path | None, out: Path | 
         load("digits" if quick else "mnist")
     except FileNotFoundError:
         return "mnist was not found. Set SKAL_DATA_HOME to the folder with mnist.npz."
-    curves: dict[str, np.ndarray] = {}
-    for method in METHODS:
-        runs = []
-        for seed in range(n_seeds):
+    runs: dict[str, list[Run]] = {method: [] for method in METHODS}
+    for seed in range(n_seeds):
+        for method in METHODS:
             run = partial(mnist_run, method, seed, n_cycles, quick)
-            runs.append(kept(results, f"mnist-{method}-{n_cycles}-{seed}", run))
-        curves[method] = np.array([run["accuracy"] for run in runs])
-    linearised = np.array([run["linearised"] for run in runs])  # of the last method, the sequential one
+            runs[method].append(kept(results, f"mnist-{_file_name(method)}-{n_cycles}-{seed}", run))
+    curves = {method: np.array([run["accuracy"] for run in some]) for method, some in runs.items()}
     shown = sorted({0, 1, 2, 3, n_cycles // 2, n_cycles} & set(range(n_cycles + 1)))
     rows: list[list[object]] = []
     for method, accuracy in curves.items():
         rows.append([method, *(_mean_std(accuracy[:, k]) for k in shown)])
-    cells = ["", *(_mean_std(linearised[:, k - 1]) for k in shown[1:])]
-    rows.append(["sequential, linearised network", *cells])
+    for method in ("sequential, MLMOC", "sequential"):
+        linearised = np.array([run["linearised"] for run in runs[method]])
+        rows.append([f"{method}, linearised network", "", *(_mean_std(linearised[:, k - 1]) for k in shown[1:])])
     if out is not None:
         _plot_mnist(curves, out / "lookahead_mnist.png")
     header = ["method", *(f"cycle {k}, {100 + 20 * k} labels" for k in shown)]
-    return f"{n_seeds} seeds, accuracy in % ± standard deviation:\n\n{markdown(header, rows)}"
+    text = f"{n_seeds} seeds, accuracy in % ± standard deviation:\n\n{markdown(header, rows)}\n\n"
+    means = {method: 100 * accuracy[:, 1:].mean(axis=1) for method, accuracy in curves.items()}  # one number a seed
+    gaps: list[list[object]] = []
+    for one in METHODS[2:]:
+        for other in METHODS[: METHODS.index(one)]:
+            difference = means[one] - means[other]
+            spread = difference.std(ddof=1) if n_seeds > 1 else 0.0
+            above = f"{(difference > 0).sum()} of {n_seeds}"
+            gaps.append([f"{one} − {other}", f"{difference.mean():+.2f} ± {spread:.2f}", above])
+    return text + markdown(["difference of the mean over all cycles", "points", "seeds above"], gaps)
+
+
+def _file_name(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "_")
 
 
 def _mean_std(values: np.ndarray) -> str:
@@ -267,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead_study", description=__doc__)
     parser.add_argument("what", nargs="*", metavar="STUDY", help="digits, mnist; default: both")
-    parser.add_argument("--seeds", type=int, help="default: 10 for digits, 3 for mnist")
+    parser.add_argument("--seeds", type=int, help="default: 10 for digits, 5 for mnist")
     parser.add_argument("--cycles", type=int, help="default: 8 for digits, 5 for mnist")
     parser.add_argument("--results", type=Path, help="folder in which runs are kept")
     parser.add_argument("--out", type=Path, help="folder for the figure")
@@ -276,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds, cycles = (args.seeds or 2, args.cycles or 2) if args.quick else (args.seeds, args.cycles)
     studies: dict[str, Callable[[], str]] = {
         "digits": lambda: digits_tables(seeds or 10, cycles or 8, args.results, args.quick),
-        "mnist": lambda: mnist_tables(seeds or 3, cycles or 5, args.results, args.out, args.quick),
+        "mnist": lambda: mnist_tables(seeds or 5, cycles or 5, args.results, args.out, args.quick),
     }
     if unknown := sorted(set(args.what) - set(studies)):
         parser.error(f"unknown study {', '.join(unknown)}. Choose from: {', '.join(studies)}")

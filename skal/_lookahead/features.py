@@ -25,11 +25,12 @@ from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import Gradients, TangentEngine
 from skal.tangent._factors import Outer, PerSampleGradient
-from skal.tangent._sketch import Sketch, folded, written_out
+from skal.tangent._sketch import Sketch, signed_fold
 
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
+_DOUBLE = 8  # bytes
 
 
 class PlanChangedError(SkalError):
@@ -40,7 +41,7 @@ class _Read(NamedTuple):
     """Gradients of some samples: outer products as factors, the rest written out or in a long sketch."""
 
     factors: Factors
-    rest: Tensor  # (n, d)
+    rest: list[Tensor]  # (n, d_j) each, d columns in all; which is which does not matter to inner products
     logits: Tensor  # (n, c)
 
 
@@ -59,16 +60,24 @@ class Features(NamedTuple):
 class FeatureReader:
     """Reads the labelled samples once, and then features of any candidates, one pass each.
 
-    Gradients that are shorter than ``n_features``, k, are kept as they are. ``room`` are the bytes for the features of
-    one candidate: layers whose factors do not fit are sketched, too.
+    ``lengths`` are k, and up to how many entries gradients are kept as they are. ``room`` are the bytes for the
+    features of one candidate: layers whose factors do not fit are sketched, too.
     """
 
     def __init__(
-        self, engine: TangentEngine, labelled: Samples, kind: str, n_features: int, ridge: float, seed: int, room: int
+        self,
+        engine: TangentEngine,
+        labelled: Samples,
+        kind: str,
+        lengths: tuple[int, int],
+        ridge: float,
+        seed: int,
+        room: int,
     ) -> None:
-        self.engine, self.kind, self.k, self.ridge, self.seed = engine, kind, n_features, ridge, seed
+        self.engine, self.kind, self.ridge, self.seed = engine, kind, ridge, seed
+        self.k, self._exact_length = lengths
         self._cotangents = kernel_cotangents(kind, engine.n_classes)
-        always = 8 * (2 * len(labelled) + 4 * engine.n_classes + 2)  # bytes of what is in float64
+        always = _DOUBLE * (2 * len(labelled) + 4 * engine.n_classes + 2)  # bytes of what is in float64
         self._lay_out(labelled, (room - always) // engine.element_size)
         products = torch.float64 if self._signs is None else engine.network.precision
         self.epsilon = precision_of_variances(engine.network.dtype, products)
@@ -77,8 +86,12 @@ class FeatureReader:
         self._K_factors, self.K_LL = self._kernel(self._labelled)
         self.solver = RidgeSolver(self.K_LL, ridge)
         self._folded = self._fold(self._labelled.rest)
-        width = sum(a.shape[1] + g.shape[1] for a, g in self._labelled.factors) + self._folded.shape[1]
-        self.bytes_per_sample = engine.element_size * width + always
+        width = sum(a.shape[1] + g.shape[1] for a, g in self._labelled.factors)
+        folded_bytes = self._folded.element_size() * self._folded.shape[1]
+        self.bytes_per_sample = engine.element_size * width + folded_bytes + always
+        # with as much memory as one could wish for: every outer product as factors, and short gradients as they are
+        longest = max(engine.element_size * self.k, _DOUBLE * min(self._exact_length, sum(engine.sizes.values())))
+        self.most_bytes = engine.element_size * self._factor_width + longest + always
 
     def _lay_out(self, labelled: Samples, room: int) -> None:
         """Decide which layers are kept as factors, and in which form the others are compared with the labelled ones."""
@@ -86,11 +99,12 @@ class FeatureReader:
         forms: Gradients = {}
         list(engine.run(labelled.take(range(1)), self._cotangents, lambda found, n: forms.update(next(found))))
         widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
+        self._factor_width = sum(widths.values())
         self._factored: list[str] = []
         for name in sorted(widths, key=widths.__getitem__):
-            room -= widths[name]
-            if room < self.k:
+            if room - widths[name] < self.k:
                 break
+            room -= widths[name]
             self._factored.append(name)
         self._rest = {name: size for name, size in engine.sizes.items() if name not in self._factored}
         d, row_bytes = sum(self._rest.values()), len(labelled) * engine.element_size
@@ -99,7 +113,8 @@ class FeatureReader:
         if d > longest:
             d, self._long = longest, Sketch(engine, longest, self.seed)
         self._signs: Tensor | None = None
-        if d > self.k:
+        too_long = d > self._exact_length or d * _DOUBLE > room * engine.element_size
+        if d > self.k and too_long:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
         self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
@@ -126,7 +141,7 @@ class FeatureReader:
                     raise PlanChangedError("The gradients' form changed.")
                 factors.append((gradient.columns(slice(None)).flatten(1).clone(), gradient.g.flatten(1).clone()))
             others = {name: found[name] for name in self._rest if name in found}
-            rest = written_out(engine, others, n, self._rest) if self._long is None else self._long.project(others, n)
+            rest = self._blocks(others, n) if self._long is None else [self._long.project(others, n)]
             return then(_Read(factors, rest, engine.logits()))
 
         try:
@@ -137,27 +152,48 @@ class FeatureReader:
             # here, so that the engine of this process notices, too
             return filled(engine.run(samples, self._cotangents, reduce, batch_size=self._chunk), len(samples))
 
-    def _fold(self, rest: Tensor) -> Tensor:
-        """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket. Without effect if d ≤ k."""
-        return rest.double() if self._signs is None else folded(rest * self._signs, self.k)
+    def _blocks(self, gradients: Gradients, n: int) -> list[Tensor]:
+        """The gradients that are no outer products, zeros for parameters that have none: (n, d_j) each."""
+        zeros = torch.zeros((), dtype=self.engine.network.precision, device=self.engine.device)
+        blocks = [zeros.expand(n, 0)]
+        for name, size in self._rest.items():
+            blocks += gradients[name].blocks() if name in gradients else [zeros.expand(n, size)]
+        return blocks
+
+    def _fold(self, rest: list[Tensor]) -> Tensor:
+        """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket; short gradients as they are."""
+        if self._signs is None:
+            return torch.cat(rest, dim=1).double()
+        return signed_fold(rest, self._signs, self.k)
 
     def _kernel(self, read: _Read) -> tuple[Tensor, Tensor]:
         """(n, m) kernels with the labelled samples in float64: the outer products' part, and all of it."""
         mine = self._labelled
-        k_factors = torch.zeros(len(mine.rest), len(read.rest), dtype=torch.float64, device=self.engine.device)
+        k_factors = torch.zeros(len(mine.logits), len(read.logits), dtype=torch.float64, device=self.engine.device)
         for (a, g), (a2, g2) in zip(mine.factors, read.factors, strict=True):
             k_factors += self._products(a, a2).mul_(self._products(g, g2))
-        return k_factors, k_factors + self._products(mine.rest, read.rest)
+        k = k_factors.clone()
+        for mine_block, block in zip(mine.rest, read.rest, strict=True):
+            k += self._products(mine_block, block)
+        return k_factors, k
+
+    def _inner(self, x: Tensor, z: Tensor) -> Tensor:
+        """(n, m) inner products, in the precision of the network where there is a sketch."""
+        return x.double() @ z.double().T if self._signs is None else x @ z.T
 
     def _products(self, x: Tensor, z: Tensor) -> Tensor:
-        """(n, m) inner products in float64, of factors in the precision of the network where there is a sketch."""
+        """(n, m) inner products in float64, also where those of short parts are not."""
         if self._signs is None:
-            return x.double() @ z.double().T
-        first, *more = zip(x.split(_COLUMNS, dim=1), z.split(_COLUMNS, dim=1), strict=True)
-        total = (first[0] @ first[1].T).double()
-        for some, others in more:
+            return self._inner(x, z)
+        total = torch.zeros(len(x), len(z), dtype=torch.float64, device=x.device)
+        for some, others in zip(x.split(_COLUMNS, dim=1), z.split(_COLUMNS, dim=1), strict=True):
             total += some @ others.T
         return total
+
+    def _squared_norms(self, x: Tensor) -> Tensor:
+        """(n,) in float64, as exact as the products are."""
+        dtype = torch.float64 if self._signs is None else x.dtype
+        return torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
 
     def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
@@ -173,9 +209,11 @@ class FeatureReader:
         alpha = self.solver(k)
         sketch = self._fold(read.rest)
         psi = torch.addmm(sketch, alpha.T.to(sketch.dtype), self._folded, alpha=-1)
-        prior = _squared_norms(read.rest)
+        prior = torch.zeros(len(read.logits), dtype=torch.float64, device=self.engine.device)
+        for block in read.rest:
+            prior += self._squared_norms(block)
         for a, g in read.factors:
-            prior += _squared_norms(a) * _squared_norms(g)
+            prior += self._squared_norms(a) * self._squared_norms(g)
         variance = (prior - (k * alpha).sum(0)).clamp_min_(0)
         return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double())
 
@@ -191,19 +229,15 @@ class FeatureReader:
         """
         here, there = _as_slice(rows), _as_slice(columns)
         psi, alpha, k = features.psi, features.alpha, features.k_factors
-        S = (psi[here] @ psi[there].T).double()
+        S = psi[here] @ psi[there].T
         for a, g in features.factors:
-            S.addcmul_(self._products(a[here], a[there]), self._products(g[here], g[there]))
+            S.addcmul_(self._inner(a[here], a[there]), self._inner(g[here], g[there]))
         beta = torch.addmm(k[there], alpha[there], self._K_factors, alpha=-1).sub_(alpha[there], alpha=self.solver.rho)
-        return S.addmm_(k[here], alpha[there].T, alpha=-1).addmm_(alpha[here], beta.T, alpha=-1)
+        return S.double().addmm_(k[here], alpha[there].T, alpha=-1).addmm_(alpha[here], beta.T, alpha=-1)
 
 
 def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:
     return isinstance(gradient, Outer) and gradient.positions == 1 and gradient.groups == 1
-
-
-def _squared_norms(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:

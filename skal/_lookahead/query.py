@@ -19,7 +19,7 @@ from skal._lookahead.features import FeatureReader
 from skal._lookahead.newton import LabelSteps
 from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
 from skal._lookahead.selection import variance_batch, variance_scores
-from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups, too_little_memory
 from skal._lookahead.variance import VarianceGains, newton_importance
 from skal.base import top
 from skal.context import QueryContext
@@ -28,6 +28,7 @@ from skal.tangent._kernels import settled_kernel
 from skal.validation import make_generator
 
 ONE_BY_ONE = ["direct", "one_step", "retrain"]
+EXACT_LENGTH = 4096
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,14 @@ class Settings:
         """Length of the sketch; None for the exact kernel."""
         if self.n_features is None or self.kernel in ("entk", "trace") or self.retraining != "linearized":
             return None
-        return 4096 if self.n_features == "auto" else int(self.n_features)
+        if self.n_features == "auto":  # sums of squares over many samples forgive more than sums of lengths do
+            return 1024 if self.criterion == "variance" else EXACT_LENGTH
+        return int(self.n_features)
+
+    @property
+    def exact_length(self) -> int:
+        """Up to how many entries gradients are kept as they are, where there is a sketch for longer ones."""
+        return EXACT_LENGTH if self.n_features == "auto" else self.sketch_length or 0
 
     def check_evaluation(self, owner: str, n: int) -> None:
         """Refuse more evaluation samples than there are."""
@@ -195,7 +203,8 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
     room = memory // 4 // n_kept  # as much again for a copy, the engine, and products of features
 
     def make_reader() -> FeatureReader:
-        return FeatureReader(engine, context.labelled, settings.kernel, k, ridge, seed, room)
+        lengths = (k, settings.exact_length)
+        return FeatureReader(engine, context.labelled, settings.kernel, lengths, ridge, seed, room)
 
     return FeatureSource(context, make_reader, memory // 4)
 
@@ -211,10 +220,7 @@ def _prepared(context: QueryContext, settings: Settings, in_groups: bool = False
     n_kept = min(N, e + max(1, e // 4))
     source = make_source(context, settings, generator, n_kept)
     if source.room(e) < n_kept:
-        expected = f"enough for {n_kept} samples at a time (there is room for {source.room(e)})"
-        remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
-        got = "1GB" if context.max_memory is None else context.max_memory
-        raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+        raise too_little_memory(context, source.room(e), lambda bound: source.room(e, bound) >= n_kept)
     return source, evaluation
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from skal._lookahead.posterior import Posterior
-from skal._lookahead.sources import PosteriorSource, in_groups
+from skal._lookahead.sources import PosteriorSource, in_groups, too_little_memory
 from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.context import QueryContext
-from skal.exceptions import InvalidParameterError, TwoLevelWarning
+from skal.exceptions import TwoLevelWarning
 
 
 def variance_scores(context: QueryContext, source: PosteriorSource, evaluation: np.ndarray) -> Tensor:
@@ -32,18 +32,21 @@ def variance_batch(
     batch of its own, and the batch is chosen among those. The first pick is the same as at once.
     """
     N, e = context.n_pool, len(evaluation)
-    room = source.greedy_room(e + 4 * n_instances)  # a pick leaves two numbers per candidate, one of them with a copy
+    n_numbers = e + 4 * n_instances  # a pick leaves two numbers per candidate, one of them with a copy
+    room = source.greedy_room(n_numbers)
     if room >= N:
         posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
         chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
         return chosen.cpu().numpy(), gains.cpu().numpy()
     others, step = np.setdiff1d(np.arange(N), evaluation), room - e
-    n_groups = -(-len(others) // max(1, step))
-    if step < 1 or n_instances * n_groups > room - e:
-        expected = f"enough for {e + n_instances * n_groups} samples at a time (there is room for {room})"
-        remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
-        got = "1GB" if context.max_memory is None else context.max_memory
-        raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+
+    def is_enough(room: int) -> bool:
+        """Whether the batches of all groups have room, beside the evaluation samples."""
+        n_groups = -(-len(others) // max(1, room - e))
+        return room >= N or (e < room and n_instances * n_groups <= room - e)
+
+    if not is_enough(room):
+        raise too_little_memory(context, room, lambda bound: is_enough(source.greedy_room(n_numbers, bound)))
     warnings.warn(
         f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
         "differ. Raise max_memory, or set subset.",

@@ -34,6 +34,7 @@ from skal._lookahead.posterior import (
 )
 from skal._lookahead.variance import TEMPERATURE, Importance, newton_importance
 from skal.context import QueryContext
+from skal.exceptions import InvalidParameterError
 from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
@@ -86,6 +87,30 @@ def _groups_of_copies(context: QueryContext, samples: Samples) -> Tensor:
     return torch.as_tensor(groups, device=context.device)
 
 
+class _WithMemory(Protocol):
+    context: QueryContext
+    memory: int
+
+
+def _share(source: _WithMemory, bound: int | None) -> int:
+    """Bytes that a source has of the context's memory, or would have of another bound."""
+    return source.memory if bound is None else source.memory * bound // source.context.memory
+
+
+def too_little_memory(context: QueryContext, room: int, fits: Callable[[int], bool]) -> InvalidParameterError:
+    """What to raise where ``max_memory`` is too small: it names a bound that is enough, to one percent the smallest."""
+    low, high = context.memory, 2 * context.memory
+    while not fits(high):
+        low, high = high, 2 * high
+    while high - low > high // 100:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    expected = f"at least {high} bytes (there is room for {room} samples at a time)"
+    remedy = "Raise it, choose among fewer samples with subset, or lower evaluation or n_features."
+    got = "1GB" if context.max_memory is None else context.max_memory
+    return InvalidParameterError.for_parameter(context.owner, "max_memory", expected, got, remedy)
+
+
 class KernelSource:
     """Exact blocks of a scalar or matrix kernel, within a number of bytes; epsilon is the precision of variances."""
 
@@ -103,15 +128,15 @@ class KernelSource:
         network = self.context.logit_network
         return read_outputs(network, network.all_logits(samples, self.context.batch_size))
 
-    def room(self, n_evaluation: int) -> int:
+    def room(self, n_evaluation: int, bound: int | None = None) -> int:
         """How many candidates fit into memory: three arrays, twice with evaluation and once with labelled samples."""
         entries = self.B**2 * (2 * n_evaluation + 3 * len(self.context.labelled))
-        return rows_within(self.memory, _DOUBLE * entries, at_least=0)
+        return rows_within(_share(self, bound), _DOUBLE * entries, at_least=0)
 
-    def greedy_room(self, n_numbers: int) -> int:
+    def greedy_room(self, n_numbers: int, bound: int | None = None) -> int:
         """How many may be conditioned on, G with ``8 B² G (2 G + 3 n)`` bytes, for the kernel among all of them."""
         n = len(self.context.labelled)
-        return int((math.sqrt(9 * n**2 + self.memory / self.B**2) - 3 * n) / 4)
+        return int((math.sqrt(9 * n**2 + _share(self, bound) / self.B**2) - 3 * n) / 4)
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
         """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
@@ -161,13 +186,23 @@ class KernelSource:
         return f + moved.reshape(f.shape)
 
 
-def _in_parts(block: Block, N: int, columns: Tensor, made: int) -> Tensor:
-    """(N, m) of a block function, ``made`` entries at a time: there are several arrays of that size on the way."""
-    S = torch.empty(N, len(columns), dtype=torch.float64, device=columns.device)
-    step = rows_within(made, len(columns))
-    for start in range(0, N, step):
-        rows = torch.arange(start, min(N, start + step), device=columns.device)
-        S[start : start + step] = block(rows, columns)
+def _in_parts(block: Block, N: int, evaluation: Tensor, made: int) -> Tensor:
+    """(N, e) covariances with the evaluation samples, ``made`` entries at a time: several arrays are that large.
+
+    Those among the evaluation samples are symmetric: half of them are made.
+    """
+    e, device = len(evaluation), evaluation.device
+    S = torch.empty(N, e, dtype=torch.float64, device=device)
+    step = rows_within(made, e)
+    for start in range(0, e, step):
+        stop = min(e, start + step)
+        part = block(evaluation[start:stop], evaluation[start:])
+        S[evaluation[start:stop], start:] = part
+        S[evaluation[stop:], start:stop] = part[:, stop - start :].T
+    other = torch.ones(N, dtype=torch.bool, device=device)
+    other[evaluation] = False
+    for rows in other.nonzero()[:, 0].split(step) if e < N else []:
+        S[rows] = block(rows, evaluation)
     return S
 
 
@@ -211,13 +246,14 @@ class FeatureSource:
             self._shared = self._features(pool.take(rows[:n_shared]))
         return filled(iter([self._shared, self._features(pool.take(rows[n_shared:]))]), len(rows))
 
-    def room(self, n_evaluation: int) -> int:
-        """How many candidates fit into memory: as many as their features allow."""
-        return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
+    def room(self, n_evaluation: int, bound: int | None = None) -> int:
+        """How many candidates fit into memory: as many as their features allow, which have more to keep if they may."""
+        of_one = self.reader.bytes_per_sample if bound is None else self.reader.most_bytes
+        return rows_within(_share(self, bound), of_one, at_least=0)
 
-    def greedy_room(self, n_numbers: int) -> int:
+    def greedy_room(self, n_numbers: int, bound: int | None = None) -> int:
         """How many may be conditioned on, with this many numbers for each: covariances and picks."""
-        return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
+        return min(self.room(n_numbers, bound), rows_within(_share(self, bound), _DOUBLE * n_numbers, at_least=0))
 
     def outputs(self, samples: Samples) -> Outputs:
         """Of the network, at any samples."""
@@ -280,10 +316,10 @@ class PosteriorSource(Protocol):
     def importance(self) -> Callable[[Tensor, float, float, float], Importance]:
         """Of (N, c) probabilities, τ, ρ and the kernel's scale."""
 
-    def room(self, n_numbers: int, /) -> int:
-        """How many candidates fit into memory."""
+    def room(self, n_numbers: int, /, bound: int | None = None) -> int:
+        """How many candidates fit into memory, or would with another ``max_memory``."""
 
-    def greedy_room(self, n_numbers: int, /) -> int:
+    def greedy_room(self, n_numbers: int, /, bound: int | None = None) -> int:
         """How many of them if they are conditioned on."""
 
     def outputs(self, samples: Samples) -> Outputs:

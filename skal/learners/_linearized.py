@@ -14,7 +14,6 @@ from torch import Tensor
 from skal._core.containers import n_rows, take_rows
 from skal._core.copies import row_keys
 from skal._core.guard import one_query
-from skal._core.network import preserved_rng
 from skal._lookahead.posterior import Outputs
 from skal._lookahead.query import (
     Settings,
@@ -117,7 +116,7 @@ class LinearizedLearner(ActiveLearner):
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
         strategy.check_n_instances(n_instances, context.n_pool)
-        with one_query(context.inner_estimator), preserved_rng():
+        with one_query(context.inner_estimator):
             pool, positions = self._recognised(context, n_instances)
             posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)
@@ -188,7 +187,7 @@ class LinearizedLearner(ActiveLearner):
             logits = context.logit_network.all_logits(context.pool, context.batch_size)
             return read_outputs(context.logit_network, logits)
         context = strategy.prepare(self, X)
-        with one_query(context.inner_estimator), preserved_rng():
+        with one_query(context.inner_estimator):
             state = _State.of(context, strategy)
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
                 self._source = state, make_source(context, Settings.of(strategy), np.random.default_rng(0), 1)

@@ -58,8 +58,9 @@ class NTKLookahead(ScoreStrategy):
         labelled (as predicted, for the criteria that need a label). ``auto`` is ``greedy`` for ``variance`` and ``top``
         for the others, as in the paper.
     n_features : "auto", int or None, default="auto"
-        Length of the sketch that stands for the gradients of those layers that are not kept exactly; ``"auto"`` is
-        4096. None computes the exact kernel between all samples.
+        Length of the sketch that stands for the gradients of those layers that are not kept exactly; ``"auto"`` keeps
+        up to 4096 numbers as they are, and sketches more of them to 1024 (4096 for the paper's criteria). None computes
+        the exact kernel between all samples.
     evaluation : "auto", int or None, default="auto"
         Number of random samples of the pool over which the change is summed, standing for all of it; ``"auto"`` is
         2000. None is the whole pool.

@@ -5,7 +5,7 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._lookahead.sources import read_outputs
+from skal._lookahead.sources import _in_parts, read_outputs
 from skal.context import Network
 from skal.nets import SquaredLoss
 
@@ -34,3 +34,21 @@ def test_the_users_own_nonlinearity():
     assert torch.equal(outputs.proba, sharper(f))
     assert torch.equal(outputs.link, f)
     assert torch.equal(outputs.to_proba(f[None] + 1), sharper(f)[None])
+
+
+@pytest.mark.parametrize("made", [1, 12, 10_000])
+@pytest.mark.parametrize("evaluation", [[0, 1, 2], [6, 1, 4, 3], list(range(7))])
+def test_covariances_are_made_in_parts(evaluation, made):
+    generator = torch.Generator().manual_seed(0)
+    root, positions = torch.randn(7, 5, generator=generator, dtype=torch.float64), torch.tensor(evaluation)
+    n_made = []
+
+    def block(rows, columns):
+        n_made.append(len(rows) * len(columns))
+        return root[rows] @ root[columns].T
+
+    S = _in_parts(block, 7, positions, made)
+    torch.testing.assert_close(S, root @ root[positions].T)
+    if made == 1:  # of a symmetric matrix one half is enough
+        e = len(evaluation)
+        assert sum(n_made) == e * (e + 1) // 2 + (7 - e) * e

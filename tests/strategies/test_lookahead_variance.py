@@ -1,5 +1,6 @@
 """Expected variance reduction against a dense kernel, an explicit inverse and explicit conditioning, in float64."""
 
+import re
 import warnings
 
 import numpy as np
@@ -249,6 +250,31 @@ def test_a_pool_that_does_not_fit_is_chosen_from_in_two_stages(params):
         np.testing.assert_allclose(scores, whole.scores(learner, X_pool), rtol=1e-4)
 
 
+@pytest.mark.parametrize("params", [{"n_features": 64}, {"n_features": None}, {}, {"kernel": "rbf"}], ids=str)
+@pytest.mark.parametrize("evaluation", [None, 10])
+def test_a_bound_that_is_too_small_names_one_that_is_enough(params, evaluation):
+    exact = "n_features" in params and params["n_features"] is None
+    learner, X_pool = mlp() if exact else small_digits(n_pool=60, epochs=1)
+
+    def query(max_memory):
+        strategy = NTKLookahead(**params, evaluation=evaluation, max_memory=max_memory, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TwoLevelWarning)
+            return strategy.select(learner, X_pool, 2)[0]
+
+    bound = 800 if exact else 20_000
+    for _ in range(3):  # the bound for the pool, then perhaps a larger one for the batch, which is then enough
+        with pytest.raises(InvalidParameterError, match=r"max_memory.*at least \d+ bytes") as error:
+            query(bound)
+        bound = int(re.search(r"at least (\d+) bytes", str(error.value)).group(1))
+        try:
+            assert len(set(query(bound).tolist())) == 2
+            return
+        except InvalidParameterError:
+            continue
+    pytest.fail(f"{bound} bytes are still too little")
+
+
 def test_covariances_are_made_in_parts_that_fit(monkeypatch):
     learner, X_pool = small_digits(n_pool=300, epochs=2)
     sizes = []
@@ -261,7 +287,7 @@ def test_covariances_are_made_in_parts_that_fit(monkeypatch):
     monkeypatch.setattr(FeatureReader, "covariance", counted)
     NTKLookahead(n_features=64, max_memory="8MB", random_state=0).select(learner, X_pool, 3)
     # a quarter of the bound for what is made, of which there are four; a number has eight bytes
-    assert sum(sizes) >= 300 * 300
+    assert sum(sizes) >= 300 * 301 / 2
     assert max(sizes) <= 8e6 / 4 / 4 / 8
 
 
