@@ -14,11 +14,13 @@ from skal.bench._protocol import Protocol
 from skal.bench._report import html_report, markdown_report, terminal_report, write_report
 from skal.bench._result import BenchmarkResult
 from skal.bench._run import Run
+from skal.bench._suite import BenchmarkSuite
 
 __all__ = [
     "PRESETS",
     "BenchmarkError",
     "BenchmarkResult",
+    "BenchmarkSuite",
     "Protocol",
     "Run",
     "html_report",

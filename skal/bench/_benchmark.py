@@ -9,13 +9,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from tqdm import tqdm
 
 from skal._core.sharding import on_every_worker
-from skal.base import QueryStrategy
-from skal.bench._data import Data, make_data
+from skal.base import as_strategy
+from skal.bench._data import Data, find_data, make_data
 from skal.bench._nets import make_net
 from skal.bench._protocol import Protocol
 from skal.bench._result import BenchmarkResult
@@ -26,7 +27,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.strategies._names import make_strategy
 from skal.validation import check_n_jobs
 
-Strategies = dict[str, tuple[QueryStrategy, Any]]
+Strategies = dict[str, tuple[Any, Any]]
 
 
 class BenchmarkError(SkalError, RuntimeError):
@@ -41,7 +42,7 @@ class BenchmarkError(SkalError, RuntimeError):
 
 
 def run_benchmark(
-    strategies: Sequence[str] | Mapping[str, Any] | None = None,
+    strategies: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     data: Any = None,
     net: Any = None,
@@ -50,6 +51,7 @@ def run_benchmark(
     n_jobs: int | None = 1,
     progress: bool = False,
     data_home: str | os.PathLike[str] | None = None,
+    title: str | None = None,
     **settings: Any,
 ) -> BenchmarkResult:
     """Compare strategies on a data set, over seeds that give all of them the same start.
@@ -59,13 +61,18 @@ def run_benchmark(
 
     Parameters
     ----------
-    strategies : sequence of str, mapping, or None, default=None
+    strategies : sequence, mapping, or None, default=None
         Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
-        and the skorch net to use for it instead of ``net``. None takes those of the protocol.
-    data : str or object, default=None
-        Name of a data set, or an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``.
-    net : str or skorch net, default=None
-        Name of a network, or your own unfitted net, which is then trained with its own settings.
+        and the skorch net to use for it instead of ``net``. A function ``f(learner, X_pool, n_instances)`` that returns
+        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes those of the
+        protocol.
+    data : tuple, str, path or object, default=None
+        ``(X, y)``, of which a fifth of each class is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
+        of a data set, or the path of an npz file, as in :func:`skal.datasets.load`; or an object with these four
+        arrays.
+    net : str or classifier, default=None
+        Name of a network, or your own unfitted skorch net or scikit-learn classifier, which is then trained with its
+        own settings. Without it, and without a protocol, features of shape (n, d) get an MLP on standardised inputs.
     protocol : Protocol or None, default=None
         All settings; :func:`skal.bench.preset` has those of the papers.
     out : path or None, default=None
@@ -78,6 +85,8 @@ def run_benchmark(
         Whether to show a progress bar, with the remaining time, on stderr.
     data_home : path or None, default=None
         Folder of the data sets' files; see :func:`skal.datasets.load`.
+    title : str or None, default=None
+        Of the report and the figures; by default it is made of data, network and labels.
     **settings
         Fields of :class:`skal.bench.Protocol` to change.
 
@@ -98,13 +107,17 @@ def run_benchmark(
     (2, 3)
     """
     check_n_jobs("run_benchmark", n_jobs)
-    protocol = (protocol or Protocol()).with_settings(**settings)
-    data = protocol.data if data is None else data
+    if title is not None:
+        settings["title"] = title
+    base = protocol or Protocol()
+    data = base.data if data is None else data
+    bunch = find_data(data, settings.get("data_params", base.data_params), data_home)
+    protocol = (protocol or _standard(bunch)).with_settings(**settings)
     net = protocol.net if net is None else net
     own_net = None if isinstance(net, str) else net
     chosen = _strategies(protocol.strategies if strategies is None else strategies, own_net)
-    protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data), net=_name(net)).check()
-    arrays = make_data(data, protocol, data_home)
+    protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data, bunch), net=_name(net)).check()
+    arrays = make_data(bunch, protocol)
     _try_out(protocol, chosen, arrays)
     details = arrays.details() | ({} if own_net is None else {"net_params": _describe_net(own_net)})
     store = None if out is None else Store(out)
@@ -182,25 +195,35 @@ def _attempt(task: Task, data: Data) -> Run | str:
         return f"{task.label}, seed {task.seed}: {traceback.format_exc()}"
 
 
-def _strategies(strategies: Sequence[str] | Mapping[str, Any], own_net: Any) -> Strategies:
+def _standard(bunch: Any) -> Protocol:
+    """The settings where there is no protocol: an MLP for features, since a CNN needs images."""
+    features = np.ndim(bunch.X_train) == 2
+    return Protocol(net="mlp", inputs="standardized") if features else Protocol()
+
+
+def _strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> Strategies:
     """Each strategy by its name, and the net for it: None for the protocol's."""
     if not isinstance(strategies, Mapping):
-        Protocol(strategies=tuple(strategies)).check()  # as a dict, names that come twice would go unnoticed
-        strategies = {name: name for name in strategies}
+        names = tuple(e if isinstance(e, str) else getattr(e, "__name__", repr(e)) for e in strategies)
+        Protocol(strategies=names).check()  # as a dict, names that come twice would go unnoticed
+        strategies = dict(zip(names, strategies, strict=True))
     found: Strategies = {}
     for label, entry in strategies.items():
         strategy, net = entry if isinstance(entry, tuple) else (entry, None)
-        strategy = make_strategy(strategy) if isinstance(strategy, str) else strategy
-        if not isinstance(strategy, QueryStrategy):
-            expected = "names, or a mapping of names to strategies of skal.base.QueryStrategy"
-            remedy = "Derive the class from QueryStrategy or ScoreStrategy."
+        strategy = make_strategy(strategy) if isinstance(strategy, str) else as_strategy(strategy) or strategy
+        if not callable(strategy) or isinstance(strategy, type):
+            expected = "names, strategies of skal.base.QueryStrategy or functions, or a mapping of names to these"
+            remedy = "Pass an object, or a function f(learner, X_pool, n_instances)."
             raise InvalidTypeError.for_parameter("run_benchmark", "strategies", expected, entry, remedy)
         found[str(label)] = (strategy, own_net if net is None else net)
     return found
 
 
-def _name(value: Any) -> str:
-    return value if isinstance(value, str) else str(getattr(value, "name", type(value).__name__))
+def _name(value: Any, bunch: Any = None) -> str:
+    """What the report calls the data or the net: never a path, which differs from machine to machine."""
+    if isinstance(value, str) and not value.endswith(".npz"):
+        return value
+    return str(getattr(value if bunch is None else bunch, "name", type(value).__name__))
 
 
 def _describe_net(net: Any) -> str:
@@ -209,7 +232,7 @@ def _describe_net(net: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(params.items())))
 
 
-def _refuse_other(run: Run, strategy: QueryStrategy) -> None:
+def _refuse_other(run: Run, strategy: Any) -> None:
     if run.record.get("strategy") != describe(strategy):
         raise InvalidParameterError(
             f"The strategy {run.strategy!r} must be the one whose runs are in the folder, "
@@ -220,7 +243,7 @@ def _refuse_other(run: Run, strategy: QueryStrategy) -> None:
 
 def _try_out(protocol: Protocol, strategies: Strategies, data: Data) -> None:
     """Everything that can be refused is refused before the first run."""
-    data.start(protocol, 0)
+    data.pool(protocol, 0)
     for strategy, net in strategies.values():
         if net is None:
             make_net(protocol, data.X_train.shape[1:], data.n_classes, strategy)

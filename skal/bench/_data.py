@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import normalize
+from sklearn.utils import Bunch
 
 from skal.bench._protocol import Protocol
 from skal.datasets import load
+from skal.datasets._arrays import every_fifth
 from skal.exceptions import InvalidParameterError, SkalError
+
+_ARRAYS = ("X_train", "y_train", "X_test", "y_test")
+_COPIES = 5  # of one sample, where there are duplicates
+_NOISE = 0.1  # of a near copy, in standard deviations of the inputs
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What all strategies of a seed start with.
+
+    Attributes
+    ----------
+    rows : (n,) int array
+        Positions in the training set; a copy has that of its original.
+    X, y : arrays
+        Samples and labels of these.
+    initial : (n_initial,) int array
+        Positions in the pool of the first labels, unless a strategy chooses them.
+    """
+
+    rows: np.ndarray
+    X: np.ndarray
+    y: np.ndarray
+    initial: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -30,19 +58,59 @@ class Data:
         sizes = {"n_test_samples": len(self.X_test), "n_classes": self.n_classes}
         return {"train_shape": list(self.X_train.shape)} | sizes | {"data_sha256": digest.hexdigest()[:16]}
 
-    def start(self, protocol: Protocol, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of the pool of a seed, and of its first labels within the pool: the same for every strategy."""
+    def pool(self, protocol: Protocol, seed: int) -> Pool:
+        """The pool of a seed and its first labels: the same for every strategy."""
         generator = np.random.default_rng([seed, 0])
-        n_pool = len(self.X_train) if protocol.n_pool is None else min(protocol.n_pool, len(self.X_train))
-        rows = np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
+        rows = self._rows(protocol, generator)
         needed = protocol.n_initial + protocol.rounds * protocol.batch  # before anything of that length is made
-        if needed > n_pool:
-            expected = f"such that n_initial + rounds * batch is at most {n_pool}, the size of the pool"
+        if needed > len(rows):
+            expected = f"such that n_initial + rounds * batch is at most {len(rows)}, the size of the pool"
             remedy = f"{needed} labels do not fit: ask for fewer rounds or smaller batches."
             raise InvalidParameterError.for_parameter("run_benchmark", "rounds", expected, protocol.rounds, remedy)
         if protocol.start == "balanced":
-            return rows, _balanced(self.y_train[rows], protocol.n_initial, generator)
-        return rows, generator.choice(n_pool, size=protocol.n_initial, replace=False)
+            initial = _balanced(self.y_train[rows], protocol.n_initial, generator)
+        else:
+            initial = generator.choice(len(rows), size=protocol.n_initial, replace=False)
+        X = self.X_train if len(rows) == len(self.X_train) and not protocol.duplicates else self.X_train[rows]
+        if protocol.duplicates:
+            rows, X = _with_copies(rows, X, protocol.duplicates, generator)
+        return Pool(rows, X, self.y_train[rows], initial)
+
+    def _rows(self, protocol: Protocol, generator: np.random.Generator) -> np.ndarray:
+        n_pool = len(self.X_train) if protocol.n_pool is None else min(protocol.n_pool, len(self.X_train))
+        if protocol.imbalance == 1:
+            return np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
+        return _imbalanced(self.y_train, n_pool, protocol.imbalance, generator)
+
+
+def _imbalanced(y: np.ndarray, size: int, ratio: float, generator: np.random.Generator) -> np.ndarray:
+    """Positions of classes in random order whose sizes fall evenly, on a log scale, from ``ratio`` to 1.
+
+    As many as the classes allow, at most ``size``.
+    """
+    order, counts = generator.permutation(np.unique(y)), np.bincount(y)
+    shares = ratio ** -np.linspace(0, 1, len(order))
+    scale = min(size / shares.sum(), *(counts[order] / shares))
+    parts = [
+        generator.choice(np.flatnonzero(y == label), size=max(1, int(scale * share)), replace=False)
+        for label, share in zip(order, shares, strict=True)
+    ]
+    return np.sort(np.concatenate(parts))
+
+
+def _with_copies(
+    rows: np.ndarray, X: np.ndarray, share: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """A part of the pool is replaced by copies of a few others, every second one with a little noise."""
+    n_copies = round(share * len(rows))
+    places = generator.permutation(len(rows))
+    copies, originals = places[:n_copies], places[n_copies : n_copies + max(1, n_copies // _COPIES)]
+    sources = np.resize(originals, n_copies)
+    rows, X, spread = rows.copy(), X.copy(), X.std(axis=0)
+    rows[copies], X[copies] = rows[sources], X[sources]
+    near = copies[1::2]
+    X[near] += (_NOISE * spread * generator.standard_normal((len(near), *X.shape[1:]))).astype(X.dtype)
+    return rows, X
 
 
 def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
@@ -54,17 +122,53 @@ def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.nd
     return np.array(turns[:size], dtype=np.int64)
 
 
-def make_data(data: Any, protocol: Protocol, data_home: Any = None) -> Data:
-    """Load what is named, or take what is given: an object with ``X_train``, ``y_train``, ``X_test``, ``y_test``."""
-    try:
-        bunch = load(data, data_home, **protocol.data_params) if isinstance(data, str) else data
-    except ValueError as error:  # a file that is damaged, or holds something else
-        raise error if isinstance(error, SkalError) else InvalidParameterError(str(error)) from error
-    if not all(hasattr(bunch, name) for name in ("X_train", "y_train", "X_test", "y_test")):
-        expected = "the name of a data set, or an object with X_train, y_train, X_test and y_test"
+def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
+    """An object with ``X_train``, ``y_train``, ``X_test``, ``y_test`` from whatever names or holds them."""
+    if isinstance(data, (str, os.PathLike)):
+        try:
+            return load(os.fspath(data), data_home, **data_params)
+        except ValueError as error:  # a file that is damaged, or holds something else
+            raise error if isinstance(error, SkalError) else InvalidParameterError(str(error)) from error
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return _divided(*data)
+    if isinstance(data, (tuple, list)) and len(data) == 4:
+        return Bunch(**dict(zip(_ARRAYS, data, strict=True)), name="data")
+    if not all(hasattr(data, name) for name in _ARRAYS):
+        expected = "(X, y), the name of a data set, the path of an npz file, or an object with X_train, y_train, X_test"
         remedy = "See skal.datasets.load."
-        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, data, remedy)
-    X_train, X_test = _scaled(np.asarray(bunch.X_train), np.asarray(bunch.X_test), protocol.inputs)
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", f"{expected} and y_test", data, remedy)
+    return data
+
+
+def _divided(X: Any, y: Any) -> Bunch:
+    """A fifth of each class, the same whenever this is called, is for testing."""
+    X, y = _samples(X), np.asarray(y)
+    if y.ndim != 1 or len(X) != len(y):
+        expected = "(X, y) with one label for each sample"
+        got = f"arrays of shapes {X.shape} and {y.shape}"
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, "Pass y of shape (n,).")
+    order = np.random.default_rng(0).permutation(len(y))
+    test = np.zeros(len(y), dtype=bool)
+    test[order[every_fifth(y[order])]] = True
+    if not test.any():
+        expected, got = "(X, y) with a class of at least two samples", f"{len(y)} samples"
+        remedy = "Pass (X_train, y_train, X_test, y_test) to choose the test samples yourself."
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
+    return Bunch(X_train=X[~test], y_train=y[~test], X_test=X[test], y_test=y[test], name="data")
+
+
+def _samples(X: Any) -> np.ndarray:
+    X = np.asarray(X)
+    if X.dtype.kind not in "fiub" or X.ndim < 2:
+        expected = "made of arrays of numbers, of shape (n, features) or (n, channels, height, width)"
+        got, remedy = f"{X.dtype} of shape {X.shape}", "Turn texts or files into features first."
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
+    return X if X.dtype == np.float32 else X.astype(np.float32)
+
+
+def make_data(bunch: Any, protocol: Protocol) -> Data:
+    """The arrays of a data set as the protocol wants them."""
+    X_train, X_test = _scaled(_samples(bunch.X_train), _samples(bunch.X_test), protocol.inputs)
     classes, codes = np.unique(np.concatenate([bunch.y_train, bunch.y_test]), return_inverse=True)
     y_train, y_test = np.split(codes.astype(np.int64), [len(bunch.y_train)])
     if protocol.n_test is not None and protocol.n_test < len(X_test):
@@ -78,7 +182,13 @@ def _scaled(X_train: np.ndarray, X_test: np.ndarray, inputs: str) -> tuple[np.nd
         return X_train, X_test
     if inputs == "signed":
         return 2 * X_train - 1, 2 * X_test - 1
+    if inputs == "normalized":
+        return _normalized(X_train), _normalized(X_test)
     axes = (0, *range(2, X_train.ndim))
     mean = X_train.mean(axis=axes, keepdims=True, dtype=np.float64).astype(X_train.dtype)
     std = X_train.std(axis=axes, keepdims=True, dtype=np.float64).astype(X_train.dtype)
     return (X_train - mean) / np.maximum(std, 1e-8), (X_test - mean) / np.maximum(std, 1e-8)
+
+
+def _normalized(X: np.ndarray) -> np.ndarray:
+    return normalize(X.reshape(len(X), -1)).reshape(X.shape)

@@ -10,13 +10,14 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import nets
-from skal.base import QueryStrategy
+from skal.bench._batches import WholeBatches
+from skal.bench._logistic import make_logistic
 from skal.bench._protocol import Protocol
 from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
-from skal.strategies import BALD, LearningLoss
+from skal.strategies import BALD, EPIG, LearningLoss
 from skal.validation import check_choice
 
 _NETS: dict[str, type[nn.Module]] = {
@@ -29,22 +30,28 @@ _NETS: dict[str, type[nn.Module]] = {
 }
 
 
-def needed_addition(strategy: QueryStrategy) -> str:
+_FOR_FEATURES = ("mlp", "logistic")
+
+
+def needed_addition(strategy: Any) -> str:
     """What a strategy needs beside the network that all have: ``dropout``, ``loss prediction`` or nothing."""
-    if isinstance(strategy, BALD):
+    if isinstance(strategy, (BALD, EPIG)):
         return "dropout"
     return "loss prediction" if isinstance(strategy, LearningLoss) else ""
 
 
-def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: QueryStrategy) -> Any:
-    """An unfitted skorch net for images of this shape (C, H, W), as the protocol trains it.
+def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: Any) -> Any:
+    """An unfitted skorch net for samples of this shape, (C, H, W) or (D,), as the protocol trains it.
 
     From one torch seed it starts with the same weights for every strategy: dropout has none, and the loss prediction
     is initialised after the network it sits beside.
     """
     remedy = "Pass a skorch net to run one of your own."
-    check_choice("run_benchmark", "net", protocol.net, list(_NETS), remedy=remedy)
+    check_choice("run_benchmark", "net", protocol.net, [*_NETS, "logistic"], remedy=remedy)
+    _check_shape(protocol.net, shape)
     addition = needed_addition(strategy)
+    if protocol.net == "logistic":
+        return _logistic(protocol, shape, n_classes, strategy, addition)
     settings: dict[str, Any] = {"train_split": None, "verbose": 0, "callbacks__print_log": None}
     settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 512}
     settings |= _module(protocol, shape, n_classes, addition == "dropout")
@@ -61,6 +68,8 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         "lr": protocol.lr,
         "optimizer__weight_decay": protocol.weight_decay,
         "batch_size": protocol.batch_size,
+        "iterator_train": WholeBatches,
+        "iterator_valid": WholeBatches,
         "iterator_train__shuffle": True,
         "warm_start": protocol.warm_start,
         "callbacks": callbacks,
@@ -70,6 +79,27 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         settings |= {"optimizer": torch.optim.SGD, **momentum}
     kind = LossPredictionClassifier if addition == "loss prediction" else NeuralNetClassifier
     return kind(**settings)
+
+
+def _check_shape(net: str, shape: tuple[int, ...]) -> None:
+    if len(shape) == 3 and net != "logistic":
+        return
+    if len(shape) == 1 and net in _FOR_FEATURES:
+        return
+    expected = "one of 'mlp', 'logistic' for features" if len(shape) == 1 else "a network for samples of this shape"
+    remedy = f"A sample has the shape {shape}: choose another, or pass a net of your own."
+    raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, net, remedy)
+
+
+def _logistic(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: Any, addition: str) -> Any:
+    if addition == "loss prediction":
+        raise InvalidParameterError(
+            "The strategies of a benchmark of logistic regression must do without learning_loss. Got learning_loss: "
+            "it predicts losses from hidden layers. Leave it out, or set net='mlp'."
+        )
+    network = bool(getattr(strategy, "needs_network", False))
+    dropout = protocol.dropout if addition == "dropout" else 0.0
+    return make_logistic(shape[0], n_classes, dict(protocol.net_params), network=network, dropout=dropout)
 
 
 def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from skal.bench._statistics import paired_difference
@@ -17,9 +19,18 @@ if TYPE_CHECKING:
 _MARKERS = "osD^vP*X<>phd"
 
 
-def new_axes() -> Any:
+class ShownAxes(Axes):
+    """Axes that a notebook shows as their figure, whatever backend it has."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=100)  # type: ignore[union-attr]
+        return buffer.getvalue()
+
+
+def new_axes(size: tuple[float, float] = (6, 4.6)) -> Any:
     """Axes of a figure of their own: no display is needed and no global state is touched."""
-    return Figure(figsize=(6, 4.6), layout="constrained").subplots()
+    return Figure(figsize=size, layout="constrained").subplots(subplot_kw={"axes_class": ShownAxes})
 
 
 def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
@@ -42,8 +53,9 @@ def curves(result: BenchmarkResult, ax: Any) -> None:
             low, high = mean.loc[name] - std.loc[name], mean.loc[name] + std.loc[name]
             ax.fill_between(mean.columns, low, high, color=style["color"], alpha=0.12, linewidth=0)
     seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
-    title = f"{result.protocol.data}, {result.protocol.net}: mean score over {seeds}"
-    ax.set(xlabel="labels", ylabel="test accuracy", title=title)
+    title = result.protocol.title or f"{result.protocol.data}, {result.protocol.net}"
+    score = result.protocol.scoring.replace("_", " ")
+    ax.set(xlabel="labels", ylabel=f"test {score}", title=f"{title}: mean over {seeds}")
     _finish(ax, len(result.strategies))
 
 
@@ -61,7 +73,7 @@ def areas(result: BenchmarkResult, ax: Any) -> None:
         ax.errorbar(middle, k, xerr=None if np.isnan(low) else [[middle - low], [high - middle]], capsize=3, **style)
     ax.axvline(0, color="black", linestyle="--", linewidth=1)
     ax.set_yticks(range(len(found)), [comparison.strategy for comparison in found])
-    interval = ", with 95 % intervals" if len(result.seeds) > 1 else ""
+    interval = ", with the intervals of the corrected tests" if len(result.seeds) > 1 else ""
     ax.set(xlabel=f"points{interval}", title=f"Area under the curve, difference from {result.reference}")
     ax.grid(alpha=0.3)
 
@@ -90,7 +102,8 @@ def time(result: BenchmarkResult, ax: Any) -> None:
     for name in result.strategies:
         style = _style(result, name) | {"linestyle": "none", "markersize": 8}
         ax.plot(np.maximum(seconds[name], 1e-4), final[name], **style)
-    labels = {"xlabel": "seconds per query", "ylabel": f"test accuracy at {result.n_labels[-1]} labels"}
+    score = result.protocol.scoring.replace("_", " ")
+    labels = {"xlabel": "seconds per query", "ylabel": f"test {score} at {result.n_labels[-1]} labels"}
     ax.set(xscale="log", title="Time against accuracy", **labels)
     _finish(ax, len(result.strategies))
 

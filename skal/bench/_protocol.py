@@ -18,9 +18,11 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("n_pool", "n_test"), partial(check_integer, minimum=1, optional=True)),
     "rounds": partial(check_integer, minimum=0),
     **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
-    **dict.fromkeys(("momentum", "dropout"), partial(check_real, minimum=0, maximum=1)),
+    **dict.fromkeys(("momentum", "dropout", "duplicates"), partial(check_real, minimum=0, maximum=1)),
+    "imbalance": partial(check_real, minimum=1),
+    "scoring": partial(check_choice, choices=("accuracy", "balanced_accuracy")),
     "stop_accuracy": partial(check_real, minimum=0, maximum=1, optional=True),
-    "inputs": partial(check_choice, choices=("signed", "unit", "standardized")),
+    "inputs": partial(check_choice, choices=("signed", "unit", "standardized", "normalized")),
     "criterion": partial(check_choice, choices=("cross_entropy", "squared")),
     "optimizer": partial(check_choice, choices=("adam", "sgd")),
     "schedule": partial(check_choice, choices=("constant", "one_cycle")),
@@ -36,15 +38,26 @@ class Protocol:
     ----------
     name : str
         For the report's title.
+    title : str
+        Of the report and the figures, in the place of one made of name, data, network and labels.
     data : str
         A data set of :func:`skal.datasets.load`.
     data_params : dict
         Options of ``load``, such as ``image_size``.
-    inputs : {"signed", "unit", "standardized"}
-        Pixels in [−1, 1], as they come in [0, 1], or with mean 0 and variance 1 per channel of the training images.
+    inputs : {"signed", "unit", "standardized", "normalized"}
+        Pixels in [−1, 1]; as they come, which for images is in [0, 1]; with mean 0 and variance 1 per channel of the
+        training images, or per feature; every sample scaled to length 1.
     n_pool, n_test : int or None
-        Use only this many training images (a new draw for each seed, including the first labels) and test images
+        Use only this many training samples (a new draw for each seed, including the first labels) and test samples
         (the same for all seeds). None uses all of them.
+    imbalance : float
+        How many times as large as the smallest class of the pool the largest is; the others lie between, evenly on a
+        log scale. Which class is which is drawn for each seed. 1 leaves the classes as they are.
+    duplicates : float
+        Share of the pool that is replaced by copies of other samples in it, five of each, every second one with noise
+        of a tenth of each input's standard deviation.
+    scoring : {"accuracy", "balanced_accuracy"}
+        On the test set. Balanced accuracy is the mean over the classes.
     strategies : tuple of str
         Names of functions in :mod:`skal.strategies`, ``random`` or ``albl``; parameters that differ from the defaults
         stand in parentheses: ``dynamic_al(gamma=0)``.
@@ -57,11 +70,13 @@ class Protocol:
         or by the strategy itself, with a network of random weights. Any other name is that of a strategy that chooses
         them for all: ``max_herding``, or ``auto``.
     net : str
-        ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``.
+        ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``; or ``logistic``, for features:
+        scikit-learn's logistic regression, and a network with the same weights for strategies that need one. The
+        settings from ``criterion`` to ``warm_start`` are not used then.
     net_params : dict
         Its parameters, except those that follow from the data.
     dropout : float
-        Rate for strategies that need dropout (BALD), unless ``net_params`` has one.
+        Rate for strategies that need dropout (BALD, EPIG), unless ``net_params`` has one.
     criterion : {"cross_entropy", "squared"}
     optimizer : {"adam", "sgd"}
     lr, momentum, weight_decay : float
@@ -89,11 +104,15 @@ class Protocol:
     """
 
     name: str = "benchmark"
+    title: str = ""
     data: str = "digits"
     data_params: Mapping[str, Any] = field(default_factory=dict)
     inputs: str = "signed"
     n_pool: int | None = None
     n_test: int | None = None
+    imbalance: float = 1.0
+    duplicates: float = 0.0
+    scoring: str = "accuracy"
     strategies: tuple[str, ...] = ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc")
     reference: str = "random"
     n_initial: int = 20

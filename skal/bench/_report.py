@@ -204,5 +204,7 @@ def terminal_report(result: BenchmarkResult) -> str:
 
 def _title(result: BenchmarkResult) -> str:
     protocol = result.protocol
+    if protocol.title:
+        return protocol.title
     name = "" if protocol.name == type(protocol).name else f"{protocol.name}: "
     return f"{name}{protocol.data}, {protocol.net}, {result.n_labels[0]} to {result.n_labels[-1]} labels"

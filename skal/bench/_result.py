@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from skal.bench import _plots
+from skal.bench._latex import scores_table
 from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.bench._statistics import area, friedman, paired_tests, penalty_matrix
@@ -139,7 +140,7 @@ class BenchmarkResult:
         return compare(self.strategies, self.n_labels, self.scores, self.reference)
 
     def tests(self) -> pd.DataFrame:
-        """The comparisons as a table: area, difference from the reference with its 95 % interval, p-values, verdict."""
+        """The comparisons as a table: area, difference from the reference with its interval, p-values, verdict."""
         rows = [asdict(comparison) | {"verdict": comparison.verdict} for comparison in self.comparisons()]
         columns = [*Comparison.__dataclass_fields__, "verdict"]
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
@@ -180,10 +181,11 @@ class BenchmarkResult:
         Parameters
         ----------
         kind : {"curves", "areas", "difference", "time", "overlap"}, default="curves"
-            Scores by labels; the difference from the reference with its 95 % interval, of the area and at each budget;
+            Scores by labels; the difference from the reference with its interval, of the area and at each budget;
             query time against the final score; the overlap of what was queried.
         ax : matplotlib Axes or None, default=None
-            None makes a new figure, without pyplot: ``result.plot().figure.savefig("curves.png")``.
+            None makes a new figure, without pyplot, which a notebook shows:
+            ``result.plot().figure.savefig("curves.png")`` saves it.
 
         Returns
         -------
@@ -194,6 +196,25 @@ class BenchmarkResult:
         draw, _ = _plots.KINDS[kind]
         draw(self, ax)
         return ax
+
+    def to_latex(self, caption: str | None = None, label: str | None = None) -> str:
+        """The table of scores for a paper: booktabs, the best mean of each budget in bold, verdicts as marks.
+
+        A strategy that the corrected test finds better than the reference has a ``+``, one that is worse a ``-``.
+
+        Parameters
+        ----------
+        caption, label : str or None
+            None writes a caption that says what the numbers are, and ``tab:NAME``.
+
+        Examples
+        --------
+        >>> from skal.bench import run_benchmark
+        >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+        >>> print(result.to_latex(label="tab:digits").splitlines()[0])
+        \\begin{table}
+        """
+        return scores_table(self, caption, label)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``."""
@@ -217,6 +238,11 @@ class BenchmarkResult:
         protocol, details = store.settings()
         found = [store.read(name, seed) for name in protocol.strategies for seed in range(protocol.seeds)]
         return cls(protocol, [run for run in found if run is not None], details)
+
+
+def score_name(result: BenchmarkResult) -> str:
+    """What the scores are, in words."""
+    return result.protocol.scoring.replace("_", " ")
 
 
 def as_text(table: pd.DataFrame, template: str) -> pd.DataFrame:

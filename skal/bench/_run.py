@@ -19,7 +19,6 @@ from skorch import NeuralNet
 from skal._core.network import preserved_rng
 from skal._core.sharding import one_thread
 from skal._version import __version__
-from skal.base import QueryStrategy
 from skal.bench._data import Data
 from skal.bench._nets import make_net, needed_addition
 from skal.bench._protocol import Protocol
@@ -39,7 +38,7 @@ class Run:
     n_labels : list of int
         The budgets.
     scores, train_scores : list of float
-        Accuracies on the test set, and on the labelled set.
+        Accuracies, or what ``Protocol.scoring`` says, on the test set, and on the labelled set.
     initial : list of int
         Positions of the first labels in the training set.
     queried : list of list of int
@@ -82,7 +81,7 @@ class Task:
     protocol: Protocol
     label: str
     seed: int
-    strategy: QueryStrategy
+    strategy: Any
     net: Any
     checkpoint: Path | None
 
@@ -108,8 +107,8 @@ def run_task(task: Task, data: Data) -> Run:
     protocol = task.protocol
     defaults = {"horizon": protocol.batch * max(1, protocol.rounds)}
     strategy = seeded(task.strategy, task.label, task.seed, defaults)
-    rows, initial = data.start(protocol, task.seed)
-    X = data.X_train if len(rows) == len(data.X_train) else data.X_train[rows]
+    pool = data.pool(protocol, task.seed)
+    X, initial = pool.X, pool.initial
     net = make_net(protocol, X.shape[1:], data.n_classes, strategy) if task.net is None else clone(task.net)
     seconds_query = []
     # hundreds of queries would print the same warning: each is kept once, for the report
@@ -131,14 +130,15 @@ def run_task(task: Task, data: Data) -> Run:
             n_initial=len(initial),
             query_size=protocol.batch,
             n_rounds=protocol.rounds,
+            scoring=None if protocol.scoring == "accuracy" else protocol.scoring,
             classes=np.arange(data.n_classes),
             reinitialize=not protocol.warm_start,
             checkpoint=task.checkpoint,
             random_state=task.seed,
         )
-        loop.fit(X, data.y_train[rows], eval_set=(data.X_test, data.y_test))
+        loop.fit(X, pool.y, eval_set=(data.X_test, data.y_test))
     history = {name: [entry[name] for entry in loop.history_] for name in loop.history_[0]}
-    batches = [rows[np.asarray(indices, dtype=np.int64)].tolist() for indices in history["indices"]]
+    batches = [pool.rows[np.asarray(indices, dtype=np.int64)].tolist() for indices in history["indices"]]
     return Run(
         strategy=task.label,
         seed=task.seed,
@@ -154,7 +154,7 @@ def run_task(task: Task, data: Data) -> Run:
     )
 
 
-def _zero_shot(net: Any, strategy: QueryStrategy, X: np.ndarray, size: int, seed: int) -> np.ndarray:
+def _zero_shot(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
     """What a strategy asks for before there is any label, from a network with random weights."""
     with preserved_rng():
         torch.manual_seed(seed)

@@ -31,11 +31,14 @@ def split_specs(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def seeded(strategy: QueryStrategy, label: str, seed: int, defaults: Mapping[str, Any]) -> QueryStrategy:
+def seeded(strategy: Any, label: str, seed: int, defaults: Mapping[str, Any]) -> Any:
     """A copy for one run: its own random numbers, and the run's defaults for what it leaves open.
 
-    The numbers depend on the label too, so that two copies of one strategy under different names are two draws.
+    The numbers depend on the label too, so that two copies of one strategy under different names are two draws. A
+    plain function has nothing to copy; the run seeds NumPy's and torch's generators for it.
     """
+    if not isinstance(strategy, QueryStrategy):
+        return strategy
     strategy = clone(strategy)
     params = strategy.get_params(deep=False)
     if "random_state" in params and params["random_state"] is None:
@@ -48,8 +51,10 @@ def seeded(strategy: QueryStrategy, label: str, seed: int, defaults: Mapping[str
     return strategy
 
 
-def describe(strategy: QueryStrategy) -> str:
+def describe(strategy: Any) -> str:
     """A strategy's repr without its generator, whose repr has an address in it that no two processes share."""
+    if not isinstance(strategy, QueryStrategy):
+        return f"{getattr(strategy, '__module__', '')}.{getattr(strategy, '__qualname__', type(strategy).__name__)}"
     strategy = clone(strategy)
     if "random_state" in strategy.get_params(deep=False):
         strategy.set_params(random_state=None)

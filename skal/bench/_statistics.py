@@ -1,17 +1,19 @@
 """The comparisons of the papers as pure functions of arrays.
 
 Shapes: ``scores`` is (strategy, seed, budget), paired along the seeds; ``areas`` is (strategy, seed); ``n_labels`` is
-(budget,), increasing.
+(budget,), increasing. A strategy that has not run on a seed has NaN there, and is compared on the seeds that it has.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import integrate, special, stats
+
+ALPHA = 0.05
 
 
 class Difference(NamedTuple):
@@ -45,7 +47,7 @@ def area(n_labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return integrate.trapezoid(scores, n_labels, axis=-1) / (n_labels[-1] - n_labels[0])
 
 
-def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Difference:
+def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPHA) -> Difference:
     """Mean of ``a − b`` over seeds with its t-interval, and the two-sided p-value of the paired t-test.
 
     One seed has neither interval nor p-value: both are NaN. So is the p-value of differences that are all the same and
@@ -58,8 +60,9 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     >>> mean, round(low, 3), round(high, 3), round(p, 4)
     (2.0, -0.484, 4.484, 0.0742)
     """
-    d = a - b
-    n, mean = len(d), float(d.mean())
+    d = _paired(a, b)
+    n = len(d)
+    mean = float(d.mean()) if n else np.nan
     if n < 2:
         return Difference(mean, np.nan, np.nan, np.nan)
     error = float(d.std(ddof=1)) / math.sqrt(n)
@@ -70,8 +73,14 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     return Difference(mean, mean - half, mean + half, p)
 
 
+def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Differences of those that are there on both sides."""
+    d = a - b
+    return d[~np.isnan(d)]
+
+
 def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
-    """Two-sided p-value of Wilcoxon's signed-rank test; 1 where there is no difference at all.
+    """Two-sided p-value of Wilcoxon's signed-rank test; 1 where there is no difference at all, NaN for one pair.
 
     Examples
     --------
@@ -79,7 +88,9 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
     0.03125
     """
     # sums of floating-point scores: what should be tied differs in the last digits
-    d = np.round(a - b, 12)
+    d = np.round(_paired(a, b), 12)
+    if len(d) < 2:
+        return np.nan
     d = d[d != 0]  # Wilcoxon's own treatment of zeros, scipy's default
     if len(d) == 0:
         return 1.0
@@ -136,19 +147,43 @@ def paired_tests(areas: np.ndarray, pairs: list[tuple[int, int]]) -> pd.DataFram
     Returns
     -------
     pandas.DataFrame
-        One row per pair: the fields of :class:`Difference`, ``p_wilcoxon``, ``p_holm`` and ``p_wilcoxon_holm``.
+        One row per pair: the fields of :class:`Difference`, ``p_wilcoxon``, ``p_holm``, ``p_wilcoxon_holm`` and
+        ``confidence``, the level of the interval: it leaves zero out exactly if ``p_holm`` is below 0.05.
 
     Examples
     --------
     >>> paired_tests(np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), [(0, 1)]).round(3).iloc[0].tolist()
-    [2.0, -0.484, 4.484, 0.074, 0.25, 0.074, 0.25]
+    [2.0, -0.484, 4.484, 0.074, 0.25, 0.074, 0.25, 0.95]
     """
     tests = pd.DataFrame([paired_difference(areas[i], areas[j]) for i, j in pairs], columns=Difference._fields)
-    one_seed = areas.shape[1] < 2
-    tests["p_wilcoxon"] = np.nan if one_seed else [wilcoxon(areas[i], areas[j]) for i, j in pairs]
+    tests["p_wilcoxon"] = np.array([wilcoxon(areas[i], areas[j]) for i, j in pairs], dtype=float)
     tests["p_holm"] = holm(tests["p"].to_numpy())
     tests["p_wilcoxon_holm"] = holm(tests["p_wilcoxon"].to_numpy())
+    tests["confidence"] = matching_confidence(tests["p"].to_numpy(), tests["p_holm"].to_numpy())
+    bounds = [
+        paired_difference(areas[i], areas[j], level)[1:3]
+        for (i, j), level in zip(pairs, tests["confidence"], strict=True)
+    ]
+    tests[["low", "high"]] = np.array(bounds, dtype=float).reshape(-1, 2)
     return tests
+
+
+def matching_confidence(p: np.ndarray, adjusted: np.ndarray) -> np.ndarray:
+    """Levels of intervals that leave zero out exactly where the adjusted p-value is at most 0.05.
+
+    A correction that multiplies a p-value by a factor tests at 0.05 divided by that factor, and so does the interval.
+    Each level is at least 95 %.
+
+    Examples
+    --------
+    >>> matching_confidence(np.array([0.01, 0.04, 0.03]), np.array([0.03, 0.06, 0.06])).round(4)
+    array([0.9833, 0.9667, 0.975 ])
+    """
+    p, adjusted = np.asarray(p, dtype=float), np.asarray(adjusted, dtype=float)
+    n_tests = max(1, int((~np.isnan(p)).sum()))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = np.where(p == 0, n_tests, adjusted / p)  # a p-value that rounds to zero passed the strictest test
+    return 1 - ALPHA / np.where(np.isnan(p), 1, factor)
 
 
 def friedman(areas: np.ndarray) -> tuple[float, float]:
@@ -197,31 +232,67 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
     return beats.mean(axis=2)
 
 
-def labels_saved(n_labels: np.ndarray, curve: np.ndarray, target: float) -> float:
-    """How many labels before the end of the budget a curve reaches a target and stays there.
+def labels_saved(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.ndarray:
+    """How many labels before the end of the budget curves reach a target and stay there.
 
     Linear between budgets. The last crossing counts: the first crossing of a noisy curve comes early by luck, and
     Random would save labels against itself.
 
     Parameters
     ----------
-    n_labels, curve : (budget,) arrays
-    target : float
+    n_labels : (budget,) array
+    curves : (..., budget) array
+    targets : (...) array
 
     Returns
     -------
-    float
-        NaN if the curve ends below the target.
+    (...) array
+        NaN where a curve ends below its target.
 
     Examples
     --------
-    >>> labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.75, 1.0]), 0.875)
+    >>> float(labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.75, 1.0]), 0.875))
     10.0
     """
-    below = np.flatnonzero(curve < target - 1e-12)
-    if len(below) == 0:
-        return float(n_labels[-1] - n_labels[0])
-    last = below[-1]
-    if last == len(curve) - 1:
-        return np.nan
-    return float(n_labels[-1] - np.interp(target, curve[last : last + 2], n_labels[last : last + 2]))
+    curves, targets = np.asarray(curves, dtype=float), np.asarray(targets, dtype=float)
+    below = curves < targets[..., None] - 1e-12
+    last = below.shape[-1] - 1 - below[..., ::-1].argmax(axis=-1)  # the last budget below the target
+    following = np.minimum(last + 1, below.shape[-1] - 1)
+    low, high = (np.take_along_axis(curves, place[..., None], axis=-1)[..., 0] for place in (last, following))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        crossing = n_labels[last] + (targets - low) / (high - low) * (n_labels[following] - n_labels[last])
+    saved = np.where(below[..., -1], np.nan, n_labels[-1] - crossing)
+    return np.where(below.any(axis=-1), saved, n_labels[-1] - n_labels[0])
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % interval; NaN: never reached."""
+
+    value: float
+    low: float
+    high: float
+
+
+def labels_saved_interval(
+    n_labels: np.ndarray, scores: np.ndarray, reference: np.ndarray, n_samples: int = 2000, seed: int = 0
+) -> Interval:
+    """Labels saved at the reference's final mean score, with a percentile interval over resampled seeds.
+
+    A resample draws seeds with replacement, the same for both, so that pairs stay together. One in which the target is
+    not reached counts as worse than any number.
+
+    Parameters
+    ----------
+    n_labels : (budget,) array
+    scores, reference : (seed, budget) arrays
+        Paired.
+    """
+    n_seeds = len(scores)
+    value = float(labels_saved(n_labels, scores.mean(axis=0), reference.mean(axis=0)[-1]))
+    if n_seeds < 2:
+        return Interval(value, np.nan, np.nan)
+    drawn = np.random.default_rng(seed).integers(n_seeds, size=(n_samples, n_seeds))
+    saved = labels_saved(n_labels, scores[drawn].mean(axis=1), reference[drawn].mean(axis=1)[:, -1])
+    # no value between a number and "not reached": an order statistic, not a mean of two
+    low, high = np.quantile(np.where(np.isnan(saved), -np.inf, saved), [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
+    return Interval(value, *(float(bound) if np.isfinite(bound) else np.nan for bound in (low, high)))

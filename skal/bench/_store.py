@@ -28,7 +28,7 @@ from skal.bench._run import Run
 from skal.exceptions import InvalidParameterError, SkalError
 
 # these may grow in a folder: runs that are there stay valid
-_GROWING = {"strategies", "seeds", "name", "notes", "reference"}
+_GROWING = {"strategies", "seeds", "name", "title", "notes", "reference"}
 # not the same when a run is made again; one that was interrupted has no warnings from before
 _ASIDE = ("seconds_fit", "seconds_query", "warnings")
 _OUTCOME = tuple(entry.name for entry in fields(Run) if entry.name not in _ASIDE)
@@ -53,7 +53,9 @@ class Store:
         write_text(path, text)
 
     def _refuse_other(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        old, new = before["protocol"] | before["details"], now["protocol"] | now["details"]
+        # settings that a folder does not name are younger than it, and had their defaults
+        old = Protocol.from_dict(before["protocol"]).as_dict() | before["details"]
+        new = Protocol.from_dict(now["protocol"]).as_dict() | now["details"]
         names = sorted((old.keys() | new.keys()) - _GROWING)
         changed = [f"{name}: {old.get(name)!r} → {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
         if changed:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from skal.bench._result import BenchmarkResult, as_text
+from skal.bench._result import BenchmarkResult, as_text, score_name
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 
 
@@ -46,7 +46,7 @@ def _scores(result: BenchmarkResult) -> Section:
     table = result.table().rename(columns=lambda n: f"{n} labels").reset_index()
     seeds = len(result.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Section("Scores", table, f"Test accuracy in percent, {spread}.{_other_networks(result)}")
+    return Section("Scores", table, f"Test {score_name(result)} in percent, {spread}.{_other_networks(result)}")
 
 
 def _other_networks(result: BenchmarkResult) -> str:
@@ -68,10 +68,11 @@ def _against_reference(result: BenchmarkResult) -> Section:
     }
     statistic, p = result.friedman()
     note = (
-        "Area under the budget curve as a mean accuracy in percent; "
+        f"Area under the budget curve as a mean {score_name(result)} in percent; "
         f"{reference} has {100 * result.areas().loc[reference].mean():.2f}. "
-        "The verdict is the paired t-test on the area, after Holm's correction over the strategies. Labels saved: how "
-        f"many labels before the end the mean curve reaches {reference}'s final mean score and stays there."
+        "The verdict is the paired t-test on the area, after Holm's correction over the strategies; the interval is "
+        "that of the corrected test. Labels saved: how many labels before the end the mean curve reaches "
+        f"{reference}'s final mean score and stays there."
     )
     if not math.isnan(p):
         note += f" Friedman's test over all strategies: χ² = {statistic:.2f}, {p_phrase(p)}."
@@ -86,7 +87,8 @@ def _pairwise(result: BenchmarkResult) -> Section:
         "difference": tests["mean"].map(points),
         **_interval_and_p(tests, ["p_holm", "p_wilcoxon_holm"]),
     }
-    note = "Paired t-tests and Wilcoxon's tests on the areas of all pairs, Holm's correction over the pairs."
+    note = "Paired t-tests and Wilcoxon's tests on the areas of all pairs, Holm's correction over the pairs; the "
+    note += "intervals are those of the corrected t-tests."
     note += f" {wilcoxon_note(len(result.seeds), len(tests))}"
     return Section("All pairs", pd.DataFrame(columns), note.strip())
 
@@ -144,4 +146,4 @@ def _interval_and_p(tests: pd.DataFrame, names: list[str]) -> dict[str, Any]:
     bounds = zip(tests["low"], tests["high"], strict=True)
     interval = ["–" if math.isnan(low) else f"{points(low)} … {points(high)}" for low, high in bounds]
     headings = {"p": "p", "p_holm": "p (Holm)", "p_wilcoxon": "Wilcoxon p", "p_wilcoxon_holm": "Wilcoxon p (Holm)"}
-    return {"95 % interval": interval} | {headings[name]: tests[name].map(p_text) for name in names}
+    return {"interval": interval} | {headings[name]: tests[name].map(p_text) for name in names}

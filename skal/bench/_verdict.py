@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skal.bench._statistics import area, labels_saved, paired_tests, wilcoxon_floor
-
-ALPHA = 0.05
+from skal.bench._statistics import ALPHA, area, labels_saved, paired_tests, wilcoxon_floor
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is known about one strategy against the reference; differences and areas in units of the score."""
+    """What is known about one strategy against the reference; differences and areas in units of the score.
+
+    The interval from ``low`` to ``high`` belongs to the corrected test: it leaves zero out if that finds a difference.
+    """
 
     strategy: str
     area: float
@@ -24,6 +25,7 @@ class Comparison:
     p_holm: float
     p_wilcoxon: float
     p_wilcoxon_holm: float
+    confidence: float
     labels_saved: float
     ahead: int  # budgets after the first query at which the mean is above the reference's
     behind: int
@@ -51,12 +53,10 @@ class Comparison:
         if self.outcome == "not distinguishable":
             few = f" with only {self.n_seeds} seeds" if self.n_seeds < 5 else ""
             possible = f"a difference of {points(self.low)} to {points(self.high)} points remains possible{few}"
-            if self.p <= ALPHA:  # the interval leaves out zero, and would seem to contradict the verdict
-                possible += f" (by itself {p_phrase(self.p)}, before the correction for several comparisons)"
             return f"not distinguishable from {name}, {p_phrase(self.p_holm)}: {possible}"
         count = self.ahead if self.outcome == "better" else self.behind
         where = "at every budget" if count == self.n_budgets else f"overall, at {count} of {self.n_budgets} budgets"
-        interval = f"95 % interval of the difference {points(self.low)} to {points(self.high)} points"
+        interval = f"a difference of {points(self.low)} to {points(self.high)} points"
         return f"{self.outcome} than {name} {where}, {p_phrase(self.p_holm)} ({interval})"
 
 
@@ -73,6 +73,7 @@ def compare(names: list[str], n_labels: np.ndarray, scores: np.ndarray, referenc
         Of the strategies.
     n_labels : (budget,) array
     scores : (strategy, seed, budget) array
+        NaN where a strategy has not run: each is compared on the seeds that it shares with the reference.
     reference : str
         One of the names.
     """
@@ -80,21 +81,24 @@ def compare(names: list[str], n_labels: np.ndarray, scores: np.ndarray, referenc
     others = [i for i in range(len(names)) if i != position]
     areas = area(n_labels, scores)
     tests = paired_tests(areas, [(i, position) for i in others]).rename(columns={"mean": "difference"})
-    means = scores.mean(axis=1)  # (strategy, budget)
     results = []
     for i, test in zip(others, tests.to_dict("records"), strict=True):
+        shared = ~np.isnan(areas[i] - areas[position])
+        own, base = (
+            scores[k][shared].mean(axis=0) if shared.any() else np.full(len(n_labels), np.nan) for k in (i, position)
+        )
         # before the first query all are alike, unless the strategies chose that, too
-        gaps = np.round((means[i] - means[position])[-max(1, len(n_labels) - 1) :], 12)
+        gaps = np.round((own - base)[-max(1, len(n_labels) - 1) :], 12)
         results.append(
             Comparison(
                 strategy=names[i],
-                area=float(areas[i].mean()),
+                area=float(area(n_labels, own)),
                 **test,
-                labels_saved=labels_saved(n_labels, means[i], means[position, -1]),
+                labels_saved=float(labels_saved(n_labels, own, base[-1])),
                 ahead=int((gaps > 0).sum()),
                 behind=int((gaps < 0).sum()),
                 n_budgets=len(gaps),
-                n_seeds=areas.shape[1],
+                n_seeds=int(shared.sum()),
                 reference=reference,
             )
         )

@@ -3,6 +3,8 @@
 Shapes: N images of C channels, H rows and W columns.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ MAX_UNPACKED = 2**33  # bytes of one array or file: archives may hold a thousand
 
 
 class Split(NamedTuple):
-    """Images float32 (N, C, H, W) in [0, 1], labels int64 (N,), and what messages call the file they come from."""
+    """Images (N, C, H, W) in [0, 1] or features (N, D), float32; labels int64 (N,); what messages call their file."""
 
     X: NDArray[np.float32]
     y: NDArray[np.int64]
@@ -21,11 +23,12 @@ class Split(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The two splits, and the class names."""
+    """The two splits, the class names, and texts by ``texts_train`` and ``texts_test`` where there are any."""
 
     train: Split
     test: Split
     target_names: tuple[str, ...]
+    texts: Mapping[str, list[str]] = MappingProxyType({})
 
 
 def to_nchw(images: NDArray[Any], source: str) -> NDArray[Any]:
@@ -39,7 +42,7 @@ def to_nchw(images: NDArray[Any], source: str) -> NDArray[Any]:
             return images if channels_first else images.transpose(0, 3, 1, 2)
     raise ValueError(
         f"{source}: images must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with exactly one axis C of "
-        f"length 1 or 3. Got {shape} instead. Reshape the array, for example to (N, H, W)."
+        f"length 1 or 3. Got {shape} instead. Reshape the array, for example to (N, H, W), or to (N, D) for features."
     )
 
 
@@ -63,6 +66,21 @@ def scale_images(images: NDArray[Any], source: str) -> NDArray[np.float32]:
     return np.ascontiguousarray(images, dtype=np.float32)
 
 
+def to_features(features: NDArray[Any], source: str) -> NDArray[np.float32]:
+    """Return a table of numbers (N, D) as contiguous float32, its values as they are."""
+    if features.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{source}: features must be numbers. Got {features.dtype} instead. Store them as float32 or float16."
+        )
+    table = np.ascontiguousarray(features, dtype=np.float32)
+    if not np.isfinite(table).all():
+        raise ValueError(
+            f"{source}: features must be finite. Got NaN or infinity in {(~np.isfinite(table)).any(axis=1).sum()} "
+            f"samples. Fill them in, or leave these samples out."
+        )
+    return table
+
+
 def to_labels(labels: Any, source: str) -> NDArray[np.int64]:
     """Return integer labels, (N,) or (N, 1), as int64 (N,)."""
     array = np.asarray(labels)
@@ -80,7 +98,7 @@ def check_split(X: NDArray[Any], y: NDArray[np.int64], n_classes: int, source: s
     """Refuse images and labels of different counts, and labels outside 0..C-1."""
     if len(X) != len(y):
         raise ValueError(
-            f"{source}: the {split} has {len(X)} images but {len(y)} labels. The files do not belong together, or one "
+            f"{source}: the {split} has {len(X)} samples but {len(y)} labels. The files do not belong together, or one "
             f"is incomplete: get them again."
         )
     if len(y) and not 0 <= y.min() <= y.max() < n_classes:
@@ -100,7 +118,7 @@ def check_arrays(arrays: Arrays) -> None:
     shape, test_shape = arrays.train.X.shape[1:], arrays.test.X.shape[1:]
     if shape != test_shape:
         raise ValueError(
-            f"{arrays.test.source}: train and test images must have one shape. Got {shape} and {test_shape} instead. "
+            f"{arrays.test.source}: train and test samples must have one shape. Got {shape} and {test_shape} instead. "
             f"Check that both files belong to one data set."
         )
 

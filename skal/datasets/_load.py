@@ -59,7 +59,7 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 
 def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_size: int | None = None) -> Bunch:
-    """Load an image data set.
+    """Load a data set of images or of features.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         ``"cifar100"``, ``"svhn"`` or ``"caltech101"``, from the files in which they are distributed or from
         ``NAME.npz``; any other name from ``NAME.npz``, or from the path of such a file, with the arrays ``X_train``,
         ``y_train``, ``X_test`` and ``y_test``. Images in it are uint8, or floating point in [0, 1], of shape (N, H, W),
-        (N, H, W, C) or (N, C, H, W) with C 1 or 3; an array ``target_names`` of strings is optional.
+        (N, H, W, C) or (N, C, H, W) with C 1 or 3; features are numbers of shape (N, D). Optional are strings:
+        ``class_names`` (or ``target_names``), and ``texts_train`` and ``texts_test``, what the features were made of.
     data_home : path, optional
         Folder of the files; the environment variable ``SKAL_DATA_HOME`` if not given.
     image_size : int, optional
@@ -78,9 +79,10 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     Returns
     -------
     sklearn.utils.Bunch
-        - ``X_train``, ``X_test``: images, float32 (N, C, H, W) in [0, 1];
+        - ``X_train``, ``X_test``: images, float32 (N, C, H, W) in [0, 1]; features, float32 (N, D), as they are;
         - ``y_train``, ``y_test``: labels, int64 (N,) in 0..C-1;
-        - ``target_names``: list of class names, in the order of the labels;
+        - ``target_names``, also as ``class_names``: list of class names, in the order of the labels;
+        - ``texts_train``, ``texts_test``: lists of strings, where the file has them;
         - ``name``, and ``DESCR``, a line that says what was read and from where.
 
     Raises
@@ -127,9 +129,10 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
 
 def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
     check_arrays(arrays)
-    (X_train, y_train, _), (X_test, y_test, _), target_names = arrays
-    data = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
-    return Bunch(**data, target_names=list(target_names), name=name, DESCR=description)
+    train, test, target_names, texts = arrays
+    data = {"X_train": train.X, "y_train": train.y, "X_test": test.X, "y_test": test.y, **texts}
+    names = {"target_names": list(target_names), "class_names": list(target_names)}
+    return Bunch(**data, **names, name=name, DESCR=description)
 
 
 def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:

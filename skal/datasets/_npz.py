@@ -1,4 +1,4 @@
-"""``NAME.npz`` files with the arrays X_train, y_train, X_test and y_test."""
+"""``NAME.npz`` files with the arrays X_train, y_train, X_test and y_test: images, or features of anything else."""
 
 import zipfile
 import zlib
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_labels, to_nchw
+from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_features, to_labels, to_nchw
 from skal.datasets._layout import Layout
 
 _KEYS = ("X_train", "y_train", "X_test", "y_test")
@@ -40,14 +40,35 @@ def check_npz(paths: Sequence[Path]) -> None:
 
 
 def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None) -> Arrays:
-    """Read the four arrays; ``target_names`` in the file, an array of strings, is optional."""
+    """Read the four arrays, and what else may be there.
+
+    ``class_names`` or ``target_names`` are strings, one per class; ``texts_train`` and ``texts_test`` are strings, one
+    per sample: what the features were made of.
+    """
     (path,) = paths
+    stored = _stored(path)
     train, test = _split(path, "train"), _split(path, "test")
-    if target_names is None and "target_names" in _stored(path):
-        target_names = tuple(str(entry) for entry in _array(path, "target_names").ravel())
+    for key in ("target_names", "class_names"):
+        if target_names is None and key in stored:
+            target_names = tuple(str(entry) for entry in _array(path, key).ravel())
     if target_names is None:
         target_names = _numbered(np.union1d(train.y, test.y), path)
-    return Arrays(train, test, target_names)
+    texts = {
+        key: _texts(path, key, len(split.y))
+        for key, split in (("texts_train", train), ("texts_test", test))
+        if key in stored
+    }
+    return Arrays(train, test, target_names, texts)
+
+
+def _texts(path: Path, key: str, length: int) -> list[str]:
+    array = _array(path, key)
+    if array.shape != (length,) or array.dtype.kind != "U":
+        raise ValueError(
+            f"{path}, {key}: texts must be an array of {length} strings, one per sample. Got {array.dtype} of shape "
+            f"{array.shape} instead. Save numpy.array(list_of_texts)."
+        )
+    return array.tolist()
 
 
 def _stored(path: Path) -> list[str]:
@@ -64,11 +85,8 @@ def _stored(path: Path) -> list[str]:
 def _split(path: Path, name: str) -> Split:
     X, y = f"{path}, X_{name}", f"{path}, y_{name}"
     array = _array(path, f"X_{name}")
-    if array.ndim == 2 and array.dtype.kind == "f":  # features, of texts or of a network, are left as they are
-        images = np.ascontiguousarray(array, dtype=np.float32)
-    else:
-        images = scale_images(to_nchw(array, X), X)
-    return Split(images, to_labels(_array(path, f"y_{name}"), y), str(path))
+    samples = to_features(array, X) if array.ndim == 2 else scale_images(to_nchw(array, X), X)
+    return Split(samples, to_labels(_array(path, f"y_{name}"), y), str(path))
 
 
 def _array(path: Path, key: str) -> NDArray[Any]:

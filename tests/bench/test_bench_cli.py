@@ -1,5 +1,8 @@
 """``skal bench`` and ``skal report``, called as functions."""
 
+import json
+
+import numpy as np
 import pytest
 
 from skal import cli
@@ -21,6 +24,26 @@ def test_bench_then_report(tmp_path, capsys):
     assert cli.main(["report", str(out)]) == 0
     assert capsys.readouterr().out == first.out
     assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_bench_on_a_file_by_its_path(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 3)), rng.integers(2, size=80)
+    np.savez(tmp_path / "own.npz", X_train=X[:60], y_train=y[:60], X_test=X[60:], y_test=y[60:])
+    counts = ["--initial", "6", "--batch", "3", "--rounds", "1", "--seeds", "1", "--epochs", "2"]
+    arguments = [
+        "--data",
+        str(tmp_path / "own.npz"),
+        "--title",
+        "My features",
+        "--strategies",
+        "random,margin",
+        *counts,
+    ]
+    assert cli.main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("My features\n")
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())["protocol"]
+    assert (settings["data"], settings["net"]) == ("own", "mlp")
 
 
 def test_a_preset_of_several_protocols_has_a_folder_for_each(tmp_path, capsys, monkeypatch):

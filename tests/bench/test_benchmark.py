@@ -12,15 +12,18 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.preprocessing import normalize
 from skorch import NeuralNetClassifier
 
 from skal.base import QueryStrategy
-from skal.bench import BenchmarkError, BenchmarkResult, Protocol, run_benchmark
+from skal.bench import BenchmarkError, BenchmarkResult, Protocol, markdown_report, run_benchmark
+from skal.bench._data import Data
 from skal.bench._nets import make_net
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
-from skal.strategies import Entropy, RandomSampling
+from skal.strategies import Entropy, RandomSampling, margin
 from skal.strategies._names import make_strategy
 
 TINY = {
@@ -297,6 +300,136 @@ def test_squared_loss_and_one_cycle():
     assert max(result.runs[0].scores) > 0.3
 
 
+def table(n=120, seed=0):
+    """Features of three classes that can be told apart, with names as labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=n)
+    return rng.normal(size=(n, 4)) + 2 * np.eye(3, 4)[y], np.array(["ant", "bee", "cat"])[y]
+
+
+FEATURES = {"n_initial": 6, "batch": 3, "rounds": 1, "seeds": 2, "max_epochs": 5}
+
+
+def test_data_as_arrays_need_nothing_else():
+    X, y = table()
+    result = run_benchmark(["random", "margin"], data=(X, y), title="Insects", **FEATURES)
+    assert (result.protocol.data, result.protocol.net, result.protocol.inputs) == ("data", "mlp", "standardized")
+    assert result.details["train_shape"] == [96, 4]  # a fifth of each class is for testing
+    assert result.details["n_test_samples"] == 24
+    again = run_benchmark(["random", "margin"], data=(X.tolist(), y.tolist()), **FEATURES)
+    assert [run.scores for run in again.runs] == [run.scores for run in result.runs]
+    assert result.plot().get_title() == "Insects: mean over 2 seeds"
+    assert "Insects" in markdown_report(result).splitlines()[0]
+
+
+def test_four_arrays_and_the_path_of_a_file_are_the_same_data(tmp_path):
+    X, y = table()
+    codes = np.unique(y, return_inverse=True)[1]
+    parts = (X[:90], codes[:90], X[90:], codes[90:])
+    np.savez(tmp_path / "own.npz", **dict(zip(("X_train", "y_train", "X_test", "y_test"), parts, strict=True)))
+    given = run_benchmark(["random"], data=parts, **FEATURES)
+    for path in (tmp_path / "own.npz", str(tmp_path / "own.npz")):
+        read = run_benchmark(["random"], data=path, **FEATURES)
+        assert read.protocol.data == "own"
+        assert [run.scores for run in read.runs] == [run.scores for run in given.runs]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((np.eye(4), [0, 1]), r"one label for each sample.*\(4, 4\) and \(2,\)"),
+        ((np.arange(4), [0, 1, 0, 1]), "arrays of numbers"),
+        ((np.array([["a"], ["b"]]), [0, 1]), "Turn texts or files into features"),
+        ((np.eye(3), [0, 1, 2]), "a class of at least two samples"),
+        ((1, 2, 3), "the path of an npz file"),
+    ],
+)
+def test_arrays_that_are_no_data(data, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        run_benchmark(["random"], data=data, **FEATURES)
+
+
+def first_ones(learner, X_pool, n_instances=1):
+    """A strategy as anybody writes it."""
+    return np.arange(n_instances)
+
+
+def drawn(learner, X_pool, n_instances=1):
+    return np.random.permutation(len(X_pool))[:n_instances]
+
+
+def test_plain_functions_are_strategies(tmp_path):
+    strategies = ["random", first_ones, margin, drawn]
+    result = run_benchmark(strategies, out=tmp_path, **TINY)
+    assert result.strategies == ["random", "first_ones", "margin", "drawn"]
+    runs = {(run.strategy, run.seed): run for run in result.runs}
+    assert runs["first_ones", 0].record["strategy"].endswith("test_benchmark.first_ones")
+    assert runs["margin", 0].record["strategy"] == "Margin()"
+    # with two workers functions travel; what they draw depends on the seed alone
+    again = run_benchmark({"random": "random", "drawn": drawn}, n_jobs=2, **TINY)
+    assert {r.seed: r.queried for r in again.runs if r.strategy == "drawn"} == {
+        s: runs["drawn", s].queried for s in (0, 1)
+    }
+    with pytest.raises(InvalidParameterError, match="must be the one whose runs are in the folder"):
+        run_benchmark({"first_ones": drawn}, out=tmp_path, **TINY)
+
+
+def test_classes_of_a_pool_can_be_imbalanced():
+    y = np.repeat(np.arange(5), 200)
+    data = Data(np.zeros((1000, 2), "float32"), y, np.zeros((5, 2), "float32"), np.arange(5), 5)
+    protocol = Protocol(imbalance=100.0, n_initial=5, rounds=0)
+    orders = set()
+    for seed in range(8):
+        pool = data.pool(protocol, seed)
+        counts = np.bincount(pool.y, minlength=5)
+        assert sorted(counts, reverse=True) == [200, 63, 20, 6, 2]  # a factor of √10 between neighbours
+        assert len(set(pool.rows)) == len(pool.rows)
+        orders.add(tuple(np.argsort(counts)))
+    assert len(orders) > 1
+    assert len(data.pool(protocol.with_settings(n_pool=100), 0).y) <= 100
+
+
+def test_copies_are_exact_or_near():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 3)).astype("float32"), rng.integers(4, size=400)
+    pool = Data(X, y, X, y, 4).pool(Protocol(duplicates=0.05, n_initial=5, rounds=0), 0)
+    originals, times = np.unique(pool.rows, return_counts=True)
+    assert len(pool.rows) == 400
+    assert len(originals) == 380  # twenty copies
+    assert sorted(times)[-4:] == [6, 6, 6, 6]  # five of each of four
+    np.testing.assert_array_equal(pool.y, y[pool.rows])
+    moved = np.abs(pool.X - X[pool.rows]).max(axis=1) > 0
+    assert moved.sum() == 10
+    assert np.abs(pool.X - X[pool.rows]).max() < 0.6
+    np.testing.assert_array_equal(X, np.random.default_rng(0).normal(size=(400, 3)).astype("float32"))
+
+
+def test_balanced_accuracy_is_the_score():
+    X, y = table(200)
+    data = (X[:150], y[:150], X[150:], y[150:])
+    settings = FEATURES | {"net": "logistic", "inputs": "normalized", "seeds": 1}
+    plain, balanced = (
+        run_benchmark(["random"], data=data, scoring=s, **settings) for s in ("accuracy", "balanced_accuracy")
+    )
+    (run,) = balanced.runs
+    assert run.queried == plain.runs[0].queried
+    model = LogisticRegression(max_iter=1000).fit(normalize(X[run.initial].astype("float32")), y[run.initial])
+    predicted = model.predict(normalize(X[150:].astype("float32")))
+    assert run.scores[0] == pytest.approx(balanced_accuracy_score(y[150:], predicted))
+    assert plain.runs[0].scores[0] == pytest.approx((predicted == y[150:]).mean())
+    assert "balanced accuracy" in markdown_report(balanced)
+
+
+def test_a_folder_from_before_a_setting_continues(tmp_path):
+    run_benchmark(["random"], out=tmp_path, **TINY | {"seeds": 1})
+    path = tmp_path / "settings.json"
+    settings = json.loads(path.read_text())
+    for name in ("imbalance", "duplicates", "scoring", "title"):
+        del settings["protocol"][name]
+    path.write_text(json.dumps(settings))
+    assert len(run_benchmark(["random"], out=tmp_path, **TINY).runs) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -308,6 +441,11 @@ def test_squared_loss_and_one_cycle():
         ({"strategies": ["random", "random"]}, "different strategies"),
         ({"strategies": ["margin(gamma=2)"]}, "parameters of margin must be among"),
         ({"data": SimpleNamespace(X_train=1)}, "X_train, y_train, X_test and y_test"),
+        ({"imbalance": 0.5}, "'imbalance' parameter"),
+        ({"scoring": "luck"}, "'scoring' parameter"),
+        ({"data": table(), "net": "cnn"}, "'mlp', 'logistic' for features.*A sample has the shape"),
+        ({"net": "logistic"}, "A sample has the shape"),
+        ({"data": table(), "net": "logistic", "strategies": ["learning_loss"]}, "do without learning_loss"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_runs(change, message, monkeypatch):
@@ -319,5 +457,6 @@ def test_bad_settings_are_refused_before_anything_runs(change, message, monkeypa
 def test_unknown_settings_and_objects_that_are_no_strategies():
     with pytest.raises(InvalidTypeError, match="Got epochs"):
         run_benchmark(["random"], epochs=3)
-    with pytest.raises(InvalidTypeError, match="QueryStrategy"):
-        run_benchmark({"mine": len}, **TINY)
+    for wrong in (3, Entropy):
+        with pytest.raises(InvalidTypeError, match="QueryStrategy or functions"):
+            run_benchmark({"mine": wrong}, **TINY)

@@ -166,3 +166,13 @@ def test_one_budget(make_result):
 
 def test_repr_is_short(result):
     assert repr(result) == "BenchmarkResult('benchmark': random, s1, s2, s3; 5 seeds, 80 labels)"
+
+
+def test_a_notebook_shows_a_plot_as_a_picture(result):
+    """Without a backend that IPython knows of: the axes bring their own picture."""
+    picture = result.plot("areas")._repr_png_()
+    assert picture.startswith(b"\x89PNG\r\n")
+    assert len(picture) > 5000
+    formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is no dependency of skal")
+    shown, _ = formatters.DisplayFormatter().format(result.plot())
+    assert shown["image/png"]

@@ -9,7 +9,9 @@ from skal.bench._statistics import (
     friedman,
     holm,
     labels_saved,
+    matching_confidence,
     paired_difference,
+    paired_tests,
     penalty_matrix,
     wilcoxon,
     wilcoxon_floor,
@@ -150,6 +152,40 @@ class TestPenaltyMatrix:
         scores = np.repeat(rng.normal(size=(1, 5, 3)), 2, axis=0)
         np.testing.assert_array_equal(penalty_matrix(scores), np.zeros((2, 2)))
         assert np.isnan(penalty_matrix(scores[:, :1])).all()
+
+
+class TestPairedTests:
+    @pytest.mark.parametrize("n_seeds", [3, 8, 20])
+    def test_an_interval_leaves_zero_out_exactly_where_the_corrected_test_finds_a_difference(self, rng, n_seeds):
+        """Whatever the noise: many families of eight comparisons, with differences of every size."""
+        seen = set()
+        for _ in range(40):
+            areas = rng.normal(size=(9, n_seeds)) + np.r_[0, rng.normal(scale=3, size=8)][:, None]
+            tests = paired_tests(areas, [(i, 0) for i in range(1, 9)])
+            found = (tests["p_holm"] <= 0.05).to_numpy()
+            np.testing.assert_array_equal(((tests["low"] > 0) | (tests["high"] < 0)).to_numpy(), found)
+            assert (tests["confidence"] >= 0.95 - 1e-12).all()
+            seen |= set(found)
+        assert seen == {True, False}
+
+    def test_the_interval_has_the_level_that_it_names(self, rng):
+        areas = rng.normal(size=(4, 6))
+        for row, i in zip(paired_tests(areas, [(1, 0), (2, 0), (3, 0)]).itertuples(), (1, 2, 3), strict=True):
+            expected = stats.ttest_rel(areas[i], areas[0]).confidence_interval(row.confidence)
+            np.testing.assert_allclose((row.low, row.high), expected)
+
+    def test_only_shared_seeds_count(self, rng):
+        areas = rng.normal(size=(3, 7))
+        areas[1, [0, 4]] = np.nan
+        tests = paired_tests(areas, [(1, 0), (2, 0)])
+        shared = [1, 2, 3, 5, 6]
+        assert tests["p"][0] == pytest.approx(stats.ttest_rel(areas[1, shared], areas[0, shared]).pvalue)
+        assert tests["p_wilcoxon"][0] == pytest.approx(stats.wilcoxon(areas[1, shared], areas[0, shared]).pvalue)
+        assert tests["p"][1] == pytest.approx(stats.ttest_rel(areas[2], areas[0]).pvalue)
+
+    def test_levels_of_p_values_that_are_zero_or_none(self):
+        levels = matching_confidence(np.array([0.0, np.nan, 0.5]), np.array([0.0, np.nan, 0.5]))
+        np.testing.assert_allclose(levels, [0.975, 0.95, 0.95])
 
 
 class TestLabelsSaved:

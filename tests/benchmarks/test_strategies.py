@@ -11,7 +11,16 @@ from ..bench.results import make_result
 
 def test_all_strategies_of_the_papers_take_part():
     functions = {name for name in skal.strategies.__all__ if name.islower()}
-    others = {"max_herding", "uherding", "typiclust", "prob_cover", "drop_query", "falcun", "epig"}  # of other papers
+    others = {
+        "max_herding",
+        "uherding",
+        "typiclust",
+        "prob_cover",
+        "drop_query",
+        "falcun",
+        "epig",
+        "bait",
+    }  # of other papers
     assert set(strategies.STRATEGIES) == functions - {"random_sampling"} - others | {"random", "albl"}
     assert len(strategies.STRATEGIES) == 13
 

@@ -168,7 +168,7 @@ BAD_PICKLES = {
     "not a dict": (pickle.dumps([1, 2]), "expected a dict, got list"),
     "no data": (pickled(data=None), "must hold 'data' and 'labels'. Got .*labels.* instead"),
     "no labels": (pickled(labels=None), "must hold 'data' and 'labels'"),
-    "labels too few": (pickled(labels=[1, 2]), "3 images but 2 labels"),
+    "labels too few": (pickled(labels=[1, 2]), "3 samples but 2 labels"),
     "label out of range": (
         pickled(labels=[1, 2, 10]),
         r"labels of the batch must lie in 0\.\.9\. Got values from 1 to 10",

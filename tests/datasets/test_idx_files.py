@@ -94,7 +94,7 @@ DAMAGED = {
     "labels in the place of images": (idx(LABELS["train"]), "wrong magic number: expected 00000803.*got 00000801"),
     "int32 values": (b"\0\0\x0c\x03" + GOOD[4:], "wrong magic number.*got 00000c03"),
     "absurd length": (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "announces"),
-    "fewer images than labels": (idx(IMAGES["train"][:11]), "train split has 11 images but 12 labels"),
+    "fewer images than labels": (idx(IMAGES["train"][:11]), "train split has 11 samples but 12 labels"),
     "another image size": (idx(IMAGES["train"][:, :20]), "one shape"),
 }
 

@@ -62,9 +62,28 @@ def test_labels_in_a_column(tmp_path):
     np.testing.assert_array_equal(data.y_train, LABELS[:5])
 
 
-def test_class_names_in_the_file(tmp_path):
-    data = load_toy(tmp_path, **arrays(target_names=np.array(["cat", "dog", "cow", "none of these"])))
-    assert data.target_names == ["cat", "dog", "cow", "none of these"]
+@pytest.mark.parametrize("key", ["target_names", "class_names"])
+def test_class_names_in_the_file(tmp_path, key):
+    data = load_toy(tmp_path, **arrays(**{key: np.array(["cat", "dog", "cow", "none of these"])}))
+    assert data.target_names == data.class_names == ["cat", "dog", "cow", "none of these"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64])
+def test_features_are_left_as_they_are(tmp_path, dtype):
+    features = (RNG.normal(size=(8, 7)) * 9).astype(dtype)
+    data = load_toy(tmp_path, **arrays(features))
+    assert data.X_train.dtype == data.X_test.dtype == np.float32
+    np.testing.assert_array_equal(data.X_train, features[:5].astype(np.float32))
+    np.testing.assert_array_equal(data.X_test, features[5:].astype(np.float32))
+    assert data.X_train.flags.c_contiguous
+    assert "texts_train" not in data
+
+
+def test_texts_come_with_their_features(tmp_path):
+    texts = {"texts_train": np.array(["a", "bc", "", "ü", "e"]), "texts_test": np.array(["x", "y", "z"])}
+    data = load_toy(tmp_path, **arrays(np.ones((8, 2), np.float16), **texts))
+    assert data.texts_train == ["a", "bc", "", "ü", "e"]
+    assert data.texts_test == ["x", "y", "z"]
 
 
 def test_known_names_have_their_classes(tmp_path):
@@ -85,7 +104,12 @@ def test_objects_are_refused(tmp_path, key):
 
 
 BAD = {
-    "shape of two axes": (arrays(IMAGES.reshape(8, -1)), r"X_train: images must have the shape .*Got \(5, 90\)"),
+    "shape of one axis": (arrays(IMAGES[:, 0, 0, 0]), r"X_train: images must have the shape .*Got \(5,\)"),
+    "features of truth": (arrays(IMAGES.reshape(8, -1) > 9), r"X_train: features must be numbers\. Got bool"),
+    "infinite features": (arrays(np.full((8, 2), np.inf)), r"X_train: features must be finite.*in 5 samples"),
+    "feature counts": (arrays(X_train=np.ones((5, 2)), X_test=np.ones((3, 4))), r"one shape\. Got \(2,\) and \(4,\)"),
+    "too few texts": (arrays(texts_test=np.array(["a", "b"])), r"texts_test: texts must be an array of 3 strings"),
+    "texts that are none": (arrays(texts_train=np.arange(5)), r"texts_train: texts must be .*Got int64"),
     "two channels": (arrays(IMAGES[:, :2]), r"exactly one axis C of length 1 or 3\. Got \(5, 2, 5, 6\)"),
     "either axis could be channels": (arrays(IMAGES[:, :, :, :3]), r"exactly one axis C.*Got \(5, 3, 5, 3\)"),
     "int64 images": (arrays(IMAGES.astype(np.int64)), r"X_train: images must be uint8.*Got int64.*Store"),
@@ -101,8 +125,8 @@ BAD = {
         arrays(target_names=np.array(["a", "b"])),
         r"must lie in 0\.\.1\. Got values from 0 to 2",
     ),
-    "train lengths": (arrays(y_train=LABELS[:4]), r"train split has 5 images but 4 labels"),
-    "test lengths": (arrays(X_test=IMAGES[:2]), r"test split has 2 images but 3 labels"),
+    "train lengths": (arrays(y_train=LABELS[:4]), r"train split has 5 samples but 4 labels"),
+    "test lengths": (arrays(X_test=IMAGES[:2]), r"test split has 2 samples but 3 labels"),
     "empty": (arrays(X_test=IMAGES[:0], y_test=LABELS[:0]), r"test split is empty"),
     "image sizes": (arrays(X_test=IMAGES[5:, :, :4]), r"one shape\. Got \(3, 5, 6\) and \(3, 4, 6\)"),
 }
@@ -152,13 +176,3 @@ def test_a_damaged_byte_is_refused(tmp_path, position):
     (tmp_path / "toy.npz").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"toy\.npz: the array X_train cannot be read"):
         load("toy", tmp_path)
-
-
-def test_features_are_left_as_they_are(tmp_path):
-    rng = np.random.default_rng(0)
-    X, y = (3 * rng.normal(size=(8, 5))).astype(np.float16), np.arange(8) % 2
-    np.savez(tmp_path / "embedded.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
-    data = load("embedded", tmp_path)
-    assert data.X_train.dtype == np.float32
-    np.testing.assert_array_equal(data.X_train, X)
-    assert data.X_test.shape == (3, 5)

@@ -56,7 +56,7 @@ BAD = {
     "label 0": ({"X": IMAGES, "y": LABELS - 1}, r"lie in 1\.\.10.*Got values from 0 to 9"),
     "label 11": ({"X": IMAGES, "y": LABELS + 1}, r"lie in 1\.\.10.*Got values from 2 to 11"),
     "fractions": ({"X": IMAGES, "y": LABELS / 2}, "labels must be integers"),
-    "lengths": ({"X": IMAGES, "y": LABELS[:9]}, "12 images but 9 labels"),
+    "lengths": ({"X": IMAGES, "y": LABELS[:9]}, "12 samples but 9 labels"),
 }
 
 

@@ -1,0 +1,238 @@
+"""The page of results, made from the stored runs: verdicts in words, then figures, then tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks._measure import markdown
+from benchmarks.evidence import words
+from benchmarks.evidence.figures import write_figures
+from benchmarks.evidence.rule import judge
+from benchmarks.evidence.runs import RESULTS, as_result, missing, read
+from benchmarks.evidence.settings import ARMS, DEFAULT, REFERENCE, SECOND, SETTINGS
+from skal.bench import BenchmarkSuite
+from skal.bench._verdict import p_text, points
+
+COMMAND = """```console
+SKAL_DATA_HOME=FOLDER python -m benchmarks.evidence run --jobs 2
+python -m benchmarks.evidence report --docs docs
+```"""
+
+
+def load_suite(folder: Path = RESULTS, arms: list[str] = words.COMMON_START) -> BenchmarkSuite:
+    """All settings that have runs, with some arms: by default those that share the first labels."""
+    found = {name: as_result(setting, arms, folder) for name, setting in SETTINGS.items()}
+    ready = {name: r for name, r in found.items() if r is not None and REFERENCE in r.strategies}
+    if not ready:
+        raise ValueError(f"There are no runs in {folder}. Make some with python -m benchmarks.evidence run.")
+    return BenchmarkSuite(ready, REFERENCE)
+
+
+def load_picks(folder: Path = RESULTS) -> pd.DataFrame:
+    """What was picked: a row per setting, arm and seed."""
+    rows = [
+        {"setting": name, "arm": arm, "seed": seed, **line["picks"]}
+        for name, setting in SETTINGS.items()
+        for (arm, seed), line in read(setting, folder).items()
+    ]
+    return pd.DataFrame(rows).set_index(["setting", "arm"]).drop(columns="seed").sort_index()
+
+
+def page(suite: BenchmarkSuite, starts: BenchmarkSuite, picks: pd.DataFrame, n_missing: int) -> str:
+    """The whole page in Markdown; ``starts`` has the arms with a start of their own beside those without."""
+    parts = [
+        "# Benchmark results",
+        _introduction(suite, starts, n_missing),
+        "## Which strategy should I take?",
+        _verdicts(suite),
+    ]
+    parts += ["## What about dynamicAL, NTK look-ahead and NPC?", _paragraphs(suite)]
+    parts += ["## Does a coverage start help?", _lines(words.coverage_starts(starts)) or "Not run yet."]
+    parts += ["## Why does a strategy lose?", _why(suite, picks)]
+    parts += ["## Figures", _figures(suite), "## Tables", _tables(suite, starts)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _lines(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _introduction(suite: BenchmarkSuite, starts: BenchmarkSuite, n_missing: int) -> str:
+    runs = {
+        (name, run.strategy, run.seed)
+        for s in (suite, starts)
+        for name, result in s.results.items()
+        for run in result.runs
+    }
+    arms = {arm for _, arm, _ in runs}
+    return "\n".join(
+        [
+            f"{len(arms)} arms on {len(suite.settings)} settings over paired seeds: {len(runs):,} runs.",
+            "A setting is a data set, a classifier and a budget.",
+            "All arms of a seed share the pool and the initial weights.",
+            "They share the first labels, too, but for those with a start of their own.",
+            "How they are compared is in [](benchmark.md).",
+            "These commands make the runs, continue where they stopped, and write this page with its figures:",
+            "",
+            COMMAND,
+            "",
+            *words.unfinished(suite, n_missing),
+        ]
+    ).strip()
+
+
+def _verdicts(suite: BenchmarkSuite) -> str:
+    parts = [_lines(words.headlines(suite))]
+    if DEFAULT in suite.strategies:
+        lines = []
+        for held_out, which in ((True, "held-out"), (False, "development")):
+            names = [name for name in suite.settings if SETTINGS[name].held_out is held_out]
+            names = [name for name in names if DEFAULT in suite.results[name].strategies]
+            if names:
+                found = judge(suite.subset(names), DEFAULT, words.COMMON_START)
+                lines += words.judged(found, DEFAULT, which)
+        parts.append(_lines(lines))
+        parts.append(_RULE)
+    return "\n\n".join(parts)
+
+
+_RULE = """The rule was written down before the held-out settings were run (`benchmarks/evidence/rule.py`).
+After correction the recommended strategy must be better than Random in three quarters of the settings, worse in none.
+In two thirds of them it must be within one point of the best strategy.
+Held out are settings, not samples: two data sets are in both parts, with another classifier or another kind of pool."""
+
+
+def _paragraphs(suite: BenchmarkSuite) -> str:
+    parts = []
+    for title, arm, variants in (
+        (
+            "dynamicAL",
+            "dynamic_al",
+            {"dynamic_al greedy": "Greedy batches", "dynamic_al γ=0": "Without alignment, γ = 0"},
+        ),
+        ("NTK look-ahead", "ntk_lookahead", {}),
+        ("NPC", "npc", {"npc greedy": "Greedy search"}),
+    ):
+        if arm not in suite.ranked:
+            continue
+        lines = [f"**{title}.**"]
+        lines += [
+            words.against(suite, arm, reference, name)
+            for reference, name in ((REFERENCE, "Random"), (SECOND, "Margin"))
+        ]
+        lines += [f"{what}: {words.against(suite, name, arm, f'`{arm}`')}" for name, what in variants.items()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "Not run yet."
+
+
+def _why(suite: BenchmarkSuite, picks: pd.DataFrame) -> str:
+    arms = [arm for arm in suite.outcomes().index if arm in words.COMMON_START]
+    found = [line for arm in arms if (line := words.why(suite, picks, arm))]
+    note = (
+        "Three numbers describe what was picked: how evenly over the classes, how far from the nearest other label "
+        "(small is redundant), and how far from the nearest of the pool (large is an outlier).\n"
+        "They are counted where they differ from Random's by more than one standard deviation of Random's seeds."
+    )
+    return f"{note}\n\n{_lines(found) or 'No arm is worse than Random in any setting.'}"
+
+
+def _figures(suite: BenchmarkSuite) -> str:
+    captions = {
+        "outcomes": "Verdict of every strategy against Random in every setting, with the difference in points",
+        "ranks": "Critical-difference diagram over the settings",
+        "saved": "Labels saved at Random's final score",
+        "margin": "Verdict of every strategy against Margin in every setting",
+        "picks": "What every strategy picked, relative to Random",
+        "curves": "Learning curves of some strategies in every setting",
+    }
+    if "margin" not in suite.ranked:
+        del captions["margin"]
+    return "\n\n".join(f"![{caption}](../_static/evidence_{name}.png)" for name, caption in captions.items())
+
+
+def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
+    summary = suite.summary()
+    seconds = pd.concat([result.times()["query"] for result in suite.results.values()], axis=1).median(axis=1)
+    rows: list[list[object]] = [
+        [name, *("–" if cell != cell else cell for cell in row)]
+        for name, row in zip(summary.index, summary.to_numpy(), strict=True)
+    ]
+    for row in rows:
+        row[1] = f"{row[1]:.1f}" if isinstance(row[1], float) else row[1]
+        place = 1 + list(summary.columns).index("labels saved")
+        row[place] = f"{100 * row[place]:.0f} %" if isinstance(row[place], float) else row[place]
+    for row in rows:
+        row.append(f"{seconds[str(row[0])]:.2g}")
+    parts = [
+        "**All settings.** Counts are better / not distinguishable / worse; labels saved and seconds are medians.\n"
+        "Seconds depend on the machine and on what else it did: compare them with each other only.",
+        markdown(["strategy", *summary.columns, "seconds per query"], rows),
+        "**Settings.**",
+        _settings_table(suite),
+        "**Arms.** Written as in `skal bench --strategies`.",
+        markdown(
+            ["arm", "strategy", "start"],
+            [[name, f"`{arm.strategy}`", arm.start or "random"] for name, arm in ARMS.items()],
+        ),
+    ]
+    parts += ["**After other starts.** Points over Random with a random start.", _starts_table(starts)]
+    saved = suite.labels_saved()
+    for setting, comparisons in suite.comparisons().items():
+        header = ["strategy", "seeds", "area", "points over Random", "interval", "p (Holm)", "verdict", "labels saved"]
+        lines: list[list[object]] = []
+        for c in sorted(comparisons, key=lambda c: -c.difference):
+            interval = "–" if c.low != c.low else f"{points(c.low)} … {points(c.high)}"
+            cells = [c.strategy, c.n_seeds, f"{100 * c.area:.1f}", points(c.difference), interval, p_text(c.p_holm)]
+            lines.append([*cells, c.outcome, _saved(saved.loc[(setting, c.strategy)])])
+        parts += [f"**{setting}.** {_budget(setting)}", markdown(header, lines)]
+    return "\n\n".join(parts)
+
+
+def _starts_table(starts: BenchmarkSuite) -> str:
+    table = 100 * starts.differences()
+    rows: list[list[object]] = [
+        [name, *("–" if value != value else f"{value:+.1f}" for value in table.loc[name])] for name in table.index
+    ]
+    return markdown(["strategy", *table.columns], rows)
+
+
+def _saved(row: pd.Series) -> str:
+    def text(value: float) -> str:
+        return "not reached" if value != value else f"{value:.0f}"
+
+    return (
+        text(row["value"]) if row["seeds"] < 2 else f"{text(row['value'])} ({text(row['low'])} … {text(row['high'])})"
+    )
+
+
+def _budget(setting: str) -> str:
+    protocol = SETTINGS[setting].protocol
+    score = protocol.scoring.replace("_", " ")
+    labels = f"{protocol.n_initial} labels, then {protocol.rounds} times {protocol.batch}"
+    return f"{labels}; areas are mean {score} in percent; labels saved with a 95 % bootstrap interval over the seeds."
+
+
+def _settings_table(suite: BenchmarkSuite) -> str:
+    rows: list[list[object]] = []
+    for name in suite.settings:
+        setting, p = SETTINGS[name], SETTINGS[name].protocol
+        pool = "all" if p.n_pool is None else f"{p.n_pool:,}"
+        special = ["100:1 imbalance"] * (p.imbalance > 1) + [f"{p.duplicates:.0%} copies"] * (p.duplicates > 0)
+        budget = f"{p.n_initial} + {p.rounds} × {p.batch}"
+        judged = "held out" if setting.held_out else "development"
+        rows.append([name, p.data, p.net, pool, budget, setting.seeds, p.scoring, ", ".join(special) or "–", judged])
+    header = ["setting", "data", "classifier", "pool", "labels", "seeds", "score", "special", "for the recommendation"]
+    return markdown(header, rows)
+
+
+def write_page(docs: Path, folder: Path = RESULTS, first: str = "banking77_linear_few") -> Path:
+    """Write the page, its figures, and the summary for a paper; ``first`` is the setting of the README's picture."""
+    suite, starts, picks = load_suite(folder), load_suite(folder, words.STARTS), load_picks(folder)
+    n_missing = sum(len(missing(SETTINGS[name], ARMS, SETTINGS[name].seeds, folder)) for name in suite.settings)
+    path = docs / "guide" / "benchmark_results.md"
+    write_figures(suite, picks, docs / "_static", first)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(suite, starts, picks, n_missing), encoding="utf-8")
+    return path

@@ -1,0 +1,190 @@
+"""Several benchmarks together: pairs of seeds, shares, labels saved, figures and tables."""
+
+import numpy as np
+import pytest
+
+from skal.bench import BenchmarkResult, BenchmarkSuite
+from skal.bench._latex import escaped
+from skal.bench._statistics import labels_saved, labels_saved_interval
+from skal.bench._suite_plots import KINDS
+from skal.exceptions import InvalidParameterError
+
+NAMES = ["random", "margin", "good", "bad_one"]
+GAINS = {"margin": 0.02, "good": 0.05, "bad_one": -0.04}
+
+
+@pytest.fixture(scope="module")
+def suite(make_result):
+    """Six settings, eight seeds; ``good`` leads everywhere."""
+    rng = np.random.default_rng(0)
+    results = {}
+    for k in range(6):
+        scores = np.linspace(0.5, 0.8, 5) + rng.normal(scale=0.01, size=(4, 8, 5))
+        for place, name in enumerate(NAMES[1:], start=1):
+            scores[place, :, 1:] += GAINS[name]
+        results[f"setting {k}"] = make_result(scores, NAMES)
+    return BenchmarkSuite(results)
+
+
+def without(result, dropped):
+    kept = [run for run in result.runs if (run.strategy, run.seed) not in dropped]
+    return BenchmarkResult(result.protocol, kept)
+
+
+def test_shares_and_ranks(suite):
+    shares = suite.shares()
+    assert shares.loc["good", "better"] == 6
+    assert shares.loc["bad_one", "worse"] == 6
+    assert (shares["settings"] == 6).all()
+    assert suite.shares("margin").loc["random", "worse"] == 6
+    assert suite.mean_ranks().index.tolist() == ["good", "margin", "random", "bad_one"]
+    assert suite.mean_ranks()["good"] == 1
+    assert suite.friedman().p < 0.001
+
+
+def test_a_strategy_with_fewer_seeds_is_compared_on_those_it_shares(suite):
+    full = suite.results["setting 0"]
+    part = without(full, {("good", seed) for seed in (1, 4, 5)} | {("margin", 0)})
+    found = BenchmarkSuite({"one": part})
+    comparisons = {c.strategy: c for c in found.comparisons()["one"]}
+    assert (comparisons["good"].n_seeds, comparisons["margin"].n_seeds, comparisons["bad_one"].n_seeds) == (5, 7, 8)
+    areas = full.areas()
+    kept = [0, 2, 3, 6, 7]
+    expected = (areas.loc["good"] - areas.loc["random"])[kept].mean()
+    assert comparisons["good"].difference == pytest.approx(expected)
+    assert found.n_seeds().loc["good", "one"] == 5
+    assert found.summary().loc["good", "seeds"] == "5"
+
+
+def test_a_strategy_that_is_not_everywhere_is_not_ranked(suite):
+    part = without(suite.results["setting 0"], {("good", seed) for seed in range(8)})
+    found = BenchmarkSuite({**suite.results, "setting 0": part})
+    assert "good" not in found.ranked
+    assert found.shares().loc["good", "settings"] == 5
+    assert np.isnan(found.summary().loc["good", "mean rank"])
+    assert found.summary().index[-1] == "good"
+
+
+def test_every_setting_needs_the_reference(suite):
+    part = without(suite.results["setting 0"], {("random", seed) for seed in range(8)})
+    with pytest.raises(InvalidParameterError, match="none in setting 0"):
+        BenchmarkSuite({**suite.results, "setting 0": part})
+    with pytest.raises(InvalidParameterError, match="at least one result"):
+        BenchmarkSuite({})
+
+
+def test_labels_saved_are_those_of_the_mean_curves(suite):
+    table = suite.labels_saved()
+    result = suite.results["setting 2"]
+    means = result.means()
+    expected = labels_saved(result.n_labels, means.loc["good"].to_numpy(), means.loc["random"].iloc[-1])
+    row = table.loc[("setting 2", "good")]
+    assert row["value"] == pytest.approx(float(expected))
+    assert row["low"] <= row["value"] <= row["high"]
+    assert row["share"] == pytest.approx(row["value"] / (result.n_labels[-1] - result.n_labels[0]))
+    assert np.isnan(table.loc[("setting 2", "bad_one"), "value"])
+
+
+def test_the_bootstrap_against_all_resamples():
+    """Three seeds have 27 resamples, each as likely as the other: quantiles can be counted."""
+    rng = np.random.default_rng(2)
+    n_labels = np.array([10, 20, 30, 40])
+    reference = np.linspace(0.5, 0.7, 4) + rng.normal(scale=0.02, size=(3, 4))
+    scores = reference + np.array([0, 0.05, 0.03, 0.01]) + rng.normal(scale=0.03, size=(3, 4))
+    resamples = np.array(np.meshgrid([0, 1, 2], [0, 1, 2], [0, 1, 2])).reshape(3, -1).T
+    saved = np.array([float(labels_saved(n_labels, scores[r].mean(0), reference[r].mean(0)[-1])) for r in resamples])
+    saved = np.where(np.isnan(saved), -np.inf, saved)
+    found = labels_saved_interval(n_labels, scores, reference, n_samples=20_000)
+    low, high = (np.quantile(np.repeat(saved, 1000), q, method="nearest") for q in (0.025, 0.975))
+    assert (found.low == pytest.approx(low)) if np.isfinite(low) else np.isnan(found.low)
+    assert found.high == pytest.approx(high)
+
+
+def test_a_bound_can_be_that_it_is_not_reached():
+    n_labels = np.array([10, 20, 30])
+    reference = np.tile([0.5, 0.6, 0.7], (6, 1))
+    scores = np.tile([0.5, 0.69, 0.71], (6, 1))
+    scores[0] -= 0.1  # without the others the target is missed
+    found = labels_saved_interval(n_labels, scores, reference)
+    assert np.isnan(found.low)
+    assert found.high > 0
+    assert np.isnan(labels_saved_interval(n_labels, scores[:1], reference[:1]).low)
+
+
+def test_pairwise_names_and_correction(suite):
+    tests = suite.pairwise()
+    assert len(tests) == 6
+    assert (tests["p_holm"] >= tests["p"]).all()
+    row = tests[(tests["a"] == "random") & (tests["b"] == "good")].iloc[0]
+    assert row["difference"] == pytest.approx(-suite.differences().loc["good"].mean())
+    assert row["p"] == pytest.approx(2 / 2**6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_name_every_strategy(suite, kind):
+    ax = suite.plot(kind)
+    texts = [text.get_text() for text in ax.texts] + [label.get_text() for label in ax.get_yticklabels()]
+    for name in ("good", "margin", "bad_one"):
+        assert any(name in text for text in texts)
+    assert ax._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_diagram_joins_what_is_not_told_apart(suite):
+    # six settings are too few for Holm's correction over six pairs: one bar over all of them
+    bars = [line for line in suite.plot("ranks").lines if line.get_linewidth() == 3]
+    assert len(bars) == 1
+    means = suite.mean_ranks()
+    np.testing.assert_allclose(bars[0].get_xdata(), [means.min() - 0.05, means.max() + 0.05])
+
+
+def test_unknown_figure(suite):
+    with pytest.raises(InvalidParameterError, match="'ranks', 'outcomes', 'saved'"):
+        suite.plot("pie")
+
+
+def environments(text):
+    """What is opened and closed, in order; unbalanced LaTeX fails here."""
+    depth = 0
+    for character, before in zip(text, " " + text, strict=False):
+        depth += (character == "{" and before != "\\") - (character == "}" and before != "\\")
+        assert depth >= 0
+    assert depth == 0
+    assert text.count("$") % 2 == 0
+    for name in ("table", "table*", "tabular"):
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}")
+
+
+def test_latex_of_a_suite(suite):
+    text = suite.to_latex()
+    environments(text)
+    rows = [line for line in text.splitlines() if line.rstrip().endswith(r"\\")]
+    assert len(rows) == 1 + len(NAMES)
+    assert len({row.count("&") for row in rows}) == 1
+    assert r"bad\_one" in text
+    assert "bad_one" not in text
+    assert text.count(r"\textbf") == 1
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
+        assert text.count(rule) == 1
+    assert "Friedman's test: $\\chi^2_{3}" in text
+
+
+def test_latex_of_a_result(suite):
+    text = suite.results["setting 0"].to_latex()
+    environments(text)
+    assert "good$^{+}$" in text
+    assert r"bad\_one$^{-}$" in text
+    assert r"\label{tab:digits}" in text
+    assert text.count(r"\textbf") >= 5  # the best of every budget
+    assert r"\caption{mine}" in suite.results["setting 0"].to_latex("mine", "tab:x")
+
+
+def test_names_cannot_be_commands():
+    assert escaped(r"\input{x} 50% a_b^~") == (
+        r"\textbackslash{}input\{x\} 50\% a\_b\textasciicircum{}\textasciitilde{}"
+    )
+
+
+def test_subset_and_repr(suite):
+    part = suite.subset(["setting 1", "setting 3"])
+    assert part.settings == ["setting 1", "setting 3"]
+    assert repr(suite) == "BenchmarkSuite(6 settings, 4 strategies)"
