@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from skal._core.containers import take_rows
+from skal._core.containers import n_rows, take_rows
 from skal._core.cost import Passes, QueryCost, forecast_seconds
 from skal._core.guard import one_query
-from skal._core.network import preserved_rng
 from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
@@ -136,7 +135,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
     def _selected(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.check_n_instances(n_instances, context.n_pool)
-        with one_query(context.inner_estimator), preserved_rng():
+        with one_query(context.inner_estimator):
             rows, part = self.taking_part(context)
             indices, metrics = self._select(part, int(n_instances))
             values = np.asarray(metrics)
@@ -158,13 +157,17 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         self.check_n_instances(n_instances, context.n_pool)
         n = min(context.n_pool, getattr(self, "subset", None) or context.n_pool)
         n_instances, jobs = int(n_instances), context.sharding.jobs()
-        with one_query(context.inner_estimator), preserved_rng():
+        with one_query(context.inner_estimator):
             passes, memory = self._passes(context, n, n_instances), self._memory(context, n, n_instances)
-        size = min(n, max(512, 2 * n_instances, 2 * context.batch_size, self._probe_size(n)))
-        part = take_rows(X_pool, slice(0, n))
-        work = partial(self._work, n_instances=n_instances)
-        seconds = forecast_seconds(self, learner, part, n_instances, (size, 2 * size), work)
+        seconds = self._seconds(context, learner, take_rows(X_pool, slice(0, n)), n_instances)
         return QueryCost(passes, memory, seconds / jobs)
+
+    def _seconds(self, context: QueryContext, learner: Any, X_pool: Any, n_instances: int) -> float:
+        """Forecast of the time on one processor when all of these samples take part."""
+        n = n_rows(X_pool, "X_pool")
+        size = min(n, max(512, 2 * n_instances, 2 * context.batch_size, self._probe_size(n)))
+        work = partial(self._work, n_instances=n_instances)
+        return forecast_seconds(self, learner, X_pool, n_instances, (size, 2 * size), work)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         """Samples that go through the network when n of the pool take part."""
@@ -260,7 +263,7 @@ class ScoreStrategy(QueryStrategy):
     def scores(self, learner: Any, X_pool: Any) -> np.ndarray:
         """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
         context = self.prepare(learner, X_pool)
-        with one_query(context.inner_estimator), preserved_rng():
+        with one_query(context.inner_estimator):
             rows, part = self.taking_part(context)
             scores = np.full(context.n_pool, -np.inf)
             scores[rows] = self._checked_score(part)

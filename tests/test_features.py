@@ -232,8 +232,8 @@ def test_frozen_layers_of_the_network_itself_are_run_once_unless_training_moves_
 
 
 def test_a_loop_does_not_keep_more_than_its_memory_allows(X):
-    function, seen = counted(lambda X: X[:, :3])
-    strategy = MaxHerding(features=function, max_memory=60 * 3 * 8)
+    function, seen = counted(lambda X: X[:, :5])
+    strategy = MaxHerding(features=function, max_memory=11_000)
     settings = {"n_initial": 6, "query_size": 6, "n_rounds": 2, "random_state": 0}
     ActiveLearningClassifier(LogisticRegression(), strategy, initial="random", **settings).fit(X, np.arange(60) % 3)
     assert sum(seen) > 120

@@ -10,7 +10,7 @@ SKAL = Path(__file__).parents[1] / "skal"
 # from the top down; a part imports from its own line and from those below it
 LAYERS = [
     {"cli"},
-    {"bench"},
+    {"labelling", "bench"},
     {"loop", "semi_supervised", "checks"},
     {"learners"},
     {"strategies"},
@@ -19,11 +19,13 @@ LAYERS = [
     {"tangent", "callbacks"},
     {"_core", "reuse", "features"},
     {"nets", "datasets"},
+    {"stopping"},
     {"validation"},
     {"exceptions", "_version"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
-SHARED = {"_coverage", "_coverage_strategy", "_features", "_kernel_source", "_kmeans", "_measures", "_names"}
+SHARED = {"_coverage", "_coverage_strategy", "_features", "_fisher", "_gains", "_kernel_source", "_kmeans"}
+SHARED |= {"_measures", "_names", "_typicality"}
 SHARED |= {"_pool_features", "_temperature", "_two_level"}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")

@@ -106,14 +106,17 @@ def forecast_seconds(
     n = n_rows(X_pool, "X_pool")
     small, large = (min(size, n) for size in sizes)
     if large == n:
-        return _timed(strategy, learner, X_pool, n_instances, large)
-    first, second = (_timed(strategy, learner, X_pool, n_instances, size) for size in (small, large))
+        return timed(strategy, learner, X_pool, n_instances, large)
+    first, second = (timed(strategy, learner, X_pool, n_instances, size) for size in (small, large))
     slope = max(0.0, second - first) / (work(large) - work(small))
     return second + slope * (work(n) - work(large))
 
 
-def _timed(strategy: Any, learner: Any, X_pool: Any, n_instances: int, size: int) -> float:
-    """The shorter of two runs: the first one may pay for what is set up once."""
+def timed(strategy: Any, learner: Any, X_pool: Any, n_instances: int, size: int) -> float:
+    """Seconds of a query on the first samples of a pool.
+
+    The shorter of two runs: the first one may pay for what is set up once.
+    """
     part = take_rows(X_pool, slice(0, size))
     best = float("inf")
     for _ in range(2):

@@ -8,15 +8,15 @@ and puts back whatever is different if it fails: one Ctrl-C hits either the quer
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
+
+from skal._core.generators import GeneratorStates
 
 # the generators and torch's settings belong to the process, so that queries wait for one another whatever their module
 _lock = threading.RLock()
@@ -49,17 +49,14 @@ class _Before:
         self.buffers = [] if module is None else [(b, b.detach().clone()) for b in module.buffers()]
         self.grad_mode = torch.is_grad_enabled()
         self.threads = torch.get_num_threads()
-        self.generators = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self.generators = GeneratorStates()
 
     def restore(self) -> None:
         """Put back whatever is different; doing so twice does no harm."""
         torch.set_grad_enabled(self.grad_mode)
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
-        python_state, numpy_state, torch_state = self.generators
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
+        self.generators.restore()
         for part, flag in self.flags:
             part.training = flag
         for hooks, own in self.hooks:
@@ -82,7 +79,7 @@ class _Before:
 
 @contextmanager
 def one_query(net: Any = None) -> Iterator[None]:
-    """Around a query: no other thread is in one, and if it fails, net, torch and the generators are as before.
+    """Around a query: no other thread is in one, and the generators are as before; if it fails, net and torch too.
 
     Parameters
     ----------
@@ -109,3 +106,4 @@ def one_query(net: Any = None) -> Iterator[None]:
         except BaseException:
             before.restore()
             raise
+        before.generators.restore()

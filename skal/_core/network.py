@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
+from skal._core.generators import GeneratorStates
 from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
 from skal._core.mistakes import check_rows, running
@@ -43,36 +43,33 @@ _FOR_TRAINING = (
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Give torch, numpy and ``random`` their states back, whatever happens inside."""
-    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    before = GeneratorStates()
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
-        if cuda_states is not None:
-            torch.cuda.set_rng_state_all(cuda_states)
+        before.restore()
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before."""
-    flags = {submodule: submodule.training for submodule in module.modules()}
+    flags = [(submodule, submodule.training) for submodule in module.modules()]
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     # embeddings with max_norm rescale their weights whenever they are called
-    rescaled = [x.weight for x in module.modules() if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
+    rescaled = [x.weight for x, _ in flags if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
     weights = [(weight, weight.detach().clone()) for weight in rescaled]
     device_type = _device_of(module).type
     try:
         has_autocast = torch.amp.is_autocast_available(device_type)
         no_autocast = torch.autocast(device_type, enabled=False) if has_autocast else nullcontext()
         with preserved_rng(), _eagerly(), no_autocast:
-            module.eval()
+            if any(flag for _, flag in flags):
+                module.eval()
             yield
     finally:
-        for submodule, flag in flags.items():
-            submodule.training = flag
+        for submodule, flag in flags:
+            if submodule.training is not flag:  # setting an attribute of a module takes a while
+                submodule.training = flag
         with torch.no_grad():
             for name, buffer in module.named_buffers():
                 if name in buffers and buffer.shape == buffers[name].shape:
@@ -187,8 +184,9 @@ class Network:
         Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
         through the net's loader: all rows, in their order, whatever its settings say.
         """
+        place = self.device, self.dtype  # looked up once: it takes a walk over the modules
         if self.reads_arrays(samples):
-            yield from map(self._to_device, samples.chunks(batch_size))
+            yield from (_placed(chunk, *place) for chunk in samples.chunks(batch_size))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -200,7 +198,7 @@ class Network:
                 if is_dataset:
                     start = number * batch_size
                     check_finite(batch, samples.name, numbers[start : start + batch_size])
-                yield self._to_device(batch)
+                yield _placed(batch, *place)
         samples.check_size()
 
     def reads_arrays(self, samples: Samples) -> bool:
@@ -213,25 +211,6 @@ class Network:
         own_loading = self.net.dataset is not SkorchDataset or self.net.iterator_valid is not DataLoader
         own_loading = own_loading or "collate_fn" in self.net.get_params_for("iterator_valid")
         return plain and not own_loading
-
-    def _to_device(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: self._to_device(part) for key, part in value.items()}
-        if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
-            return type(value)(self._to_device(part) for part in value)
-        if not isinstance(value, Tensor):
-            array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
-            array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
-            if array.dtype.kind not in "fiub":
-                raise InvalidTypeError(
-                    "The network's input must be numbers. "
-                    f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
-                )
-            # torch cannot share read-only memory (memory maps) or negative strides
-            if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-                array = array.copy()
-            value = torch.from_numpy(array)
-        return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
 
     def output(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """What the module returns (of several outputs the one for the loss), with other parameters if given."""
@@ -287,3 +266,24 @@ class Network:
         A batch norm without running statistics cannot take one.
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
+
+
+def _placed(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Numbers as tensors on a device, floating-point ones of this type."""
+    if isinstance(value, Mapping):
+        return {key: _placed(part, device, dtype) for key, part in value.items()}
+    if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
+        return type(value)(_placed(part, device, dtype) for part in value)
+    if not isinstance(value, Tensor):
+        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
+        if array.dtype.kind not in "fiub":
+            raise InvalidTypeError(
+                "The network's input must be numbers. "
+                f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
+            )
+        # torch cannot share read-only memory (memory maps) or negative strides
+        if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+            array = array.copy()
+        value = torch.from_numpy(array)
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)

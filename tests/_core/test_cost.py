@@ -93,7 +93,8 @@ def test_npc_forecasts_the_points_that_its_batches_hold(image_learner, images, m
     strategy = NPC(n_candidates=10, random_state=0)
     made = passes_through(image_learner, strategy, X, 5)[0]
     passes = strategy.cost(image_learner, X, 5).passes
-    assert made == pytest.approx(passes.forward + passes.labelled_forward, rel=0.3)
+    forecast = passes.forward + passes.labelled_forward
+    assert 0.9 * forecast <= made <= 1.1 * forecast + 40  # some look at the network first, eight at a time
 
 
 def test_a_forecast_changes_nothing_and_says_what_it_found(image_learner, images):
@@ -119,7 +120,7 @@ def test_bad_arguments_are_refused_before_anything_is_timed(image_learner, image
 
 def test_seconds_follow_the_work(monkeypatch):
     """A query that takes 1 s and 0.01 s for each unit of work, by a clock of its own."""
-    monkeypatch.setattr("skal._core.cost._timed", lambda strategy, learner, X, b, size: 1 + 0.01 * size**2)
+    monkeypatch.setattr("skal._core.cost.timed", lambda strategy, learner, X, b, size: 1 + 0.01 * size**2)
     strategy = SimpleNamespace()
     seconds = forecast_seconds(strategy, None, np.zeros((1000, 1)), 1, (10, 20), lambda n: float(n) ** 2)
     assert seconds == pytest.approx(1 + 0.01 * 1000**2)

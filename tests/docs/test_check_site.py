@@ -114,7 +114,17 @@ SECTIONS = [
     "When it fails",
 ]
 METHODS = ["albl", "badge", "bald", "coreset", "dynamic_al", "egl", "learning_loss", "npc", "ntk_lookahead"]
-METHODS += ["drop_query", "epig", "falcun", "herding", "prob_cover", "semi_supervised", "typiclust", "uncertainty"]
+METHODS += [
+    "bait",
+    "drop_query",
+    "epig",
+    "falcun",
+    "herding",
+    "prob_cover",
+    "semi_supervised",
+    "typiclust",
+    "uncertainty",
+]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,8 +11,22 @@ from skal.checks import make_learner
 from skal.exceptions import InvalidQueryError, NonFiniteError, SkalError
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
-from skal.strategies import ALBL, BADGE, CoreSet, DynamicAL, Margin
+from skal.strategies import ALBL, BADGE, BAIT, CoreSet, DynamicAL, Margin, MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._coreset import furthest_first
+
+COVERAGE = [
+    cls(features=features, **({} if cls is UHerding else {"random_state": 0}))
+    for cls in (MaxHerding, UHerding, TypiClust, ProbCover)
+    for features in ("auto", "input")
+]
+
+
+@pytest.mark.parametrize("features", [1e-30, 1.0, 1e25, 3e37])
+def test_directions_do_not_depend_on_the_unit(features):
+    learner, X_pool = make_learner()
+    expected = MaxHerding(features="input", radius=1.0)
+    scaled = MaxHerding(features=lambda X: np.float32(features) * X.reshape(len(X), -1), radius=1.0)
+    assert scaled(learner, X_pool, 5).tolist() == expected(learner, X_pool, 5).tolist()
 
 
 @pytest.mark.parametrize("batch", ["top", "greedy"])
@@ -28,7 +42,11 @@ def test_gamma(batch):
 
 
 @pytest.mark.parametrize("rows", [slice(5, 8), slice(None)])
-@pytest.mark.parametrize("strategy", [CoreSet(), CoreSet(features="input"), BADGE(), ALBL()], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [CoreSet(), CoreSet(features="input"), BADGE(), ALBL(), BAIT(), BAIT(features="input"), *COVERAGE],
+    ids=repr,
+)
 def test_pools_near_the_largest_float32(strategy, rows):
     learner, X_pool = make_learner()
     X_pool = X_pool.copy()

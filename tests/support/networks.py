@@ -199,9 +199,9 @@ UNSUPPORTED = {
     ("backpack", "sequence_first"): "'token' of a VisionTransformer",
     ("backpack", "transformer_encoder"): "'token' of a VisionTransformer",
     ("backpack", "text_gru"): "Embedding layer .Only padding_idx=None",
-    ("structured", "vision_transformer"): "MultiheadAttention",
+    ("structured", "vision_transformer"): "VisionTransformer",
     ("structured", "sequence_first"): "'encoder.norm1'",
-    ("structured", "transformer_encoder"): "MultiheadAttention",
+    ("structured", "transformer_encoder"): "VisionTransformer",
     ("structured", "text_gru"): "GRU",
 }
 
