@@ -77,11 +77,10 @@ class Worker:
         return self._changes >= self.project.batch
 
     def _run(self) -> None:
-        if not self._succeeds(self._prepare):  # without features there is nothing to train on: samples come at random
-            self._doing = None
-            return
+        prepared = self._succeeds(self._prepare)
         while True:
-            self._succeeds(self._step)
+            if prepared:  # without features there is nothing to train on: samples come at random
+                self._succeeds(self._step)
             with self._wake:
                 self._doing = None
                 self._wake.notify_all()
