@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
@@ -16,16 +14,17 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
-from skal._core.containers import dataset_target, n_rows, take_rows
+from skal._core.containers import n_rows
 from skal._core.cost import QueryCost
 from skal.base import as_strategy
 from skal.context import unwrap_estimator
-from skal.exceptions import AdjustedInputWarning, InvalidParameterError
+from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
 from skal.loop._engine import LoopResults
 from skal.loop._estimators import uses_unlabelled
 from skal.loop._model import read_model, write_model
+from skal.loop._reading import check_one_label_each, label_reader, which_have_labels
 from skal.loop._session import LabellingSession
 from skal.strategies import margin
 
@@ -202,8 +201,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self
         """
         X = self._check_samples(X, reset=True)
-        reader = None if oracle is not None else self._label_reader(X, y)
-        askable = None if oracle is not None else self._askable(y)
+        owner = type(self).__name__
+        reader = None if oracle is not None else label_reader(owner, X, y)
+        askable = None if oracle is not None else which_have_labels(y, unlabelled=uses_unlabelled(self.estimator))
         self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
@@ -237,7 +237,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         """
         X = self._check_samples(X, reset=True)
         if y is not None:
-            self._check_one_label_each(X, y, "start")
+            check_one_label_each(X, y, "start")
         return self._start(X, eval_set, ids=ids, given=y, readonly=readonly)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -336,52 +336,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             self._labelled = results.labelled
             self.estimator_ = results.predictor.estimator
             self.classes_ = results.predictor.classes
-
-    def _label_reader(self, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]:
-        """An oracle that reads the labels of given samples, and no others."""
-        if y is None:
-            if not isinstance(X, Dataset):
-                raise InvalidParameterError(
-                    f"{type(self).__name__} requires y to be passed, but the target y is None. "
-                    "Pass labels, an oracle, or a Dataset of (x, y) pairs; use start() to label by hand."
-                )
-            return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
-        y = y if hasattr(y, "__getitem__") else np.asarray(y)  # what can only be converted as a whole
-        self._check_one_label_each(X, y, "fit")
-        return lambda indices, _: take_rows(y, indices)
-
-    def _check_one_label_each(self, X: Any, y: Any, owner: str) -> None:
-        if n_rows(y, "y") != n_rows(X):
-            raise InvalidParameterError(
-                f"The y given to {owner} must have one label for each of the {n_rows(X)} samples. "
-                f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
-            )
-
-    def _askable(self, y: Any) -> np.ndarray | None:
-        """(n,) which samples have a label; None if that cannot be seen without reading labels, or all have one.
-
-        Only whether there is a label is looked at, not which.
-        """
-        plain = isinstance(y, np.ndarray) and not isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "iubU"
-        if plain and not uses_unlabelled(self.estimator):  # such an array has no room for "unknown"
-            return None
-        if not isinstance(y, (np.ndarray, list, pd.Series)) or getattr(y, "ndim", 1) != 1:
-            return None
-        known = ~np.asarray(pd.isna(y if isinstance(y, pd.Series) else np.array(y, dtype=object)))
-        if isinstance(y, np.ma.MaskedArray):
-            known &= ~np.ma.getmaskarray(y)
-        if uses_unlabelled(self.estimator):
-            known &= np.asarray(y, dtype=object) != -1
-        if not known.any():  # the loop will say so
-            return None
-        if known.mean() < 0.5:
-            warnings.warn(
-                f"y has a label for only {known.sum()} of {len(known)} samples; the others are never asked for. "
-                "To label them by hand, use start(X, y).",
-                AdjustedInputWarning,
-                stacklevel=3,
-            )
-        return None if known.all() else known
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does

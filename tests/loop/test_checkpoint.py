@@ -24,7 +24,7 @@ from skorch.callbacks import Callback
 from skal import ActiveLearningClassifier
 from skal.callbacks import FreshOptimizer
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._checkpoint import describe, fingerprint_data
+from skal.loop._fingerprint import describe, fingerprint_data
 from skal.loop._folder import CheckpointFolder
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
