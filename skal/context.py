@@ -223,7 +223,8 @@ class QueryContext:
             See :func:`skal.reuse.reused`.
         """
         if self._results is not None and what in self._results:
-            return self._results[what]
+            known: Result = self._results[what]
+            return known
         if kept.get() is None:
             result = compute()
         else:

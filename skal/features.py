@@ -122,16 +122,17 @@ class RememberedFeatures(TransformerMixin, BaseEstimator):
         else:
             values = self.features(X)
         values = values.toarray() if sp.issparse(values) else values
-        values = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-        if values.ndim != 2 or len(values) != n or width not in (None, values.shape[1]):
+        found: np.ndarray = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+        if found.ndim != 2 or len(found) != n or width not in (None, found.shape[1]):
             raise FeatureError(
                 f"The features that RememberedFeatures remembers must be an array of {n} rows with "
-                f"{width or 'at least one'} columns. Got shape {values.shape} instead. Check what computes them."
+                f"{width or 'at least one'} columns. Got shape {found.shape} instead. Check what computes them."
             )
-        return values
+        return found
 
     def _passed(self, X: Any, start: int, n: int) -> torch.Tensor:
         rows = np.asarray(take_rows(X, slice(start, min(start + self.batch_size, n))))
         device = next((parameter.device for parameter in self.features.parameters()), torch.device("cpu"))
         with evaluating(self.features), torch.no_grad():
-            return self.features(torch.as_tensor(rows, device=device)).flatten(1).cpu()
+            values: torch.Tensor = self.features(torch.as_tensor(rows, device=device)).flatten(1).cpu()
+            return values

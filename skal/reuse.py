@@ -130,7 +130,7 @@ def reused(
     key = _key(network, samples, what, also) if store is not None and len(samples) > 1 else None
     if store is None or key is None:
         return compute()
-    known = store.get(key)
+    known: Result | None = store.get(key)
     if known is not None:
         return known
     result = compute()

@@ -100,7 +100,7 @@ def take_rows(X: Any, rows: Any) -> Any:
         return {key: take_rows(value, rows) for key, value in X.items()}
     if isinstance(X, Dataset):
         positions = range(*rows.indices(n_rows(X))) if isinstance(rows, slice) else np.asarray(rows).tolist()
-        return Subset(X, positions)  # type: ignore[arg-type]
+        return Subset(X, positions)
     if _is_frame(X):
         return X.iloc[rows]
     if isinstance(X, torch.Tensor):

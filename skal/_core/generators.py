@@ -60,7 +60,7 @@ def _numpy_state(raw: bytes | None) -> Any:
 
 def _raw_numpy_state() -> bytes | None:
     """What numpy's shared generator holds; None if it is not the usual one."""
-    generator = np.random.mtrand.get_bit_generator()  # type: ignore[attr-defined]
+    generator = np.random.mtrand.get_bit_generator()
     if not isinstance(generator, np.random.MT19937):
         return None
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

@@ -73,7 +73,7 @@ class _Call(NamedTuple):
     leaves: list[Tensor]
 
 
-def _first_input(args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
+def _first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """What a layer is given: its first argument, or the first one that is passed by its name."""
     first = next(iter([*args, *kwargs.values()]), None)
     return first if isinstance(first, Tensor) else None
@@ -90,7 +90,7 @@ def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
     calls_before: list[int] = []
 
     def hook_for(name: str) -> Any:
-        def cut(layer: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        def cut(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if len(calls) != calls_before.pop() or _first_input(args, kwargs) is None:
                 return output
             leaves: list[Tensor] = []
@@ -171,7 +171,7 @@ def _observed(network: Network, batch: Any, name: str, number: int) -> tuple[Ten
     """Input and output of one call of a layer, and the network's output."""
     seen: list[tuple[Tensor, Any]] = []
 
-    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+    def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         first = _first_input(args, kwargs)
         assert first is not None  # or it would not have been found
         seen.append((first.detach().clone(), output.detach().clone() if isinstance(output, Tensor) else None))
@@ -232,7 +232,7 @@ def _embedding_batches(
     # behind a softmax the logits still have the digits that log(p + ε) has lost
     behind_softmax = last.gives_logits and isinstance(network.criterion, nn.NLLLoss)
 
-    def record(layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+    def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         first = _first_input(args, kwargs)
         assert first is not None  # or it would not have been found
         seen.append((first.detach().clone(), output.detach().clone() if behind_softmax else None))

@@ -22,7 +22,7 @@ _REORDERING = ("shuffle", "drop_last", "sampler", "batch_sampler")
 _END = object()
 
 
-class NamedRows(Dataset):
+class NamedRows(Dataset[Any]):
     """A Dataset whose errors say which row could not be read, and which knows in what order it was asked for rows.
 
     Parameters
@@ -63,7 +63,7 @@ class NamedRows(Dataset):
         """Several rows at once, if the Dataset can do that."""
         if callable(getattr(self._dataset, "__getitems__", None)):
             try:
-                items = self._dataset.__getitems__(rows)
+                items: list[Any] = self._dataset.__getitems__(rows)
             except Exception:
                 pass  # one by one, to find the row that cannot be read
             else:

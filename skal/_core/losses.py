@@ -199,7 +199,8 @@ class OwnLoss(Loss):
 
         with torch.enable_grad():
             try:
-                return torch.func.grad(total)(f)  # the one that works inside vmap
+                gradient: Tensor = torch.func.grad(total)(f)  # the one that works inside vmap
+                return gradient
             except RuntimeError:  # a Function of the user's own may know nothing but autograd
                 f = f.detach().requires_grad_()
                 return torch.autograd.grad(total(f), f)[0]

@@ -83,11 +83,12 @@ def _not_compiled(module: nn.Module) -> nn.Module:
     return getattr(module, "_orig_mod", module)
 
 
-def _eagerly() -> AbstractContextManager:
+def _eagerly() -> AbstractContextManager[Any]:
     """Whatever was compiled runs as it is written: compiled code does not call hooks that came after it."""
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _device_of(module: nn.Module) -> torch.device:
@@ -217,7 +218,7 @@ class Network:
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
         with running(self.module, batch):
             if parameters is None:
-                output = self.module(*args, **kwargs)
+                output: Tensor = self.module(*args, **kwargs)
             else:
                 output = torch.func.functional_call(self.module, parameters, args, kwargs)
         output = outputs.in_rows(outputs.first_output(output), self.criterion)

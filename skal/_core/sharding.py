@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -38,7 +38,7 @@ _MAX_BYTES = 2**23
 _KEPT = 2  # functions that a worker keeps
 _local = threading.local()  # two threads of one process must not run one network at the same time
 
-Function = Callable[[Samples], Any]
+Result = TypeVar("Result")  # tensors, arrays, or tuples of them
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,12 @@ class Sharding:
 
     def jobs(self) -> int:
         """How many workers there are."""
-        return effective_n_jobs(self.n_jobs)
+        jobs: int = effective_n_jobs(self.n_jobs)
+        return jobs
 
-    def map(self, function: Function, samples: Samples, step: int, device: Any = None) -> Iterator[Any]:
+    def map(
+        self, function: Callable[[Samples], Result], samples: Samples, step: int, device: Any = None
+    ) -> Iterator[Result]:
         """``function(part)`` of one part of the samples after the other, in their order.
 
         Parameters
@@ -92,7 +95,9 @@ class Sharding:
             return iter([function(samples)])
         return self._shards(function, samples, step, device)
 
-    def _shards(self, function: Function, samples: Samples, step: int, device: Any) -> Iterator[Any]:
+    def _shards(
+        self, function: Callable[[Samples], Result], samples: Samples, step: int, device: Any
+    ) -> Iterator[Result]:
         jobs, n = self.jobs(), len(samples)
         sends_rows = jobs > 1 and reference_to(samples.X) is None
         rows = shard_rows(n, step, jobs, (row_bytes(samples.X) or 2**13) if sends_rows else None)
@@ -109,7 +114,7 @@ class Sharding:
             raise failure.args[0] from failure
 
     def _in_parallel(
-        self, function: Function, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
+        self, function: Callable[[Samples], Any], samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
     ) -> Iterator[Any]:
         try:
             pickled = cloudpickle.dumps((function, samples.take(range(0)) if sends_rows else samples))
@@ -181,7 +186,7 @@ def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
     return max(step, rows // step * step)
 
 
-def filled(parts: Iterator[Any], n: int) -> Any:
+def filled(parts: Iterator[Result], n: int) -> Result:
     """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room.
 
     Parameters
@@ -225,7 +230,8 @@ def filled(parts: Iterator[Any], n: int) -> Any:
             parts.close()
     if position != n:
         raise _miscounted(n, str(position))
-    return tree_unflatten(wholes, structure)
+    whole_parts: Result = tree_unflatten(wholes, structure)
+    return whole_parts
 
 
 def _miscounted(n: int, got: str) -> OutputError:

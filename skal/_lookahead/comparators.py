@@ -108,7 +108,8 @@ def criterion_scores(
 def solve_directly(K: Tensor, K_E: Tensor, residuals: Tensor, f_E: Tensor, rho: float) -> Tensor:
     """(e, c) outputs of the linearised network, trained to convergence on m samples; K is (mB, mB), K_E (eB, mB)."""
     augmented = K + rho * torch.eye(len(K), dtype=K.dtype, device=K.device)
-    return f_E + (K_E @ torch.linalg.solve(augmented, residuals.reshape(len(K), -1))).reshape(f_E.shape)
+    outputs: Tensor = f_E + (K_E @ torch.linalg.solve(augmented, residuals.reshape(len(K), -1))).reshape(f_E.shape)
+    return outputs
 
 
 def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor) -> tuple[NewOutputs, Posterior]:
@@ -193,7 +194,7 @@ class Retrainer:
 
             def loss() -> Tensor:
                 self.net.optimizer_.zero_grad()
-                value = self.net.get_loss(self.net.infer(batch), y, X=batch, training=True)
+                value: Tensor = self.net.get_loss(self.net.infer(batch), y, X=batch, training=True)
                 value.backward()
                 return value
 
@@ -212,7 +213,7 @@ class Retrainer:
         return concat_rows(self._labelled, new), y
 
 
-class _Relabelled(Dataset):
+class _Relabelled(Dataset[Any]):
     """Inputs of several containers, one after the other, with labels of their own."""
 
     def __init__(self, parts: list[Any], y: np.ndarray) -> None:

@@ -52,7 +52,8 @@ def criterion_terms(
 def terms_of_outputs(criterion: str, new: Tensor, moves: Tensor, to_proba: Probabilities | None = None) -> Tensor:
     """The same terms from the new outputs and how far they have moved: (..., e, c) -> (..., e), for one label each."""
     if criterion != "eer":
-        return torch.linalg.vector_norm(moves, dim=-1)
+        lengths: Tensor = torch.linalg.vector_norm(moves, dim=-1)
+        return lengths
     return -_entropies(torch.softmax(new, dim=-1) if to_proba is None else to_proba(new))
 
 
@@ -117,4 +118,5 @@ def _norms(s: Tensor, bb: Tensor, br: Tensor, rr: Tensor) -> Tensor:
 
 
 def _entropies(proba: Tensor) -> Tensor:
-    return torch.special.entr(proba).sum(-1)
+    entropies: Tensor = torch.special.entr(proba).sum(-1)
+    return entropies

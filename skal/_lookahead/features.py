@@ -19,12 +19,12 @@ from torch import Tensor
 
 from skal._core.memory import rows_within
 from skal._core.samples import Samples
-from skal._core.sharding import filled
+from skal._core.sharding import Result, filled
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import Gradients, TangentEngine
-from skal.tangent._factors import Outer, PerSampleGradient
+from skal.tangent._engine import TangentEngine
+from skal.tangent._factors import Gradients, Outer, PerSampleGradient
 from skal.tangent._sketch import Sketch, signed_fold
 
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
@@ -120,7 +120,7 @@ class FeatureReader:
         self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
 
     @property
-    def form(self) -> tuple:
+    def form(self) -> tuple[Any, ...]:
         """What tells the features of one reader from those of another on the same network and samples."""
         engine = self.engine
         plan = tuple((backend, tuple(sorted(covered))) for backend, covered in engine.plan)
@@ -128,11 +128,11 @@ class FeatureReader:
         sketch = (self.k, self.seed, None if self._long is None else self._long.k)
         return (self.kind, self.ridge, tuple(self._factored), self._chunk, sketch, plan, reading)
 
-    def _read(self, samples: Samples, then: Callable[[_Read], Any]) -> Any:
+    def _read(self, samples: Samples, then: Callable[[_Read], Result]) -> Result:
         """``then`` of the gradients, from one forward and one backward pass that the network's workers share."""
         engine = self.engine
 
-        def reduce(gradients: Iterator[Gradients], n: int) -> Any:
+        def reduce(gradients: Iterator[Gradients], n: int) -> Result:
             found = next(gradients)
             factors = []
             for name in self._factored:
@@ -193,7 +193,8 @@ class FeatureReader:
     def _squared_norms(self, x: Tensor) -> Tensor:
         """(n,) in float64, as exact as the products are."""
         dtype = torch.float64 if self._signs is None else x.dtype
-        return torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
+        squares: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
+        return squares
 
     def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""

@@ -40,6 +40,7 @@ Block = Callable[[Tensor, Tensor], Tensor]
 def factor(K: Tensor) -> Tensor:
     """Cholesky factor of a symmetric matrix; what of it is singular gets as little as makes it regular."""
     scale, jitter, eye = float(K.diagonal().mean()), 0.0, torch.eye(len(K), dtype=K.dtype, device=K.device)
+    L: Tensor
     L, failed = torch.linalg.cholesky_ex(K)
     while bool(failed) and math.isfinite(jitter):
         jitter = max(10 * jitter, torch.finfo(K.dtype).eps * len(K) * abs(scale), torch.finfo(K.dtype).tiny)
@@ -173,7 +174,7 @@ class Posterior:
             column = torch.addmm(column, taken, taken[places(here, self.B)].T, alpha=-1)
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         # with the factor of u a block of the downdate is w_x w_x'ᵀ
-        w = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
+        w: Tensor = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
         self._append(w)
         blocks = w.reshape(self.N, self.B, self.B)
         self.own -= blocks @ blocks.transpose(1, 2)

@@ -167,7 +167,7 @@ class KernelSource:
         return self.blocks_of(pool, evaluation, K_CE, diagonal_blocks(K, B), among)
 
     def blocks_of(
-        self, samples: Samples, evaluation: Any, K_CE: Tensor, own: Tensor, among: Callable | None = None
+        self, samples: Samples, evaluation: Any, K_CE: Tensor, own: Tensor, among: Callable[..., Any] | None = None
     ) -> KernelBlocks:
         """These blocks of the kernel, with what else belongs to them."""
         K_LC, positions = self.kernel(self.context.labelled, samples), torch.as_tensor(evaluation, device=K_CE.device)
@@ -278,7 +278,8 @@ class FeatureSource:
 
     def labelled_logits(self) -> Tensor:
         """(n, c) of the network at the labelled samples."""
-        return self.reader.logits
+        logits: Tensor = self.reader.logits
+        return logits
 
     @property
     def solver(self) -> RidgeSolver:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 
-class WholeBatches(DataLoader):
+class WholeBatches(DataLoader[Any]):
     """The same batches as a ``DataLoader``, in the same order from the same seed, for skorch's data sets of arrays.
 
     Examples

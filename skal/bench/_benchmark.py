@@ -175,7 +175,8 @@ def _outcomes(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run 
 def _alone(task: Task, data: Any) -> Run | str:
     """A run in a process of its own, which may be killed."""
     try:
-        return Parallel(n_jobs=2)([delayed(_attempt)(task, data)])[0]
+        run: Run | str = Parallel(n_jobs=2)([delayed(_attempt)(task, data)])[0]
+        return run
     except BrokenProcessPool as error:
         return (
             f"{task.label}, seed {task.seed}: the worker was killed ({type(error).__name__}). It may have run out of "

@@ -163,7 +163,8 @@ def _samples(X: Any) -> np.ndarray:
         expected = "made of arrays of numbers, of shape (n, features) or (n, channels, height, width)"
         got, remedy = f"{X.dtype} of shape {X.shape}", "Turn texts or files into features first."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
-    return X if X.dtype == np.float32 else X.astype(np.float32)
+    array: np.ndarray = X if X.dtype == np.float32 else X.astype(np.float32)
+    return array
 
 
 def make_data(bunch: Any, protocol: Protocol) -> Data:
@@ -191,4 +192,5 @@ def _scaled(X_train: np.ndarray, X_test: np.ndarray, inputs: str) -> tuple[np.nd
 
 
 def _normalized(X: np.ndarray) -> np.ndarray:
-    return normalize(X.reshape(len(X), -1)).reshape(X.shape)
+    normed: np.ndarray = normalize(X.reshape(len(X), -1)).reshape(X.shape)
+    return normed

@@ -29,7 +29,8 @@ class DropoutLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of samples (n, n_features)."""
-        return self.fc(self.dropout(x))
+        logits: torch.Tensor = self.fc(self.dropout(x))
+        return logits
 
 
 class LogisticNet(NeuralNetClassifier):

@@ -139,4 +139,5 @@ class DropoutBeforeLast(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        return self.network(x)
+        logits: torch.Tensor = self.network(x)
+        return logits

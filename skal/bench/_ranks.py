@@ -33,7 +33,8 @@ def rank(scores: np.ndarray) -> np.ndarray:
     >>> rank(np.array([[0.9, 0.5], [0.8, 0.5], [0.7, 0.6]])).tolist()
     [[1.0, 2.5], [2.0, 2.5], [3.0, 1.0]]
     """
-    return stats.rankdata(-np.round(scores, 12), axis=0)
+    ranks: np.ndarray = stats.rankdata(-np.round(scores, 12), axis=0)
+    return ranks
 
 
 def friedman_test(scores: np.ndarray) -> FriedmanTest:

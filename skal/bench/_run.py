@@ -160,4 +160,5 @@ def _zero_shot(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> 
         torch.manual_seed(seed)
         untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
-    return clone(strategy).select(learner, X, size)[0]
+    indices: np.ndarray = clone(strategy).select(learner, X, size)[0]
+    return indices

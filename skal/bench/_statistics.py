@@ -44,7 +44,8 @@ def area(n_labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """
     if len(n_labels) == 1:
         return scores[..., 0]
-    return integrate.trapezoid(scores, n_labels, axis=-1) / (n_labels[-1] - n_labels[0])
+    areas: np.ndarray = integrate.trapezoid(scores, n_labels, axis=-1) / (n_labels[-1] - n_labels[0])
+    return areas
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPHA) -> Difference:
@@ -76,7 +77,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPH
 def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Differences of those that are there on both sides."""
     d = a - b
-    return d[~np.isnan(d)]
+    differences: np.ndarray = d[~np.isnan(d)]
+    return differences
 
 
 def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
@@ -229,7 +231,8 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
     mean, spread = difference.mean(axis=2), difference.std(axis=2, ddof=1)
     # without a spread there is no t-score: see paired_difference
     beats = (spread > 1e-12) & (np.sqrt(n_seeds) * mean > threshold * spread)
-    return beats.mean(axis=2)
+    shares: np.ndarray = beats.mean(axis=2)
+    return shares
 
 
 def labels_saved(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.ndarray:

@@ -131,7 +131,8 @@ def csv_text(table: pd.DataFrame, index: bool = True) -> str:
 
     table = table.map(plain)
     table.index, table.columns = table.index.map(plain), table.columns.map(plain)
-    return table.to_csv(index=index)
+    text: str = table.to_csv(index=index)
+    return text
 
 
 def _read(path: Path) -> Any:

@@ -108,7 +108,8 @@ class _OneRowLess(Unchanged):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """(n - 1, C) logits."""
-        return self.inner(*args, **kwargs)[1:]
+        outputs: Tensor = self.inner(*args, **kwargs)[1:]
+        return outputs
 
 
 def check_mistakes(strategy: Any, learner: Any, X_pool: Any) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
+from skal._core.estimators import unwrap_estimator
 from skal._core.network import preserved_rng
 from skal.checks._support import copied, expect, fresh
-from skal.context import unwrap_estimator
 
 
 def _flatten(value: Any, name: str, into: dict[str, Any]) -> None:

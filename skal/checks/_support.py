@@ -59,7 +59,8 @@ class SmallNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, n_classes) logits of (n, 1, 8, 8) images."""
         x = self.pool(self.relu1(self.norm(self.conv(x))))
-        return self.head(self.dropout(self.relu2(self.hidden(torch.flatten(x, 1)))))
+        logits: Tensor = self.head(self.dropout(self.relu2(self.hidden(torch.flatten(x, 1)))))
+        return logits
 
 
 def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
@@ -130,15 +131,17 @@ class Unchanged(Softmaxed):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """(n, C) logits."""
-        return self.inner(*args, **kwargs)
+        outputs: Tensor = self.inner(*args, **kwargs)
+        return outputs
 
 
 class TwoInputs(Softmaxed):
     """Another module, whose input comes in two parts."""
 
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """(n, C) logits."""
-        return self.inner(torch.cat([first, second], dim=-1))
+        outputs: Tensor = self.inner(torch.cat([first, second], dim=-1))
+        return outputs
 
 
 def rewired(net: Any, wrapper: type[nn.Module], **params: Any) -> Any:
@@ -160,8 +163,10 @@ def answer(strategy: Any, learner: Any, X_pool: Any, **params: Any) -> np.ndarra
     strategy = fresh(strategy, **params)
     with feature_reuse(None):
         if hasattr(strategy, "scores"):
-            return strategy.scores(learner, X_pool)
-        return strategy.select(learner, X_pool, 5)[0]
+            scores: np.ndarray = strategy.scores(learner, X_pool)
+            return scores
+        indices: np.ndarray = strategy.select(learner, X_pool, 5)[0]
+        return indices
 
 
 def expect(condition: Any, message: str) -> None:

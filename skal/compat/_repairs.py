@@ -85,7 +85,8 @@ class _PostponedAnnotations(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return compile(self.get_data(path), path, "exec", annotations.compiler_flag, dont_inherit=True)
+        code: CodeType = compile(self.get_data(path), path, "exec", annotations.compiler_flag, dont_inherit=True)
+        return code
 
 
 def _import_expected_error() -> bool:

@@ -51,7 +51,8 @@ def scale_images(images: NDArray[Any], source: str) -> NDArray[np.float32]:
     if images.dtype == np.uint8:
         scaled = np.empty(images.shape, dtype=np.float32)
         # Writing into the result spares the float64 copy of the whole set that `images / 255` would make.
-        return np.divide(images, 255, out=scaled, dtype=np.float32)
+        divided: NDArray[np.float32] = np.divide(images, 255, out=scaled, dtype=np.float32)
+        return divided
     if not np.issubdtype(images.dtype, np.floating):
         raise ValueError(
             f"{source}: images must be uint8 in 0..255 or floating point in [0, 1]. Got {images.dtype} instead. "

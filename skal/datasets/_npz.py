@@ -68,7 +68,8 @@ def _texts(path: Path, key: str, length: int) -> list[str]:
             f"{path}, {key}: texts must be an array of {length} strings, one per sample. Got {array.dtype} of shape "
             f"{array.shape} instead. Save numpy.array(list_of_texts)."
         )
-    return array.tolist()
+    names: list[str] = array.tolist()
+    return names
 
 
 def _stored(path: Path) -> list[str]:
@@ -93,7 +94,8 @@ def _array(path: Path, key: str) -> NDArray[Any]:
     try:
         _check_size(path, key)
         with np.load(path, allow_pickle=False) as archive:
-            return archive[key]
+            array: NDArray[Any] = archive[key]
+            return array
     except _DAMAGE as error:
         raise ValueError(
             f"{path}: the array {key} cannot be read ({error}). Get the file again; arrays of Python objects are "

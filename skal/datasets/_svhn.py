@@ -47,7 +47,8 @@ def _read_mat(path: Path) -> Split:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return loadmat(path, variable_names=("X", "y"))
+        arrays: dict[str, Any] = loadmat(path, variable_names=("X", "y"))
+        return arrays
     except MemoryError:
         raise
     # A damaged file makes scipy fail in many ways (TypeError, zlib.error, IndexError...): none is of use to a reader.

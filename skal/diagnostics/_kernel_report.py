@@ -124,7 +124,8 @@ def _condition(eigenvalues: np.ndarray) -> float:
 
 
 def _regression(K: np.ndarray, Y: np.ndarray, ridge: float) -> np.ndarray:
-    return solve(K + ridge * K.diagonal().mean() * np.eye(len(K)), Y, assume_a="pos")
+    solution: np.ndarray = solve(K + ridge * K.diagonal().mean() * np.eye(len(K)), Y, assume_a="pos")
+    return solution
 
 
 def kernel_report_of(

@@ -88,7 +88,8 @@ def _sentences(name: str) -> Backbone:
 
 def _apply(model: torch.nn.Module, tensors: list[torch.Tensor]) -> np.ndarray:
     with torch.no_grad():
-        return model(torch.stack(tensors)).reshape(len(tensors), -1).cpu().numpy()
+        features: np.ndarray = model(torch.stack(tensors)).reshape(len(tensors), -1).cpu().numpy()
+        return features
 
 
 def compute_features(

@@ -54,7 +54,8 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "") -> str:
         if texts is not None:
             frame.insert(1, "text", [texts.get(str(key), "") for key in frame["id"]])
         if to == "csv":
-            return frame.to_csv(index=False)
+            text: str = frame.to_csv(index=False)
+            return text
         rows = ({name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records"))
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     pairs = [(str(row["id"]), str(row["label"]), row) for row in frame.to_dict("records")]

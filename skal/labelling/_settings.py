@@ -45,7 +45,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         check_classes(found["classes"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(

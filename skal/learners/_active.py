@@ -14,10 +14,10 @@ from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
+from skal._core.estimators import unwrap_estimator
 from skal._core.mistakes import training
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
-from skal.context import unwrap_estimator
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
 from skal.strategies._names import named_strategy
 
@@ -88,7 +88,7 @@ class ActiveLearner(_ModalActiveLearner):
 
     def query(
         self, X_pool: Any, n_instances: int | None = None, return_metrics: bool = False, **query_kwargs: Any
-    ) -> tuple:
+    ) -> tuple[Any, ...]:
         """Ask the strategy, once, which samples of the pool to label.
 
         Parameters
@@ -199,7 +199,7 @@ class ActiveLearner(_ModalActiveLearner):
     def _fit_on_new(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
         return self._fit(X, y, bootstrap, fit_kwargs)
 
-    def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict) -> ActiveLearner:
+    def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict[str, Any]) -> ActiveLearner:
         if bootstrap:
             rows = np.random.choice(n_rows(X), n_rows(X), replace=True)
             X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)

@@ -111,7 +111,9 @@ class LinearizedLearner(ActiveLearner):
         settings = (bootstrap_init, on_transformed, force_all_finite)
         super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
-    def query(self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False) -> tuple:  # type: ignore[override]
+    def query(  # type: ignore[override]
+        self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False
+    ) -> tuple[Any, ...]:
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
@@ -148,7 +150,7 @@ class LinearizedLearner(ActiveLearner):
         assert positions is not None
         return known, positions
 
-    def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict) -> ActiveLearner:
+    def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict[str, Any]) -> ActiveLearner:
         self._known_pool = self._source = self._tau = None
         self._n_untrained = 0
         return super()._fit(X, y, bootstrap, fit_kwargs)

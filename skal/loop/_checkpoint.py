@@ -259,7 +259,8 @@ class RunCheckpoint:
         if "start" not in content["state"] and (theirs["initial"], ours["initial"]) == ("'random'", "'auto'"):
             theirs["initial"] = ours["initial"]
         theirs.setdefault("stop", "None")  # there were no stopping criteria
-        return content["fingerprint"] | {"parameters": theirs}
+        fingerprint: dict[str, Any] = content["fingerprint"] | {"parameters": theirs}
+        return fingerprint
 
     def _changes(self, found: dict[str, Any]) -> dict[str, list[str]]:
         """What differs from the run in the folder: its data, its eval_set, its parameters."""

@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
 from skal._core.cost import QueryCost
+from skal._core.estimators import unwrap_estimator
 from skal.base import as_strategy
-from skal.context import unwrap_estimator
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
@@ -245,7 +245,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         check_is_fitted(self, "estimator_")
         return self._predictor.predict(self._check_samples(X, reset=False))
 
-    @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))
+    @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, C) probabilities of the classes in ``classes_``."""
         check_is_fitted(self, "estimator_")

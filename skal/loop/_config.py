@@ -13,7 +13,7 @@ import numpy as np
 from skorch import NeuralNet
 
 from skal._core.containers import n_rows
-from skal.context import unwrap_estimator
+from skal._core.estimators import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
 from skal.loop._state import LoopState

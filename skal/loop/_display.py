@@ -121,7 +121,8 @@ def _history(loop: Any) -> list[dict[str, Any]]:
         expected, remedy = "a fitted ActiveLearningClassifier, a list or a dict of such", "Fit the loop first."
         raise InvalidTypeError.for_parameter("ActiveLearningCurveDisplay", "estimator", expected, loop, remedy)
     check_is_fitted(loop, "history_")
-    return loop.history_
+    history: list[dict[str, Any]] = loop.history_
+    return history
 
 
 def _column(score: str, histories: list[list[dict[str, Any]]]) -> str:

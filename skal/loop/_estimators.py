@@ -13,7 +13,7 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
-from skal.context import unwrap_estimator
+from skal._core.estimators import unwrap_estimator
 
 
 def _nested(estimator: Any) -> Iterator[Any]:
@@ -53,10 +53,10 @@ def is_warm_started(estimator: Any) -> bool:
     )
 
 
-class _RelabelledDataset(Dataset):
+class _RelabelledDataset(Dataset[Any]):
     """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
 
-    def __init__(self, data: Dataset, rows: np.ndarray, codes: np.ndarray) -> None:
+    def __init__(self, data: Dataset[Any], rows: np.ndarray, codes: np.ndarray) -> None:
         self.data = data
         self.rows = rows
         self.y = torch.as_tensor(codes, device="cpu")

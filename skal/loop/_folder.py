@@ -119,7 +119,7 @@ class CheckpointFolder:
 
     def _read(self, file: dict[str, Any]) -> bytes:
         try:
-            data = (self.folder / file["name"]).read_bytes()
+            data: bytes = (self.folder / file["name"]).read_bytes()
         except OSError as error:
             raise self._damaged(file["name"], f"it cannot be read ({error})") from error
         if hashlib.sha256(data).hexdigest() != file["sha256"]:
@@ -128,7 +128,7 @@ class CheckpointFolder:
 
     def _read_manifest(self) -> dict[str, Any]:
         try:
-            manifest = json.loads((self.folder / _MANIFEST).read_bytes())
+            manifest: dict[str, Any] = json.loads((self.folder / _MANIFEST).read_bytes())
             digest, version = manifest.pop("digest"), manifest["format"]
             names = [file["name"] for file in manifest["files"].values()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -128,7 +128,8 @@ class SampleIds:
         assert self.folder is not None
         try:
             kept = json.loads((self.folder / _CACHE).read_bytes())
-            ids, digest, data = kept["ids"], kept["digest"], kept["data"]
+            ids: list[str] = kept["ids"]
+            digest, data = kept["digest"], kept["data"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if len(ids) != n_rows(self.X) or digest != _digest_of(ids):
@@ -200,7 +201,7 @@ def explicit_ids(X: Any, ids: Any) -> list[Any] | None:
     )
 
 
-def _of_dataset(X: Dataset) -> Any:
+def _of_dataset(X: Dataset[Any]) -> Any:
     ids = getattr(X, "ids", None)
     if ids is None and isinstance(X, Subset):
         inner = _of_dataset(X.dataset)
@@ -234,7 +235,7 @@ def digests(X: Any, rows: Iterable[int] | None = None) -> list[str]:
     """
     wanted = np.arange(n_rows(X)) if rows is None else np.asarray(list(rows), dtype=np.int64)
     if isinstance(X, Dataset):
-        return [_digest(dataset_input(X[int(i)])) for i in wanted]  # type: ignore[index]
+        return [_digest(dataset_input(X[int(i)])) for i in wanted]
     found: list[str] = []
     for start in range(0, len(wanted), _BLOCK):  # as much as is in memory at once
         found += _digests_of_block(take_rows(X, wanted[start : start + _BLOCK]))

@@ -147,7 +147,8 @@ def _are_outputs(labels: np.ndarray, known: list[Any] | None) -> bool:
 
 def encode(labels: np.ndarray, names: np.ndarray) -> np.ndarray:
     """The numbers of the labels: (n,) int64."""
-    return pd.Index(names).get_indexer(labels).astype(np.int64)
+    codes: np.ndarray = pd.Index(names).get_indexer(labels).astype(np.int64)
+    return codes
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ class Predictor:
         if (self.columns < len(self.names)).all():
             codes = np.asarray(self.estimator.predict(prediction_input(X)))
             return self.names[codes.reshape(-1).astype(np.int64)]
-        return self.classes[self.predict_proba(X).argmax(axis=1)]
+        labels: np.ndarray = self.classes[self.predict_proba(X).argmax(axis=1)]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, m) probabilities, in the order of ``classes``."""

@@ -148,7 +148,8 @@ def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
         lacking = counts * size / counts.sum() - taken + np.where(taken == 0, size * (2 - counts / counts.sum()), 0)
         taken[np.argmax(np.where(taken < counts, lacking, -np.inf))] += 1
     rows = [generator.choice(np.flatnonzero(codes == k), size=n, replace=False) for k, n in enumerate(taken)]
-    return known[generator.permutation(np.concatenate(rows))]
+    chosen: np.ndarray = known[generator.permutation(np.concatenate(rows))]
+    return chosen
 
 
 def _as_numbers(metrics: Any) -> list[Any] | None:

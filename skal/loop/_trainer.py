@@ -183,7 +183,8 @@ class Trainer:
 
     def _outputs_of(self, estimator: Any) -> int:
         first = prediction_input(take_rows(self.config.X, np.arange(1)))
-        return np.asarray(estimator.predict_proba(first)).shape[1]
+        n_outputs: int = np.asarray(estimator.predict_proba(first)).shape[1]
+        return n_outputs
 
     def _unfitted_copy(self) -> Any:
         copy = clone(self.config.estimator)

@@ -86,7 +86,7 @@ def draw_samples(X: Any, positions: np.ndarray, titles: list[str]) -> Any:
 
 def _sample(X: Any, i: int) -> Any:
     if isinstance(X, Dataset):
-        return dataset_input(X[i])  # type: ignore[index]
+        return dataset_input(X[i])
     row = take_rows(X, np.array([i]))
     if isinstance(row, dict):
         return {name: value[0] for name, value in row.items()}
@@ -106,7 +106,8 @@ def _picture(sample: Any) -> np.ndarray | None:
     if sample.ndim == 3 and sample.shape[2] not in (1, 3):
         return None
     low, high = float(sample.min()), float(sample.max())
-    return np.squeeze((sample - low) / ((high - low) or 1.0))
+    scaled: np.ndarray = np.squeeze((sample - low) / ((high - low) or 1.0))
+    return scaled
 
 
 def checked_figure_request(positions: Any, n_samples: int) -> np.ndarray:

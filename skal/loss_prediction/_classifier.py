@@ -78,17 +78,20 @@ class LossPredictionClassifier(NeuralNetClassifier):
     def fit(self, X: Any, y: Any, **fit_params: Any) -> LossPredictionClassifier:
         """Initialise and train, or continue training with ``warm_start``."""
         with self._data_at_hand(X, y):
-            return super().fit(X, y, **fit_params)
+            fitted: LossPredictionClassifier = super().fit(X, y, **fit_params)
+            return fitted
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **fit_params: Any) -> LossPredictionClassifier:
         """Continue training, after initialising if that has not been done."""
         with self._data_at_hand(X, y):
-            return super().partial_fit(X, y, classes, **fit_params)
+            fitted: LossPredictionClassifier = super().partial_fit(X, y, classes, **fit_params)
+            return fitted
 
     def initialize_for(self, X: Any, y: Any = None) -> LossPredictionClassifier:
         """Initialise without training; the samples show the layers' widths."""
         with self._data_at_hand(X, y):
-            return self.initialize()
+            initialized: LossPredictionClassifier = self.initialize()
+            return initialized
 
     @contextmanager
     def _data_at_hand(self, X: Any, y: Any) -> Iterator[None]:
@@ -144,11 +147,13 @@ class LossPredictionClassifier(NeuralNetClassifier):
     def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Tensor:
         """The criterion, and while training the ranking loss too."""
         if not (training and isinstance(y_pred, tuple)):
-            return super().get_loss(y_pred, y_true, X=X, training=training)
+            task: Tensor = super().get_loss(y_pred, y_true, X=X, training=training)
+            return task
         output, predicted = y_pred
         task = super().get_loss(output, y_true, X=X, training=training)
         losses = self._sample_losses(output.detach(), y_true)
-        return task + self.loss_weight * ranking_loss(predicted, losses, self.margin)
+        loss: Tensor = task + self.loss_weight * ranking_loss(predicted, losses, self.margin)
+        return loss
 
     def _sample_losses(self, output: Tensor, y_true: Any) -> Tensor:
         criterion: Any = getattr(self.criterion_, "_orig_mod", self.criterion_)
@@ -160,6 +165,7 @@ class LossPredictionClassifier(NeuralNetClassifier):
         before, criterion.reduction = criterion.reduction, "none"
         try:
             with torch.no_grad():
-                return super().get_loss(output, y_true).reshape(len(output), -1).mean(dim=1)
+                losses: Tensor = super().get_loss(output, y_true).reshape(len(output), -1).mean(dim=1)
+                return losses
         finally:
             criterion.reduction = before

@@ -97,7 +97,8 @@ class LossPredictingModule(nn.Module):
         for name, linear in zip(self.layers, self.inner, strict=True):
             x = features[name]
             parts.append(torch.relu(linear(x.detach() if self.detached else x)))
-        return self.outer(torch.cat(parts, dim=1))[:, 0]
+        losses: Tensor = self.outer(torch.cat(parts, dim=1))[:, 0]
+        return losses
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def _collecting(module: nn.Module, names: Sequence[str]) -> Iterator[dict[str, T
                     f"Choose from module.named_modules(): {', '.join(list(known)[1:9])}, …"
                 )
 
-            def record(layer: nn.Module, args: tuple, output: Any, name: str = name) -> None:
+            def record(layer: nn.Module, args: tuple[Any, ...], output: Any, name: str = name) -> None:
                 output = output[0] if isinstance(output, tuple) else output
                 if isinstance(output, Tensor) and output.is_floating_point() and output.ndim > 1:
                     found[name] = _averaged(output, isinstance(layer, _CHANNELS_FIRST))

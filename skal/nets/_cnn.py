@@ -73,4 +73,5 @@ class CNN(nn.Module):
         x = self.flatten(x)
         x = self.relu3(self.fc1(self.dropout1(x)))
         x = self.relu4(self.fc2(self.dropout2(x)))
-        return self.fc3(self.dropout3(x))
+        logits: torch.Tensor = self.fc3(self.dropout3(x))
+        return logits

@@ -50,4 +50,5 @@ class ConvNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""
-        return self.fc(self.flatten(self.avgpool(self.features(x))))
+        logits: torch.Tensor = self.fc(self.flatten(self.avgpool(self.features(x))))
+        return logits

@@ -56,4 +56,5 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of samples (n, ...)."""
-        return self.fc(self.features(x))
+        logits: torch.Tensor = self.fc(self.features(x))
+        return logits

@@ -67,7 +67,8 @@ class ResNet18(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         x = torch.flatten(self.avgpool(x), 1)
-        return self.fc(x)
+        logits: torch.Tensor = self.fc(x)
+        return logits
 
 
 class _BasicBlock(nn.Module):
@@ -92,7 +93,8 @@ class _BasicBlock(nn.Module):
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += identity
-        return self.relu(out)
+        outputs: torch.Tensor = self.relu(out)
+        return outputs
 
 
 def _stage(in_channels: int, channels: int, stride: int) -> nn.Sequential:

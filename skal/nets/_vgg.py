@@ -66,7 +66,8 @@ class VGG11(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""
-        return self.classifier(self.flatten(self.avgpool(self.features(x))))
+        logits: torch.Tensor = self.classifier(self.flatten(self.avgpool(self.features(x))))
+        return logits
 
 
 def _features(channels: int, batch_norm: bool) -> nn.Sequential:

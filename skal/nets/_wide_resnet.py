@@ -72,7 +72,8 @@ class WideResNet(nn.Module):
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""
         x = self.layer3(self.layer2(self.layer1(self.conv1(x))))
         x = self.avgpool(self.relu(self.bn(x)))
-        return self.fc(self.flatten(x))
+        logits: torch.Tensor = self.fc(self.flatten(x))
+        return logits
 
 
 class _PreActivationBlock(nn.Module):
@@ -95,7 +96,8 @@ class _PreActivationBlock(nn.Module):
         activated = self.relu1(self.bn1(x))
         shortcut = x if self.shortcut is None else self.shortcut(activated)
         out = self.relu2(self.bn2(self.conv1(activated)))
-        return self.conv2(self.dropout(out)) + shortcut
+        outputs: torch.Tensor = self.conv2(self.dropout(out)) + shortcut
+        return outputs
 
 
 def _group(n_blocks: int, in_channels: int, channels: int, stride: int, dropout: float) -> nn.Sequential:

@@ -82,7 +82,7 @@ class AveragingClassifier(NeuralNetClassifier):
 
     def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """One step of the optimiser, and of the average."""
-        step = super().train_step(batch, **fit_params)
+        step: dict[str, Any] = super().train_step(batch, **fit_params)
         if self._average is not None:
             self._average.update()
         return step
@@ -105,7 +105,8 @@ class AveragingClassifier(NeuralNetClassifier):
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """The average's outputs and loss."""
         with self._average.applied() if self._average is not None else nullcontext():
-            return super().validation_step(batch, **fit_params)
+            step: dict[str, Any] = super().validation_step(batch, **fit_params)
+            return step
 
     def evaluation_step(self, batch: Any, training: bool = False) -> Any:
         """The average's outputs."""
@@ -114,7 +115,7 @@ class AveragingClassifier(NeuralNetClassifier):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, C) class probabilities, by the average of the parameters; refused if training has diverged."""
-        proba = super().predict_proba(X)
+        proba: np.ndarray = super().predict_proba(X)
         if not np.isfinite(proba).all():
             raise NonFiniteError(
                 f"The probabilities of {type(self).__name__} must be finite. Got NaN or infinity instead. Training has "

@@ -63,7 +63,7 @@ def check_batch(X: Any, dataset: Any, rows: Iterable[int]) -> None:
     )
 
 
-class Permutations(Sampler):
+class Permutations(Sampler[int]):
     """Positions 0 … n−1 in random order, again and again, every time in another: ``total`` of them, or without end.
 
     Fewer samples than a batch holds are thereby repeated until it is full.
@@ -85,7 +85,7 @@ class Permutations(Sampler):
         return self.total  # type: ignore[return-value]
 
 
-class PairedInputs(Dataset):
+class PairedInputs(Dataset[Any]):
     """The inputs of a Dataset, each with a value of its own (a label, a row number) instead of the Dataset's."""
 
     def __init__(self, dataset: Any, values: Tensor) -> None:
@@ -99,7 +99,7 @@ class PairedInputs(Dataset):
         return dataset_input(self.dataset[row]), self.values[row]
 
 
-class BatchwiseRows(Dataset):
+class BatchwiseRows(Dataset[Any]):
     """Rows of arrays or tensors, read a whole batch at a time; a loader must collate with :func:`keep_batch`."""
 
     def __init__(self, X: Any, values: Tensor, rows: Tensor) -> None:

@@ -157,14 +157,16 @@ class FixMatchClassifier(AveragingClassifier):
             As in skorch.
         """
         with self._seeded():
-            return super().fit(X, y, y_true=y_true, **fit_params)
+            fitted: FixMatchClassifier = super().fit(X, y, y_true=y_true, **fit_params)
+            return fitted
 
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
         """Continue training, after initialising if that has not been done; see :meth:`fit`."""
         with self._seeded():
-            return super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
+            fitted: FixMatchClassifier = super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
+            return fitted
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -190,7 +192,8 @@ class FixMatchClassifier(AveragingClassifier):
         run = self._training = Training(self, X, y, y_true, self.max_epochs if epochs is None else epochs)
         self.classes_inferred_ = np.arange(run.n_classes)
         try:
-            return super().fit_loop(X, y, epochs, **fit_params)
+            fitted: FixMatchClassifier = super().fit_loop(X, y, epochs, **fit_params)
+            return fitted
         finally:
             run.scale_learning_rates(1.0)
             self._training = None
@@ -221,10 +224,11 @@ class FixMatchClassifier(AveragingClassifier):
         """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
         run = self._training
         paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels, device="cpu"))
-        labelled: Dataset = Subset(paired, run.labelled.tolist())
+        labelled: Dataset[Any] = Subset(paired, run.labelled.tolist())
         if not self.train_split:
             return labelled, None
-        return self.train_split(labelled, run.labels[run.labelled], **fit_params)
+        parts: tuple[Any, Any] = self.train_split(labelled, run.labels[run.labelled], **fit_params)
+        return parts
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         """Batches; for training as many as an epoch has iterations."""
@@ -322,7 +326,8 @@ class FixMatchClassifier(AveragingClassifier):
 
 
 def _first_output(output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
+    logits: Tensor = output[0] if isinstance(output, tuple) else output
+    return logits
 
 
 def _joined(first: Any, second: Any) -> Any:

@@ -141,7 +141,8 @@ class ALBL(QueryStrategy):
     @property
     def n_rounds_(self) -> int:
         """Queries so far."""
-        return self.state_["n_rounds"]
+        n_rounds: int = self.state_["n_rounds"]
+        return n_rounds
 
     def _arms(self) -> list[QueryStrategy]:
         if self.arms is None:
@@ -238,7 +239,8 @@ class ALBL(QueryStrategy):
         predicted = context.predict_proba(context.labelled.take(rows)).argmax(axis=1)
         if not context.has_network:
             predicted = np.asarray(context.estimator.classes_)[predicted]
-        return predicted == context.y_labelled[rows]
+        right: np.ndarray = predicted == context.y_labelled[rows]
+        return right
 
 
 def _new_state(n_arms: int, pool_size: int) -> dict[str, Any]:
@@ -272,7 +274,8 @@ def updated_weights(
     bonus = np.array(record["variance"]) * sqrt(log(n_arms / delta) / (n_arms * horizon))
     exponent = smallest_probability(n_arms, horizon) / 2 * (estimate + bonus)
     weights = weights * np.exp(exponent - exponent.max())
-    return weights / weights.sum()
+    shares: np.ndarray = weights / weights.sum()
+    return shares
 
 
 def draw_batch(

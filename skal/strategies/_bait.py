@@ -167,7 +167,8 @@ def _root_mean_square(features: Tensor) -> float:
     """Of all numbers, whose squares may be too large for a float: (n, d) -> float."""
     largest = max(float(features.max()), -float(features.min()), torch.finfo(torch.float64).tiny)
     squares = sum(float((some.double() / largest).square_().sum()) for some in blocks(features))
-    return largest * max((squares / features.numel()) ** 0.5, 1e-300)
+    ridge: float = largest * max((squares / features.numel()) ** 0.5, 1e-300)
+    return ridge
 
 
 def _layer(features: Tensor, scale: float) -> Tensor:

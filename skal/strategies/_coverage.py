@@ -108,7 +108,8 @@ class Kernel:
         square = _PRODUCT_ERROR * eps
         root = (_PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0
         errors = {"rbf": square / self.radius**2, "laplace": root / self.radius, "cosine": square, "tophat": -eps}
-        return errors[self.name] + eps
+        bound: float = errors[self.name] + eps
+        return bound
 
     def precisely_to(self, points: Tensor) -> Similarity:
         """The same in double precision, right to the last digits: distances come from differences."""

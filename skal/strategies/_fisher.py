@@ -53,7 +53,8 @@ class _Design:
 
 def blocks(rows: Tensor, row_bytes: int | None = None) -> tuple[Tensor, ...]:
     """Parts of rows, to be worked on one after the other."""
-    return rows.split(rows_within(BLOCK_BYTES, row_bytes or rows.element_size() * rows.shape[1]))
+    blocks: tuple[Tensor, ...] = rows.split(rows_within(BLOCK_BYTES, row_bytes or rows.element_size() * rows.shape[1]))
+    return blocks
 
 
 def _forms(features: Tensor, matrix: Tensor) -> Tensor:

@@ -215,7 +215,8 @@ class UHerding(CoverageStrategy):
     def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
         temperature = fitted_temperature(context) if self.temperature == "auto" else float(self.temperature)
         proba = tempered(context.predict_proba(samples), temperature)
-        return np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
+        uncertainty: np.ndarray = np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
+        return uncertainty
 
     def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
         # outputs, probabilities, their logarithms and what is made of them

@@ -97,4 +97,5 @@ class FeatureKernelSource:
         """(N,) integers that copies share; −1 for copies of labelled samples."""
         keys = row_keys(X)
         groups = torch.unique(keys, return_inverse=True)[1]
-        return groups.masked_fill(torch.isin(keys, self._labelled_keys), -1)
+        apart: Tensor = groups.masked_fill(torch.isin(keys, self._labelled_keys), -1)
+        return apart

@@ -121,7 +121,8 @@ class PoolFeatures:
         if len(lengths) and (float(lengths.min()) < tiny**0.5 or float(lengths.max()) == np.inf):
             values = values / values.abs().amax(1, keepdim=True).clamp_min(tiny)
             lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
-        return values / lengths.clamp_min(tiny)
+        normed: Tensor = values / lengths.clamp_min(tiny)
+        return normed
 
     def copy_keys(self, samples: Samples | None = None) -> Tensor:
         """Numbers of the pool's samples, or of others, that are equal for copies and different for others: (n,).

@@ -28,7 +28,8 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
     logits = _logs(proba) / temperature
     logits -= logits.max(axis=1, keepdims=True)
     powers = np.exp(logits)
-    return powers / powers.sum(axis=1, keepdims=True)
+    probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def calibration_error(proba: np.ndarray, right: np.ndarray, n_bins: int = 15) -> float:
@@ -110,4 +111,5 @@ def _spread(proba: np.ndarray) -> float:
 
 
 def _logs(proba: np.ndarray) -> np.ndarray:
-    return np.log(np.clip(proba, np.finfo(float).tiny, None))
+    logs: np.ndarray = np.log(np.clip(proba, np.finfo(float).tiny, None))
+    return logs

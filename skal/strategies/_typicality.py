@@ -33,7 +33,8 @@ def typicality(points: Tensor, n_neighbors: int, block_bytes: int = BLOCK_BYTES)
     if len(points) == 1:
         return np.full(1, 1e300)
     points = points.double()  # squares of small distances lose half of their digits
-    return 1 / np.maximum(_mean_distances(points, n_neighbors, block_bytes).cpu().numpy(), 1e-300)
+    typicalities: np.ndarray = 1 / np.maximum(_mean_distances(points, n_neighbors, block_bytes).cpu().numpy(), 1e-300)
+    return typicalities
 
 
 def most_typical(

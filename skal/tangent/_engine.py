@@ -16,7 +16,7 @@ from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory
 from skal._core.network import Network, evaluating
 from skal._core.order import two_orders
 from skal._core.samples import Samples
-from skal._core.sharding import filled
+from skal._core.sharding import Result, filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import Gradients, all_squared_norms
@@ -25,7 +25,7 @@ from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reorde
 from skal.validation import check_choice, check_integer, parse_memory
 
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
-Reduction = Callable[[Iterator[Gradients], int], Any]
+Reduction = Callable[[Iterator[Gradients], int], Result]
 
 
 class TangentEngine:
@@ -157,7 +157,7 @@ class TangentEngine:
         """The network's device."""
         return self.network.device
 
-    def map(self, function: Callable[[Samples], Any], samples: Samples, batch_size: int | None = None) -> Any:
+    def map(self, function: Callable[[Samples], Result], samples: Samples, batch_size: int | None = None) -> Result:
         """``function(part)`` of all parts of the samples as one, shared among the network's workers."""
         parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
         return filled(parts, len(samples))
@@ -166,14 +166,14 @@ class TangentEngine:
         self,
         samples: Samples,
         cotangents: list[Cotangent],
-        reduce: Reduction,
+        reduce: Reduction[Result],
         *,
         target: Tensor | None = None,
         batch_size: int | None = None,
-    ) -> Any:
+    ) -> Result:
         """What :meth:`run` gives for all chunks as one tensor (or a tuple of them), shared among the workers."""
 
-        def shard(part: Samples) -> Any:
+        def shard(part: Samples) -> Result:
             return filled(self.run(part, cotangents, reduce, target=target, batch_size=batch_size), len(part))
 
         if target is not None:  # it has a row for each of all the samples
@@ -184,11 +184,11 @@ class TangentEngine:
         self,
         samples: Samples,
         cotangents: list[Cotangent],
-        reduce: Reduction,
+        reduce: Reduction[Result],
         *,
         target: Tensor | None = None,
         batch_size: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[Result]:
         """``reduce(gradients for each cotangent, n)`` of one chunk after the other.
 
         A chunk that does not fit into memory is halved until it does. When samples turn up that use the network in a
@@ -207,7 +207,9 @@ class TangentEngine:
             first += n
             yield from results
 
-    def _reduced(self, batch: Any, target: Tensor | None, cotangents: list, reduce: Reduction) -> list[Any]:
+    def _reduced(
+        self, batch: Any, target: Tensor | None, cotangents: list[Cotangent], reduce: Reduction[Result]
+    ) -> list[Result]:
         n = tree_leaves(batch)[0].shape[0]
         try:
             result = reduce(self._gradients(batch, target, cotangents), n)
@@ -239,7 +241,8 @@ class TangentEngine:
 
     def logits(self) -> Tensor:
         """(n, C) logits of the chunk at hand: for a reduction, once it has been given gradients."""
-        return self.backends[0].logits
+        logits: Tensor = self.backends[0].logits
+        return logits
 
     def scores(
         self, gradients: Gradients, n: int, direction: Mapping[str, Tensor] | None = None

@@ -144,7 +144,8 @@ class Product(PerSampleGradient):
 
     def lengths(self) -> Tensor:
         a, g = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (self.a, self.g))
-        return a * g
+        products: Tensor = a * g
+        return products
 
     def gram(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Product):
@@ -416,7 +417,8 @@ def _scatter_rows(index: Tensor, g: Tensor, n_rows: int) -> Tensor:
 
 
 def _squared_norms(gradients: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(gradients, dim=1).square()
+    squares: Tensor = torch.linalg.vector_norm(gradients, dim=1).square()
+    return squares
 
 
 def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:

@@ -106,7 +106,10 @@ def _joined(parts: list[tuple[int, Any]]) -> PerSampleGradient:
     found = [part for _, part in parts if part is not None]
     form = found[0][0]
     if len(found) == len(parts) and all(type(own) is type(form) for own, _ in found):
-        return form.remade(*(_concatenated([tensors[i] for _, tensors in found]) for i in range(len(found[0][1]))))
+        whole: PerSampleGradient = form.remade(
+            *(_concatenated([tensors[i] for _, tensors in found]) for i in range(len(found[0][1])))
+        )
+        return whole
     like = found[0][1][-1]
     dense = [like.new_zeros(n, form.size) if part is None else part[0].remade(*part[1]).dense() for n, part in parts]
     return Dense(torch.cat(dense))

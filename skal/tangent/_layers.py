@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, pieces
 
 Contributions = dict[str, "Tensor | PerSampleGradient"]
+Sizes = tuple[int, ...]  # along the axes of space
 Rule = Callable[[Any, Tensor, Tensor], Contributions]
 _RULES: dict[type[nn.Module], Rule] = {}
 
@@ -94,7 +95,7 @@ def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> Contributions:
     return {"weight": weight, "bias": g.sum(1)}
 
 
-def _both_sides(padding: tuple) -> tuple[int, ...]:
+def _both_sides(padding: Sizes) -> Sizes:
     """The same padding before and after each spatial dim: pairs, last dim first, as F.pad wants them."""
     return tuple(x for p in reversed(padding) for x in (p, p))
 
@@ -107,7 +108,7 @@ def _spatial_padding(layer: Any) -> tuple[int, ...]:
     return _both_sides((0,) * len(layer.kernel_size) if layer.padding == "valid" else layer.padding)
 
 
-def unfold(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple, out: tuple, groups: int) -> Tensor:
+def unfold(x: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes, groups: int) -> Tensor:
     """Patches of a padded input: (n, c, *spatial) -> (n, γ, c/γ · ∏kernel, ∏out), a strided view that is copied once.
 
     Works for any number of spatial dims, and is about twice as fast as ``F.unfold`` on a CPU.

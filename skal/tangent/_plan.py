@@ -167,7 +167,7 @@ def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
     digests: dict[str, list[Tensor]] = {}
 
     def hook_for(name: str) -> Any:
-        def record(layer: nn.Module, args: tuple, kwargs: dict) -> None:
+        def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             value = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(value, Tensor) and value.ndim > 0:
                 if isinstance(layer, nn.MultiheadAttention):

@@ -107,7 +107,7 @@ class StructuredBackend:
         calls: list[_Call] = []
 
         def hook_for(name: str) -> Any:
-            def record(layer: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
                 value = args[0] if args else next(iter(kwargs.values()), None)
                 if isinstance(output, Tensor) and isinstance(value, Tensor) and output.requires_grad:
                     # the edge still means this output if an activation overwrites the tensor in place

@@ -16,7 +16,7 @@ ID_COLUMNS = ("id", "file", "filename", "path", "image")
 LABEL_COLUMNS = ("label", "class", "target", "y")
 
 
-class Ids(list):
+class Ids(list[Any]):
     """Ids that know what content they stand for, so that a sample that changes under its id is noticed.
 
     Parameters
@@ -63,7 +63,8 @@ class Source(ABC):
 
     def text(self, position: int) -> str:
         """A sample in words."""
-        return self.ids[position]
+        name: str = self.ids[position]
+        return name
 
     def unreadable(self) -> dict[int, str]:
         """Positions found to be unreadable so far, and why."""

@@ -87,7 +87,8 @@ class ImageFolder(Source):
 
     def path(self, position: int) -> Path:
         """Where an image lies."""
-        return self.folder / self.ids[position]
+        path: Path = self.folder / self.ids[position]
+        return path
 
     def samples(self) -> SmallPictures:
         """A Dataset of (3, size, size) tensors in [0, 1]; unreadable images are black."""
@@ -146,7 +147,7 @@ class ImageFolder(Source):
         return hashlib.blake2b(data, digest_size=10).hexdigest()
 
 
-class SmallPictures(Dataset):
+class SmallPictures(Dataset[Any]):
     """Every image at the size that the model sees; each file is decoded once, and again if it changes.
 
     Parameters

@@ -94,7 +94,8 @@ def dropout_outputs(
             with masks.applied(seeds[number]):
                 return network.output(batch)
         with masks.applied(seeds[number], replay.part):
-            return replay.run(lambda: network.output(batch))
+            outputs: Tensor = replay.run(lambda: network.output(batch))
+            return outputs
 
     with evaluating(network.module), torch.no_grad():
         kept_bytes = replayed_bytes(partial(one_pass, few), min(2, len(seeds)))
@@ -188,7 +189,7 @@ def _outputs_changed_by(change: Callable[[int, int, Tensor], Tensor], layers: li
     with ExitStack() as stack:
         for position, layer in enumerate(layers):
 
-            def hook(_: nn.Module, args: tuple, output: Tensor, position: int = position) -> Tensor:
+            def hook(_: nn.Module, args: tuple[Any, ...], output: Tensor, position: int = position) -> Tensor:
                 changed = change(position, calls[position], output)
                 calls[position] += 1  # not if it failed: the pass may begin again
                 return changed
@@ -202,7 +203,8 @@ def draw_mask(layer: Any, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tens
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-    return (torch.rand(shape, generator=generator, device="cpu") < 1 - layer.p).float()
+    mask: Tensor = (torch.rand(shape, generator=generator, device="cpu") < 1 - layer.p).float()
+    return mask
 
 
 def apply_dropout(layer: Any, x: Tensor, mask: Tensor) -> Tensor:
@@ -212,5 +214,7 @@ def apply_dropout(layer: Any, x: Tensor, mask: Tensor) -> Tensor:
         return torch.zeros_like(x)
     if isinstance(layer, _ALPHA):
         scale = (keep * (1 + layer.p * _SATURATION**2)) ** -0.5
-        return scale * (x * mask + _SATURATION * (1 - mask)) - scale * _SATURATION * layer.p
-    return x * (mask / keep)
+        saturated: Tensor = scale * (x * mask + _SATURATION * (1 - mask)) - scale * _SATURATION * layer.p
+        return saturated
+    dropped: Tensor = x * (mask / keep)
+    return dropped

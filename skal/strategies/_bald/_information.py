@@ -16,7 +16,8 @@ _SLACK = 1e-9  # for the rounding of bounds, in nats
 
 def entropy(proba: Tensor) -> Tensor:
     """Entropies in nats over the last dimension, ``0 log 0 = 0``: (..., C) -> (...)."""
-    return torch.special.entr(proba).sum(dim=-1)
+    entropies: Tensor = torch.special.entr(proba).sum(dim=-1)
+    return entropies
 
 
 def mutual_information(proba: Tensor) -> Tensor:

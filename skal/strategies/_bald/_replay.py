@@ -42,7 +42,7 @@ class Replay(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._known: list[tuple[Any, Any]] = []  # operations before the part, and their results
         self._versions: list[tuple[Tensor, int]] = []
         self._position: int | None = None  # of the next operation while results are taken from the list

@@ -219,7 +219,8 @@ class CandidateKernel:
     def largest_logdet(self, batches: np.ndarray) -> np.ndarray:
         """The batch with the largest ``log det(K + ρI)``."""
         ridge = RIDGE * float(self.K_LL.diagonal().mean()) if self.n else None
-        best, record = batches[0], -np.inf
+        best: np.ndarray = batches[0]
+        record = -np.inf
         for start, kernel, local in self._exact_groups(batches):
             if ridge is None:
                 ridge = RIDGE * float(kernel.UU.diagonal().mean())
@@ -237,7 +238,8 @@ class CandidateKernel:
         """A batch of these points, each the one that raises ``log det(K + ρI)`` most."""
         kernel = self.exact_blocks(points)
         ridge = RIDGE * float(np.concatenate([kernel.LL.diagonal(), kernel.UU.diagonal()]).mean())
-        return points[greedy_logdet(kernel, size, ridge)]
+        chosen: np.ndarray = points[greedy_logdet(kernel, size, ridge)]
+        return chosen
 
 
 class Room:

@@ -184,7 +184,8 @@ def points_above(K_LL: np.ndarray, K_LU: np.ndarray, diagonal: np.ndarray, bar: 
     V = _whitened(K_LL, K_LU, bar)
     if V is None:
         return np.zeros(len(diagonal), dtype=bool)
-    return diagonal - bar - np.einsum("nu,nu->u", V, V) > 0
+    possible: np.ndarray = diagonal - bar - np.einsum("nu,nu->u", V, V) > 0
+    return possible
 
 
 def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | None:
@@ -194,7 +195,8 @@ def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | 
     factor, failed = lapack.dpotrf(K_LL - shift * np.eye(len(K_LL)), lower=1)
     if failed:
         return None
-    return solve_triangular(factor, K_LU, lower=True, check_finite=False)
+    solved: np.ndarray = solve_triangular(factor, K_LU, lower=True, check_finite=False)
+    return solved
 
 
 def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndarray:
@@ -293,7 +295,7 @@ class _Bordered:
         if weights is None:
             return None
         W, A = self.W[:, points], np.array(self.added, dtype=np.int64)
-        left = self.UU.diagonal()[points] - shift - weights @ np.square(W)
+        left: np.ndarray = self.UU.diagonal()[points] - shift - weights @ np.square(W)
         if len(A):
             W_A = self.W[:, A].T * weights
             own = self.UU[np.ix_(A, A)] - shift * np.eye(len(A)) - W_A @ self.W[:, A]

@@ -278,7 +278,8 @@ class NPC(QueryStrategy):
         return second + rest + per_batch * (wanted - more)
 
     def _with(self, n_candidates: int) -> NPC:
-        return clone(self).set_params(n_candidates=n_candidates)
+        copy: NPC = clone(self).set_params(n_candidates=n_candidates)
+        return copy
 
     def _max_rank(self, engine: TangentEngine, context: QueryContext, kind: str) -> int:
         """The dimension of the space in which the gradients lie."""
