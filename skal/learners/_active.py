@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.mistakes import training
+from skal._core.sample_weight import check_net_takes_weights
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
@@ -200,9 +201,12 @@ class ActiveLearner(_ModalActiveLearner):
         return self._fit(X, y, bootstrap, fit_kwargs)
 
     def _fit(self, X: Any, y: Any, bootstrap: bool, fit_kwargs: dict[str, Any]) -> ActiveLearner:
+        check_net_takes_weights(self.estimator, fit_kwargs)
         if bootstrap:
             rows = np.random.choice(n_rows(X), n_rows(X), replace=True)
             X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)
+            if fit_kwargs.get("sample_weight") is not None:
+                fit_kwargs = fit_kwargs | {"sample_weight": take_rows(fit_kwargs["sample_weight"], rows)}
         with training(self.estimator, X, y):
             X = as_rows(X) if isinstance(self.estimator, NeuralNet) else X  # skorch takes a list for several inputs
             self.estimator.fit(_in_memory(X), y, **fit_kwargs)

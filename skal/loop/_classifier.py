@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import n_rows
 from skal._core.cost import QueryCost
 from skal._core.estimators import unwrap_estimator
+from skal._core.sample_weight import refuse
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
@@ -180,6 +181,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         *,
         oracle: Callable[[np.ndarray, Any], Any] | None = None,
         eval_set: tuple[Any, Any] | None = None,
+        **unknown: Any,
     ) -> ActiveLearningClassifier:
         """Run the loop.
 
@@ -195,13 +197,16 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             it has none, or a dict from positions to labels.
         eval_set : tuple of X and y, optional
             To be scored in every round; nothing depends on the scores.
+        **unknown
+            Refused; ``sample_weight`` with what to do instead.
 
         Returns
         -------
         self
         """
-        X = self._check_samples(X, reset=True)
         owner = type(self).__name__
+        refuse(owner, unknown)
+        X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
         askable = None if oracle is not None else which_have_labels(y, unlabelled=uses_unlabelled(self.estimator))
         self.session_ = self._start(X, eval_set, reader=reader, askable=askable)

@@ -12,6 +12,7 @@ from skorch.dataset import unpack_data
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from skal._core.sample_weight import check_net_takes_weights
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction._module import LossPredictingModule, find_layers, ranking_loss
 from skal.validation import check_integer, check_real
@@ -77,12 +78,14 @@ class LossPredictionClassifier(NeuralNetClassifier):
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> LossPredictionClassifier:
         """Initialise and train, or continue training with ``warm_start``."""
+        check_net_takes_weights(self, fit_params)
         with self._data_at_hand(X, y):
             fitted: LossPredictionClassifier = super().fit(X, y, **fit_params)
             return fitted
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **fit_params: Any) -> LossPredictionClassifier:
         """Continue training, after initialising if that has not been done."""
+        check_net_takes_weights(self, fit_params)
         with self._data_at_hand(X, y):
             fitted: LossPredictionClassifier = super().partial_fit(X, y, classes, **fit_params)
             return fitted

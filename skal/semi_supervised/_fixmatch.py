@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import check_finite
 from skal._core.network import Network, preserved_rng
+from skal._core.sample_weight import check_net_takes_weights
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
 from skal.semi_supervised._data import (
     BatchwiseRows,
@@ -156,6 +157,7 @@ class FixMatchClassifier(AveragingClassifier):
         **fit_params
             As in skorch.
         """
+        check_net_takes_weights(self, fit_params)
         with self._seeded():
             fitted: FixMatchClassifier = super().fit(X, y, y_true=y_true, **fit_params)
             return fitted
@@ -164,6 +166,7 @@ class FixMatchClassifier(AveragingClassifier):
         self, X: Any, y: Any = None, classes: Any = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
         """Continue training, after initialising if that has not been done; see :meth:`fit`."""
+        check_net_takes_weights(self, fit_params)
         with self._seeded():
             fitted: FixMatchClassifier = super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
             return fitted
