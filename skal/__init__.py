@@ -31,26 +31,137 @@ The house, room by room:
 True
 """
 
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
 from skal._version import __version__
-from skal.compat.modal import patch_modal as _patch_modal
-from skal.labelling import label
-from skal.learners import ActiveLearner, LinearizedLearner
-from skal.loop import ActiveLearningClassifier, load_model
-from skal.strategies import NPC, DynamicAL, NTKLookahead, dynamic_al, npc, ntk_lookahead
+from skal.compat._on_import import repair_on_import as _repair_on_import
+
+if TYPE_CHECKING:
+    from skal.labelling import label
+    from skal.learners import ActiveLearner, LinearizedLearner
+    from skal.loop import ActiveLearningClassifier, load_model
+    from skal.strategies import (
+        ALBL,
+        BADGE,
+        BAIT,
+        BALD,
+        EGL,
+        EPIG,
+        NPC,
+        CoreSet,
+        DropQuery,
+        DynamicAL,
+        Entropy,
+        Falcun,
+        LearningLoss,
+        LeastConfidence,
+        Margin,
+        MaxHerding,
+        NTKLookahead,
+        ProbCover,
+        RandomSampling,
+        TypiClust,
+        UHerding,
+        badge,
+        bait,
+        bald,
+        coreset,
+        drop_query,
+        dynamic_al,
+        egl,
+        entropy,
+        epig,
+        falcun,
+        learning_loss,
+        least_confidence,
+        margin,
+        max_herding,
+        npc,
+        ntk_lookahead,
+        prob_cover,
+        random_sampling,
+        typiclust,
+        uherding,
+    )
 
 __all__ = [
+    "ALBL",
+    "BADGE",
+    "BAIT",
+    "BALD",
+    "EGL",
+    "EPIG",
     "NPC",
     "ActiveLearner",
     "ActiveLearningClassifier",
+    "CoreSet",
+    "DropQuery",
     "DynamicAL",
+    "Entropy",
+    "Falcun",
+    "LearningLoss",
+    "LeastConfidence",
     "LinearizedLearner",
+    "Margin",
+    "MaxHerding",
     "NTKLookahead",
+    "ProbCover",
+    "RandomSampling",
+    "TypiClust",
+    "UHerding",
     "__version__",
+    "badge",
+    "bait",
+    "bald",
+    "coreset",
+    "drop_query",
     "dynamic_al",
+    "egl",
+    "entropy",
+    "epig",
+    "falcun",
     "label",
+    "learning_loss",
+    "least_confidence",
     "load_model",
+    "margin",
+    "max_herding",
     "npc",
     "ntk_lookahead",
+    "prob_cover",
+    "random_sampling",
+    "typiclust",
+    "uherding",
 ]
 
-_patch_modal()
+# Where the names are, beside those of skal.strategies. They are imported when they are first used: importing skal loads
+# neither torch nor pandas.
+_HOMES = {
+    "ActiveLearner": "skal.learners",
+    "LinearizedLearner": "skal.learners",
+    "ActiveLearningClassifier": "skal.loop",
+    "load_model": "skal.loop",
+    "label": "skal.labelling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES.get(name, "skal.strategies")), name)
+        return value
+    if name in _rooms():
+        return importlib.import_module(f"skal.{name}")
+    raise AttributeError(f"module 'skal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_rooms()})
+
+
+def _rooms() -> set[str]:
+    return {found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")}
+
+
+_repair_on_import()

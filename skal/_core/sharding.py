@@ -24,7 +24,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from skal._core.memory import rows_within
 from skal._core.samples import Samples

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky.process_executor import BrokenProcessPool
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from skal._core.sharding import on_every_worker
 from skal.base import as_strategy

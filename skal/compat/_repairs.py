@@ -16,13 +16,9 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import modAL.batch
-import modAL.multilabel
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from modAL.models import ActiveLearner, BayesianOptimizer
-from modAL.models.base import BaseLearner
 
 from skal._core.containers import take_rows
 
@@ -51,6 +47,9 @@ class Repair(NamedTuple):
 
 def make_repairs() -> bool:
     """Make the repairs that are needed and have not been made; whether there were any."""
+    from modAL.models import ActiveLearner, BayesianOptimizer
+    from modAL.models.base import BaseLearner
+
     made = [_import_expected_error(), *map(_say_bootstrap_init, (ActiveLearner, BayesianOptimizer))]
     for repair in REPAIRS:
         for place in (*_modal_modules(), BaseLearner, ActiveLearner):
@@ -91,6 +90,8 @@ class _PostponedAnnotations(SourceFileLoader):
 
 def _import_expected_error() -> bool:
     """Import ``modAL.expected_error``: numpy has not had ``np.float``, one of its annotations, since 1.24."""
+    import modAL
+
     name = "modAL.expected_error"
     if name in sys.modules:
         return False
@@ -190,6 +191,8 @@ def _ranks_frames(rank: Any) -> Any:
 
 
 def _looks_into_learners(loss: Any) -> Any:
+    from modAL.models.base import BaseLearner
+
     @functools.wraps(loss)
     def svm_loss(multiclass_classifier: Any, *args: Any, **kwargs: Any) -> Any:
         is_learner = isinstance(multiclass_classifier, BaseLearner)
@@ -219,6 +222,12 @@ def _learner(X: Any, y: Any) -> SimpleNamespace:
     """As much of a learner as the probes need."""
     fitted = SimpleNamespace(fit=lambda X, y: None)
     return SimpleNamespace(estimator=fitted, X_training=X, y_training=y, on_transformed=False, force_all_finite=True)
+
+
+def _learner_of_two_labels() -> Any:
+    from modAL.models import ActiveLearner
+
+    return ActiveLearner(_TwoLabels())
 
 
 class _TwoLabels:
@@ -270,7 +279,7 @@ REPAIRS = (
     ),
     Repair(
         "_SVM_loss",
-        lambda loss: loss(ActiveLearner(_TwoLabels()), _FRAME).shape == (2,),
+        lambda loss: loss(_learner_of_two_labels(), _FRAME).shape == (2,),
         _looks_into_learners,
     ),
     Repair(

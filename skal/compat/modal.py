@@ -1,7 +1,8 @@
 """The bridge to modAL, releases 0.4.1 and 0.4.2.1.
 
-Importing skal calls :func:`patch_modal`, once. It repairs modAL's own modules where the installed numpy, pandas or
-scikit-learn have left modAL behind, and changes nothing in those packages. The guide's page on modAL lists the repairs.
+With skal imported, importing modAL calls :func:`patch_modal`, once. It repairs modAL's own modules where the installed
+numpy, pandas or scikit-learn have left modAL behind, and changes nothing in those packages. The guide's page on modAL
+lists the repairs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from skal.compat._repairs import make_repairs
 from skal.exceptions import InvalidParameterError
 
 __all__ = ["ask", "expects_metrics", "insists_on_n_instances", "patch_modal", "strategy_name", "takes_n_instances"]
@@ -28,9 +28,11 @@ def patch_modal() -> bool:
     Examples
     --------
     >>> from skal.compat.modal import patch_modal
-    >>> patch_modal()  # importing skal has done it
+    >>> patch_modal()  # importing modAL has done it
     False
     """
+    from skal.compat._repairs import make_repairs
+
     return make_repairs()
 
 

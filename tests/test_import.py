@@ -1,0 +1,59 @@
+"""Importing skal is light, finds every name when it is used, and repairs modAL whenever that is imported."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+import skal
+import skal.strategies
+
+HEAVY = {"dask", "distributed", "matplotlib", "modAL", "pandas", "skorch", "sklearn", "torch"}
+
+
+def printed(code):
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_import_loads_nothing_heavy():
+    loaded = printed("import sys, skal; print(*sys.modules)")
+    assert "skal._version" in loaded
+    assert not HEAVY & set(loaded)
+
+
+@pytest.mark.parametrize("first", ["import skal, modAL.expected_error", "import modAL.models, skal"])
+def test_modal_is_repaired_in_either_order(first):
+    """``modAL.expected_error`` does not import by itself, and repaired functions carry a mark."""
+    marks = "import modAL.expected_error; print(hasattr(modAL.utils.data.data_vstack, '_repaired_by_skal'))"
+    broken = "from skal.compat.modal import patch_modal; print(patch_modal())"
+    assert printed(f"{first}; {marks}; {broken}") == ["True", "False"]
+
+
+def test_looking_for_modal_is_not_importing_it():
+    code = "import sys, skal; from importlib.util import find_spec; find_spec('modAL'); print('modAL' in sys.modules); "
+    code += "import modAL.expected_error; print('done')"
+    assert printed(code) == ["False", "done"]
+
+
+def test_every_strategy_is_exported():
+    assert set(skal.strategies.__all__) < set(skal.__all__)
+    for name in skal.strategies.__all__:
+        assert getattr(skal, name) is getattr(skal.strategies, name)
+
+
+def test_names_and_rooms_are_listed_and_others_are_refused():
+    assert {"ActiveLearner", "uherding", "strategies", "bench"} <= set(dir(skal))
+    assert skal.nets is importlib.import_module("skal.nets")
+    with pytest.raises(AttributeError, match="no attribute 'uherdin'"):
+        _ = skal.uherdin
+    with pytest.raises(ImportError):
+        from skal import nonsense  # noqa: F401
+
+
+def test_modal_that_is_not_installed_stays_not_found(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "modAL")
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec("modAL") is None
