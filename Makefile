@@ -1,6 +1,8 @@
 # Two headline commands: `make demo` and `make test`. Both work from a fresh clone and are quick the second time.
 
 PYTHON ?= python3
+# the torch to install: for the small CPU build on Linux, TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
+TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := $(VENV)/peers
@@ -53,13 +55,13 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
-		"The versions in constraints.txt need Python 3.11 or newer. Try: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
+		"skal needs Python 3.10 or newer. Try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first: its plain CPU build then satisfies every other package's requirement
+# torch goes first: a CPU build then satisfies every other package's requirement
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 

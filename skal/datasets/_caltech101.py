@@ -76,5 +76,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("Reading caltech101 needs Pillow. Install it with: pip install 'skal[images]'") from error
+        raise ImportError(
+            "Reading caltech101 needs Pillow. Install it with: pip install 'skal-learn[images]'"
+        ) from error
     return Image

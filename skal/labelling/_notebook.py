@@ -48,7 +48,7 @@ def cell(project: Project) -> Any:
         import anywidget
     except ImportError as error:
         raise SkalError(
-            f"A cell in a notebook needs anywidget. Got {error}. Run: pip install 'skal[notebook]', or pass "
+            f"A cell in a notebook needs anywidget. Got {error}. Run: pip install 'skal-learn[notebook]', or pass "
             "notebook=False for a page in the browser."
         ) from error
 

@@ -42,7 +42,7 @@ class LabelServer:
             import uvicorn
         except ImportError as error:
             raise SkalError(
-                f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal[label]'"
+                f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal-learn[label]'"
             ) from error
         self.project = project
         self._socket = _bind(port)

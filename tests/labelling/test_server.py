@@ -280,8 +280,8 @@ def test_numbers_are_shown_as_text(tmp_path):
 
 def test_an_extra_that_is_missing_is_named(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(SkalError, match=r"pip install 'skal\[label\]'"):
+    with pytest.raises(SkalError, match=r"pip install 'skal-learn\[label\]'"):
         LabelServer(project)
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(SkalError, match=r"pip install 'skal\[notebook\]'"):
+    with pytest.raises(SkalError, match=r"pip install 'skal-learn\[notebook\]'"):
         cell(project)

@@ -96,7 +96,7 @@ class ArraySource(Source):
             from PIL import Image
         except ImportError as error:
             raise SkalError(
-                "Pictures need pillow. Got an installation without it. Run: pip install 'skal[label]'"
+                "Pictures need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
             ) from error
         sample = np.moveaxis(self._array[position], 0, 2).astype(np.float64)
         if self._array.dtype != np.uint8:

@@ -28,7 +28,9 @@ def open_image(path: Path) -> Any:
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
-        raise SkalError("Images need pillow. Got an installation without it. Run: pip install 'skal[label]'") from error
+        raise SkalError(
+            "Images need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
+        ) from error
 
     try:
         with warnings.catch_warnings():

@@ -1,0 +1,114 @@
+"""Sessions for many versions: ``nox`` runs the tests on every Python that this machine has, ``nox -l`` lists the rest.
+
+``nox -s tests-3.12 -- tests/loop -k stop`` passes what follows ``--`` to pytest. Pythons that are not installed are
+skipped by name; in continuous integration a missing one is an error, as nox has it.
+"""
+
+import re
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["tests"]
+nox.options.reuse_venv = "yes"
+
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# what depends on the releases of modAL and scikit-learn: as in the Makefile
+MODAL_TESTS = ["tests/compat", "tests/learners/test_active.py", "tests/strategies/test_uncertainty.py"]
+PROJECT = nox.project.load_toml("pyproject.toml")["project"]
+
+
+def run_tests(session: nox.Session, *arguments: str) -> None:
+    """All tests in two processes, or those named after ``--``."""
+    session.run("python", "-m", "pytest", "-q", "-n", "2", *arguments, *session.posargs, env=ONE_THREAD)
+
+
+def lowest(requirements: list[str]) -> list[str]:
+    """``numpy>=1.26`` as ``numpy==1.26.*``: the oldest release that is promised, with its repairs.
+
+    >>> lowest(["numpy>=1.26", "cloudpickle>=3"])
+    ['numpy==1.26.*', 'cloudpickle==3.*']
+    """
+    return [re.sub(r">=(.*)", r"==\1.*", requirement) for requirement in requirements]
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The whole suite with the versions of constraints.txt."""
+    session.install("-c", "constraints.txt", ".[dev]")
+    run_tests(session)
+
+
+@nox.session(python="3.10")
+def oldest(session: nox.Session) -> None:
+    """The oldest versions that pyproject.toml promises, on the oldest Python."""
+    pins = Path(tempfile.mkdtemp()) / "oldest.txt"
+    pins.write_text("\n".join(lowest(PROJECT["dependencies"])))
+    session.install("-c", str(pins), ".[dev]")
+    # old releases warn of what newer Pythons and packages have changed since: a warning is no failure here
+    run_tests(session, "-W", "default")
+
+
+@nox.session(python="3.13")
+def newest(session: nox.Session) -> None:
+    """The newest versions that install together, whatever constraints.txt says."""
+    session.install("--upgrade", "--upgrade-strategy", "eager", ".[dev]")
+    run_tests(session)
+
+
+@nox.session(python="3.11")
+@nox.parametrize("sklearn", ["1.6.1", "newest"])
+@nox.parametrize("modal", ["0.4.1", "0.4.2.1"])
+def modal(session: nox.Session, modal: str, sklearn: str) -> None:
+    """Both releases of modAL on the oldest and the newest scikit-learn."""
+    session.install("-c", "constraints.txt", ".[dev]")
+    # its pins do not allow today's packages
+    session.install("--no-deps", f"modAL-python=={modal}")
+    if sklearn != "newest":
+        session.install("--no-deps", f"scikit-learn=={sklearn}")
+    expected = {"SKAL_TEST_MODAL": modal} | ({} if sklearn == "newest" else {"SKAL_TEST_SKLEARN": sklearn[:3]})
+    session.run("python", "-m", "pytest", "-q", *MODAL_TESTS, *session.posargs, env=ONE_THREAD | expected)
+
+
+@nox.session(python="3.11")
+def coverage(session: nox.Session) -> None:
+    """The share of lines that the tests run; below 98 % it fails."""
+    session.install("-c", "constraints.txt", ".[dev]", "pytest-cov")
+    # the copy in the source tree is measured, which is what the tests import
+    run_tests(session, "--cov=skal", "--cov-report=term:skip-covered", "--cov-report=xml", "--cov-fail-under=98")
+
+
+@nox.session(python="3.11")
+def lint(session: nox.Session) -> None:
+    """Ruff and mypy."""
+    session.install("-c", "constraints.txt", ".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session(python="3.11")
+def docs(session: nox.Session) -> None:
+    """The site, with warnings as errors."""
+    session.install("-c", "constraints.txt", ".[docs]")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", env=ONE_THREAD)
+    session.run("python", "docs/check_site.py", "docs/_build/html")
+
+
+@nox.session(python="3.11")
+def package(session: nox.Session) -> None:
+    """Wheel and sdist: both build, the wheel installs into a clean environment and passes the tests of the sdist."""
+    session.install("build", "twine")
+    folder = Path(session.create_tmp())
+    session.run("python", "-m", "build", "--outdir", str(folder / "dist"), ".")
+    wheel, sdist = (next((folder / "dist").glob(kind)) for kind in ("*.whl", "*.tar.gz"))
+    session.run("twine", "check", "--strict", str(wheel), str(sdist))
+    session.install("-c", "constraints.txt", f"{wheel}[dev]")
+    session.run("tar", "-xzf", str(sdist), "-C", str(folder), external=True)
+    with session.chdir(folder / sdist.name.removesuffix(".tar.gz")):
+        # the installed wheel is tested, not the copy beside the tests
+        session.run("python", "-c", "import shutil; shutil.rmtree('skal')")
+        run_tests(session, "tests")
