@@ -108,7 +108,11 @@ def package(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", str(wheel), str(sdist))
     session.install("-c", "constraints.txt", f"{wheel}[dev]")
     session.run("tar", "-xzf", str(sdist), "-C", str(folder), external=True)
-    with session.chdir(folder / sdist.name.removesuffix(".tar.gz")):
-        # the installed wheel is tested, not the copy beside the tests
-        session.run("python", "-c", "import shutil; shutil.rmtree('skal')")
-        run_tests(session, "tests")
+    unpacked = folder / sdist.name.removesuffix(".tar.gz")
+    with session.chdir(folder):  # not beside a copy of skal: what was installed
+        where = "import pathlib, skal; print(pathlib.Path(skal.__file__).parent)"
+        installed = (session.run("python", "-c", where, silent=True) or "").strip()
+        session.run("diff", "-r", "-x", "__pycache__", installed, str(unpacked / "skal"), external=True)
+        session.run("skal", "--version")
+    with session.chdir(unpacked):
+        run_tests(session)
