@@ -5,7 +5,7 @@ from torch import nn
 
 from skal.exceptions import InvalidParameterError
 from skal.nets._layers import check_sizes, dropout_layer, initialise_convolutions
-from skal.validation import check_integer, check_real
+from skal.validation import check_choice, check_integer, check_real
 
 
 class WideResNet(nn.Module):
@@ -14,13 +14,12 @@ class WideResNet(nn.Module):
     A 3x3 convolution to 16 channels, three groups of ``(depth - 4) / 6`` blocks with 16, 32 and 64 times
     ``width`` channels, the last two of which halve the image, then batch norm, ReLU, global average pooling
     and a linear layer. Where a block changes the shape, its shortcut is a 1x1 convolution of the activated
-    input.
+    input. With ``groups`` the network ends after the first or the second group.
 
     Parameters
     ----------
     depth : int, default=28
-        ``6 n + 4`` for n blocks per group: 10, 16, 22, 28, 40... The "1-block WideResNet" of the NTK
-        look-ahead paper is ``depth=10``.
+        ``6 n + 4`` for n blocks per group: 10, 16, 22, 28, 40... It is the depth with all three groups.
     width : int, default=2
         Factor on the number of channels. ``WideResNet(28, 2)`` ends in 128 features.
     dropout : float, default=0.0
@@ -29,6 +28,9 @@ class WideResNet(nn.Module):
         Channels of the images.
     n_classes : int, default=10
         Number of logits.
+    groups : int, default=3
+        How many groups there are: 1, 2 or 3. The networks of the NTK look-ahead papers have one block in one or two
+        groups and at most 640 channels: ``WideResNet(10, 40, groups=1)`` and ``WideResNet(10, 20, groups=2)``.
 
     Examples
     --------
@@ -37,6 +39,8 @@ class WideResNet(nn.Module):
     >>> net = WideResNet(depth=10, width=1, in_channels=1)
     >>> net(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
+    >>> WideResNet(10, 40, groups=1).fc.in_features, WideResNet(10, 20, groups=2).fc.in_features
+    (640, 640)
     """
 
     def __init__(
@@ -46,9 +50,11 @@ class WideResNet(nn.Module):
         dropout: float = 0.0,
         in_channels: int = 3,
         n_classes: int = 10,
+        groups: int = 3,
     ) -> None:
         super().__init__()
         check_integer("WideResNet", "depth", depth, 10)
+        check_choice("WideResNet", "groups", groups, [1, 2, 3])
         n_blocks, rest = divmod(depth - 4, 6)
         if rest:
             remedy = "Pass 10, 16, 22, 28 or 40 for n = 1, 2, 3, 4 or 6 blocks per group."
@@ -57,20 +63,24 @@ class WideResNet(nn.Module):
         check_sizes("WideResNet", in_channels, width=width, n_classes=n_classes)
 
         self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=3, padding=1, bias=False)
-        self.layer1 = _group(n_blocks, 16, 16 * width, 1, dropout)
-        self.layer2 = _group(n_blocks, 16 * width, 32 * width, 2, dropout)
-        self.layer3 = _group(n_blocks, 32 * width, 64 * width, 2, dropout)
-        self.bn = nn.BatchNorm2d(64 * width)
+        channels = 16
+        for number in range(1, groups + 1):
+            before, channels = channels, 8 * width * 2**number
+            self.add_module(f"layer{number}", _group(n_blocks, before, channels, min(number, 2), dropout))
+        self.groups = groups
+        self.bn = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
-        self.fc = nn.Linear(64 * width, n_classes)
+        self.fc = nn.Linear(channels, n_classes)
         initialise_convolutions(self)
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, n_classes) of images (n, in_channels, height, width)."""
-        x = self.layer3(self.layer2(self.layer1(self.conv1(x))))
+        x = self.conv1(x)
+        for number in range(1, self.groups + 1):
+            x = self.get_submodule(f"layer{number}")(x)
         x = self.avgpool(self.relu(self.bn(x)))
         logits: torch.Tensor = self.fc(self.flatten(x))
         return logits

@@ -44,10 +44,12 @@ class ALBL(QueryStrategy):
     reward : {"normalized", "paper"}, default="normalized"
         Sum of the importance weights of the samples predicted right, divided by the sum of all weights, or by the
         paper's pool size × horizon. The latter is so small without a uniform arm that the weights hardly move.
+    subset : int or None, default=None
+        Let the arms choose among only this many random samples of the pool, others in every round.
     batch_size : int, default=256
         Samples per network pass, for the reward and the default arms; so are ``n_jobs`` and ``verbose``.
     random_state : None, int, Generator or RandomState, default=None
-        For the draws among the arms; an integer gives other draws in every round.
+        For the draws among the arms and the choice of the subset; an integer gives other draws in every round.
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
@@ -108,6 +110,7 @@ class ALBL(QueryStrategy):
         horizon: int = 1000,
         delta: float = 0.1,
         reward: str = "normalized",
+        subset: int | None = None,
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -118,6 +121,7 @@ class ALBL(QueryStrategy):
         self.horizon = horizon
         self.delta = delta
         self.reward = reward
+        self.subset = subset
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -207,17 +211,22 @@ class ALBL(QueryStrategy):
         weights = self._rewarded(context, state)
         common = context.for_arms()
         lists = [arm.select_as_arm(common, n_instances)[0] for arm in arms]
-        generator, floor = self._generator(state["n_rounds"]), smallest_probability(n_arms, self.horizon)
+        generator, floor = self._generator(), smallest_probability(n_arms, self.horizon)
         n_uniform = context.n_pool if self.uniform else 0
         indices, records = draw_batch(weights, lists, n_uniform, n_instances, floor, generator)
         pending = {"first_row": context.n_labelled, "records": records}
         self.state_ = state | {"weights": weights.tolist(), "n_rounds": state["n_rounds"] + 1, "pending": pending}
         return indices, np.array([record["probability"] for record in records])
 
-    def _generator(self, n_rounds: int) -> np.random.Generator:
+    def _generator(self, *purpose: int) -> np.random.Generator:
+        """For a purpose, as numbers, in this round."""
         if isinstance(self.random_state, numbers.Integral):
-            return np.random.default_rng([int(self.random_state), n_rounds])
+            n_rounds = self.__dict__.get("state_", {}).get("n_rounds", 0)
+            return np.random.default_rng([int(self.random_state), n_rounds, *purpose])
         return make_generator(type(self).__name__, self.random_state)
+
+    def _subset_generator(self) -> np.random.Generator:
+        return self._generator(1)
 
     def _rewarded(self, context: QueryContext, state: dict[str, Any]) -> np.ndarray:
         """The weights after the last batch's reward; its samples join those that count for the next one."""

@@ -9,6 +9,7 @@ import numpy as np
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._measures import entropy_scores, least_confidence_scores, margin_scores
+from skal.validation import check_choice
 
 
 class _Uncertainty(ScoreStrategy):
@@ -77,6 +78,8 @@ class Margin(_Uncertainty):
 
     Parameters
     ----------
+    on : {"probabilities", "logits"}, default="probabilities"
+        What the gap is between. ``logits`` needs a skorch net; NPC's paper compares with that margin.
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
@@ -114,7 +117,35 @@ class Margin(_Uncertainty):
     array([1])
     """
 
+    def __init__(
+        self,
+        *,
+        on: str = "probabilities",
+        subset: int | None = None,
+        batch_size: int = 256,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.on = on
+        super().__init__(
+            subset=subset, batch_size=batch_size, random_state=random_state, n_jobs=n_jobs, verbose=verbose
+        )
+
+    @property
+    def needs_network(self) -> bool:  # type: ignore[override]
+        """Whether it reads logits, which only a network has."""
+        return self.on == "logits"
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_choice(type(self).__name__, "on", self.on, ["probabilities", "logits"])
+
     def _score(self, context: QueryContext) -> np.ndarray:
+        if self.on == "logits":
+            behind_softmax = context.logit_network is not context.network
+            logits = context.embeddings()[1] if behind_softmax else context.network.to_logits(context.outputs())
+            return margin_scores(logits.double().cpu().numpy())
         return margin_scores(context.predict_proba())
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from skal.exceptions import InvalidParameterError
 from skal.nets import ResNet18, WideResNet
 
 
@@ -136,15 +137,32 @@ def test_wide_resnet_blocks_per_group(depth, n_blocks):
     assert [len(group) for group in (net.layer1, net.layer2, net.layer3)] == [n_blocks] * 3
 
 
-@pytest.mark.parametrize("width", [1, 2])
-def test_wide_resnet_forward_written_out(width):
+# the networks of the NTK look-ahead papers: one block in one or two groups, at most 640 channels
+@pytest.mark.parametrize(("groups", "width"), [(1, 40), (2, 20), (3, 10)])
+def test_wide_resnet_of_640_channels(groups, width):
+    with torch.device("meta"):
+        net = WideResNet(10, width, groups=groups)
+    assert net.fc.in_features == net.bn.num_features == 640
+    assert [name for name, _ in net.named_children() if name.startswith("layer")] == ["layer1", "layer2", "layer3"][
+        :groups
+    ]
+
+
+@pytest.mark.parametrize("groups", [0, 4, 2.0, True])
+def test_wide_resnet_refuses_other_numbers_of_groups(groups):
+    with pytest.raises(InvalidParameterError, match="'groups' parameter of WideResNet must be one of 1, 2, 3"):
+        WideResNet(10, 1, groups=groups)
+
+
+@pytest.mark.parametrize(("width", "groups"), [(1, 3), (2, 3), (2, 2), (1, 1)])
+def test_wide_resnet_forward_written_out(width, groups):
     torch.manual_seed(0)
-    net = with_random_statistics(WideResNet(16, width, in_channels=1, n_classes=4))
+    net = with_random_statistics(WideResNet(16, width, in_channels=1, n_classes=4, groups=groups))
     s = net.state_dict()
     images = torch.rand(2, 1, 16, 16)
 
     x = F.conv2d(images, s["conv1.weight"], padding=1)
-    for group in (1, 2, 3):
+    for group in (1, 2, 3)[:groups]:
         for block in (0, 1):
             name = f"layer{group}.{block}"
             stride = 2 if group > 1 and block == 0 else 1

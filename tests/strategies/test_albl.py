@@ -299,3 +299,12 @@ def test_a_pickled_learner_takes_the_bandit_along(flat_data):
         return picks, learner.query_strategy.get_state()
 
     assert loop(interrupted=True) == loop(interrupted=False)
+
+
+def test_a_subset_is_drawn_anew_in_every_round(flat_data):
+    X, y = flat_data
+    strategy = ALBL(arms=[Entropy(), Margin()], subset=10, random_state=0)
+    learner = ActiveLearner(GaussianNB(), strategy, X[:15], y[:15])
+    rounds = [set(learner.query(X[15:], n_instances=10)[0].tolist()) for _ in range(3)]
+    assert all(len(drawn) == 10 for drawn in rounds)
+    assert len(set(map(frozenset, rounds))) == 3

@@ -26,6 +26,7 @@ CASES: dict[str, list[dict]] = {
     "BALD": [{}, {"n_passes": 3}],
     "EGL": [{}, {"layers": "last"}],
     "Entropy": [{}, {"batch_size": 3}],
+    "Margin": [{}, {"on": "logits"}],
     "NTKLookahead": [
         {},
         {"kernel": "rbf"},

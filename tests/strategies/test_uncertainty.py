@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,9 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
+from skal.exceptions import NoNetworkError
 from skal.strategies import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
 
-from ..support.learners import learner_of
+from ..support.learners import learner_of, net_of
 
 # the definitions, for one row of probabilities, in exact sums of Python floats
 DEFINITIONS = {
@@ -148,3 +150,30 @@ def test_a_classifier_that_knows_one_class_finds_all_alike(strategy, flat_data):
     learner = learner_of(dummy, X, np.zeros(60))
     assert len(set(strategy().scores(learner, X))) == 1
     assert strategy()(learner, X, 3).tolist() == [0, 1, 2]
+
+
+def test_margin_on_logits(flat_learner, flat_data):
+    X, _ = flat_data
+    module = flat_learner.estimator.module_.eval()
+    with torch.no_grad():
+        logits = module(torch.as_tensor(X)).double().sort(dim=1).values
+    expected = (logits[:, -2] - logits[:, -1]).numpy()
+    scores = Margin(on="logits", batch_size=7).scores(flat_learner, X)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    # of three classes and more the order is another one than that of probabilities
+    assert (np.argsort(scores) != np.argsort(Margin().scores(flat_learner, X))).any()
+
+
+def test_margin_on_logits_needs_a_network(flat_data):
+    X, y = flat_data
+    with pytest.raises(NoNetworkError):
+        Margin(on="logits").scores(learner_of(GaussianNB().fit(X, y), X, y), X)
+
+
+def test_margin_on_the_logits_behind_a_softmax(flat_data):
+    X, _ = flat_data
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(X.shape[1], 3)
+    softmax = net_of(torch.nn.Sequential(linear, torch.nn.Softmax(dim=1)), torch.nn.NLLLoss)
+    expected = Margin(on="logits").scores(learner_of(net_of(linear)), X)
+    np.testing.assert_allclose(Margin(on="logits").scores(learner_of(softmax), X), expected, rtol=1e-5, atol=1e-6)

@@ -58,6 +58,8 @@ class NPC(QueryStrategy):
         are then held against its exact eigenvalue, so that the answer is the same. Only the batches that the
         kernel between labelled set and pool cannot rule out have their own part of the exact kernel computed. Without
         effect for ``greedy``, and where k is not larger than labelled set and batch together.
+    subset : int or None, default=None
+        Choose among only this many random samples of the pool.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     batch_size : int, default=256
@@ -66,7 +68,7 @@ class NPC(QueryStrategy):
         Bound on the working memory, such as ``"2GB"``; None is 1 GB. Candidates whose kernel does not fit are searched
         group by group.
     random_state : None, int, Generator or RandomState, default=None
-        For the candidates, and the sketch.
+        For the candidates, the sketch and the choice of the subset.
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
@@ -120,6 +122,7 @@ class NPC(QueryStrategy):
         search: str = "random",
         n_candidates: int | None = None,
         n_features: int | None = None,
+        subset: int | None = None,
         backend: str = "auto",
         batch_size: int = 256,
         max_memory: int | str | None = None,
@@ -131,6 +134,7 @@ class NPC(QueryStrategy):
         self.search = search
         self.n_candidates = n_candidates
         self.n_features = n_features
+        self.subset = subset
         self.backend = backend
         self.batch_size = batch_size
         self.max_memory = max_memory
