@@ -60,8 +60,8 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     callbacks: list[Any] = [("fresh", FreshOptimizer())]
     if protocol.stop_accuracy is not None:
         callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy)))
-    if protocol.schedule == "one_cycle":
-        callbacks.append(("schedule", OneCycle()))
+    if protocol.schedule.startswith("one_cycle"):
+        callbacks.append(("schedule", OneCycle(cycle_momentum=protocol.schedule == "one_cycle_momentum")))
     settings |= {
         "criterion": nn.CrossEntropyLoss if protocol.criterion == "cross_entropy" else nets.SquaredLoss,
         "optimizer": torch.optim.Adam,
@@ -74,8 +74,9 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         "warm_start": protocol.warm_start,
         "callbacks": callbacks,
     }
-    if protocol.optimizer == "sgd":
-        momentum = {"optimizer__momentum": protocol.momentum, "optimizer__nesterov": protocol.momentum > 0}
+    if protocol.optimizer != "adam":
+        nesterov = protocol.optimizer == "sgd" and protocol.momentum > 0
+        momentum = {"optimizer__momentum": protocol.momentum, "optimizer__nesterov": nesterov}
         settings |= {"optimizer": torch.optim.SGD, **momentum}
     kind = LossPredictionClassifier if addition == "loss prediction" else NeuralNetClassifier
     return kind(**settings)

@@ -24,8 +24,8 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "stop_accuracy": partial(check_real, minimum=0, maximum=1, optional=True),
     "inputs": partial(check_choice, choices=("signed", "unit", "standardized", "normalized")),
     "criterion": partial(check_choice, choices=("cross_entropy", "squared")),
-    "optimizer": partial(check_choice, choices=("adam", "sgd")),
-    "schedule": partial(check_choice, choices=("constant", "one_cycle")),
+    "optimizer": partial(check_choice, choices=("adam", "sgd", "heavy_ball")),
+    "schedule": partial(check_choice, choices=("constant", "one_cycle", "one_cycle_momentum")),
     "warm_start": partial(check_choice, choices=(True, False)),
 }
 
@@ -78,11 +78,13 @@ class Protocol:
     dropout : float
         Rate for strategies that need dropout (BALD, EPIG), unless ``net_params`` has one.
     criterion : {"cross_entropy", "squared"}
-    optimizer : {"adam", "sgd"}
+    optimizer : {"adam", "sgd", "heavy_ball"}
+        ``sgd`` has Nesterov's momentum, ``heavy_ball`` is SGD with PyTorch's plain one.
     lr, momentum, weight_decay : float
-        Momentum is Nesterov's, and only for ``sgd``.
-    schedule : {"constant", "one_cycle"}
-        ``one_cycle`` rises to ``lr`` and falls again over the ``max_epochs`` of every round.
+        Momentum is not for ``adam``.
+    schedule : {"constant", "one_cycle", "one_cycle_momentum"}
+        ``one_cycle`` rises to ``lr`` and falls again over the ``max_epochs`` of every round. ``one_cycle_momentum``
+        also lets the momentum fall from 0.95 to 0.85 and rise again, as PyTorch's scheduler does by default.
     batch_size, max_epochs : int
     stop_accuracy : float or None
         Stop training when the accuracy on the labelled set reaches this value. None always trains ``max_epochs``.

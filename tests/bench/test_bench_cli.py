@@ -63,7 +63,7 @@ def test_list(capsys):
     assert cli.main(["bench", "--list"]) == 0
     out = capsys.readouterr().out
     assert [line.split(":")[0] for line in out.splitlines()] == list(PRESETS)
-    assert "dynamic_al_table2: cifar10, cnn, 500 + 10 x 250" in out
+    assert "dynamic_al_table2: cifar10, cnn, 500 + 9 x 250" in out
 
 
 @pytest.mark.parametrize(

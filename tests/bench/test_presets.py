@@ -4,9 +4,27 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from skal.bench import PRESETS, Protocol, preset, run_benchmark
+from skal.bench._nets import make_net
+from skal.bench._presets._ntk import rates
+from skal.bench._presets._papers import NOT_STATED, PAPERS
 from skal.exceptions import InvalidParameterError
+from skal.nets import SquaredLoss, WideResNet
+from skal.strategies import (
+    ALBL,
+    BADGE,
+    NPC,
+    CoreSet,
+    DynamicAL,
+    Entropy,
+    LearningLoss,
+    LeastConfidence,
+    Margin,
+    NTKLookahead,
+    RandomSampling,
+)
 from skal.strategies._names import make_strategy
 
 FULL = [name for name in PRESETS if not name.endswith("_scaled")]
@@ -32,60 +50,152 @@ def test_protocols_are_complete(name):
             make_strategy(spec)
 
 
-# from the papers: data, network, labels at the start, per query, queries, seeds
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("dynamic_al_table2", [("cifar10", "cnn", 500, 250, 10, 5)]),
-        ("dynamic_al_table3", [("cifar10", "cnn", 500, 500, 10, 5)]),
-        ("dynamic_al_table4", [("cifar10", "resnet18", 500, 500, 10, 5)]),
-        ("dynamic_al_table5", [("cifar10", "resnet18", 500, 1000, 10, 5)]),
-        ("dynamic_al_table6", [("svhn", "vgg11", 500, 500, 10, 5)]),
-        ("dynamic_al_table7", [("svhn", "vgg11", 500, 1000, 10, 5)]),
-        ("dynamic_al_table8", [("caltech101", "resnet18", 500, 500, 10, 5)]),
-        ("dynamic_al_table9", [("caltech101", "resnet18", 500, 1000, 4, 5)]),
-        (
-            "dynamic_al_table1",
-            [("cifar10", "cnn", 500, b, r, 5) for r, b in ((10, 100), (4, 250), (2, 500), (1, 1000))],
-        ),
-        ("ntk_mnist", [("mnist", "wide_resnet", 100, 20, 10, 6)]),
-        ("ntk_svhn", [("svhn", "wide_resnet", 1000, 1000, 5, 6)]),
-        ("ntk_cifar100", [("cifar100", "wide_resnet", 10_000, 1000, 5, 6)]),
-        ("npc_cifar10", [("cifar10", "wide_resnet", 10, 20, 3, 3)]),
-        ("npc_cifar100", [("cifar100", "wide_resnet", 100, 200, 3, 3)]),
-    ],
-)
-def test_the_papers_numbers(name, expected):
-    found = [(p.data, p.net, p.n_initial, p.batch, p.rounds, p.seeds) for p in preset(name)]
-    assert found == expected
+# --- every preset against the transcription of its paper --------------------------------------------------------------
+
+# the papers' words, and what they are here
+DATA = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "SVHN": "svhn", "Caltech101": "caltech101", "MNIST": "mnist"}
+NETWORKS = {
+    "CNN": "cnn",
+    "ResNet-18": "resnet18",
+    "VGG-11": "vgg11",
+    "WRN-28-2": "wide_resnet",
+    "WideResNet, 1 block": "wide_resnet",
+    "WideResNet, 2 blocks": "wide_resnet",
+}
+GROUPS = {"WRN-28-2": 3, "WideResNet, 1 block": 1, "WideResNet, 2 blocks": 2}
+BLOCKS = {"WRN-28-2": 4, "WideResNet, 1 block": 1, "WideResNet, 2 blocks": 1}
+CLASSES = {"cifar100": 100, "caltech101": 101}
+STRATEGIES = {
+    "Random": RandomSampling(),
+    "Passive": RandomSampling(),
+    "Coreset": CoreSet(),
+    "Conf": LeastConfidence(),
+    "Marg": Margin(),
+    "Margin": Margin(),
+    "Margin on logits": Margin(on="logits"),
+    "Entropy": Entropy(),
+    "ALBL": ALBL(),
+    "BADGE": BADGE(),
+    "LL4AL": LearningLoss(),
+    "dynamicAL": DynamicAL(gamma=2.0),
+    "dynamicAL, γ = 0": DynamicAL(gamma=0),
+    "dynamicAL, γ = 1": DynamicAL(gamma=1),
+    "dynamicAL, γ = 2": DynamicAL(gamma=2),
+    "dynamicAL, γ = ∞": DynamicAL(gamma=float("inf")),
+    "NPC": NPC(kernel="last_layer"),
+}
 
 
-def test_what_the_papers_compare():
-    gammas = [make_strategy(spec).gamma for spec in preset("dynamic_al_gamma")[0].strategies[1:]]
-    assert gammas == [0, 1, 2, float("inf")]
-    assert [p.criterion for p in preset("ntk_loss")] == ["squared", "cross_entropy"]
-    assert [64 * p.net_params["width"] for p in preset("ntk_width")] == [64, 128, 320, 640]
-    assert not any(p.warm_start for name in ("table11", "table12") for p in preset(f"dynamic_al_{name}"))
-    assert all(p.warm_start for name in TABLES[:9] for p in preset(name))
-    assert "ntk_lookahead(subset=4000)" in preset("ntk_mnist")[0].strategies
-    assert "ntk_lookahead(subset=6000)" in preset("ntk_svhn")[0].strategies
-    assert all(p.semi_supervised is not None and not p.warm_start for p in preset("npc_cifar10"))
-    assert [(p.n_initial, p.rounds) for p in preset("npc_zero_shot")] == [(30, 0), (50, 0)]
-    assert [(p.n_initial, p.batch, p.rounds) for p in preset("npc_single_shot")] == [(10, 30, 1), (10, 50, 1)]
+def _strategy(name, paper):
+    if name == "NTK":
+        return NTKLookahead(criterion=paper["criterion"].lower(), subset=paper["subset"])
+    return STRATEGIES[name]
 
 
-# the training of dynamicAL is what a protocol has by default: it must not change with the defaults
+def _channels(protocol):
+    with torch.device("meta"):
+        return WideResNet(**protocol.net_params).fc.in_features
+
+
+def _optimiser(protocol, code):
+    """The authors' code has the mean over samples and classes, which is 2/C of our squared loss."""
+    expected = {"SGD": "sgd" if code.get("nesterov") else "heavy_ball", "Adam": "adam"}[code["optimiser"]]
+    assert protocol.optimizer == expected
+    if "largest learning rate" in code and protocol.criterion == "squared":
+        share = 2 / CLASSES.get(protocol.data, 10)
+        assert protocol.lr == pytest.approx(code["largest learning rate"] * share)
+        assert protocol.weight_decay == pytest.approx(code["weight decay"] / share)
+    for name, setting in (("momentum", "momentum"), ("epochs", "max_epochs"), ("minibatch", "batch_size")):
+        assert name not in code or getattr(protocol, setting) == code[name]
+    if "cycles" in code:  # trained networks, of which one less than that are asked for labels
+        assert protocol.rounds == code["cycles"] - 1
+
+
+# what each fact of the transcription says about a protocol
+FACTS = {
+    "data": lambda p, value, paper: p.data == DATA[value],
+    "network": lambda p, value, paper: (
+        p.net == NETWORKS[value]
+        and p.net_params.get("groups", 3) == GROUPS.get(value, 3)
+        and p.net_params.get("depth", 4) == 6 * BLOCKS.get(value, 0) + 4
+    ),
+    "channels": lambda p, value, paper: _channels(p) == value,
+    "M": lambda p, value, paper: p.n_initial == value,
+    "b": lambda p, value, paper: p.batch == value,
+    "R": lambda p, value, paper: p.rounds == value,
+    "rounds": lambda p, value, paper: value == f"0 to {p.rounds}",
+    "runs": lambda p, value, paper: p.seeds == value,
+    "strategies": lambda p, value, paper: (
+        [repr(make_strategy(spec)) for spec in p.strategies] == [repr(_strategy(name, paper)) for name in value]
+    ),
+    "loss": lambda p, value, paper: p.criterion == {"cross-entropy": "cross_entropy", "squared": "squared"}[value],
+    "learning rate": lambda p, value, paper: p.lr == value,
+    "schedule": lambda p, value, paper: (
+        p.schedule == {"constant": "constant", "one cycle": "one_cycle_momentum"}[value]
+    ),
+    "training ends": lambda p, value, paper: value == f"training accuracy {p.stop_accuracy}",
+    "between rounds": lambda p, value, paper: p.warm_start == (value == "warm start"),
+    "training": lambda p, value, paper: p.semi_supervised["darp"] == "uniform",
+    "first labels": lambda p, value, paper: (
+        p.start == {"one per class": "balanced", "by the strategy": "zero_shot"}[value]
+    ),
+    "labels in the table": lambda p, value, paper: (p.n_labels[1:] or p.n_labels) == value,
+    "code": lambda p, value, paper: _optimiser(p, value) is None,
+    # these say what a strategy is, and are part of "strategies"
+    "criterion": lambda p, value, paper: "NTK" in paper["strategies"],
+    "subset": lambda p, value, paper: "NTK" in paper["strategies"],
+    "kernel": lambda p, value, paper: "NPC" in paper["strategies"] and value.startswith("the last layer's"),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_preset_is_what_the_paper_says(name):
+    assert len(preset(name)) == len(PAPERS[name])
+    for protocol, paper in zip(preset(name), PAPERS[name], strict=True):
+        for fact, value in paper.items():
+            if value != NOT_STATED:
+                assert FACTS[fact](protocol, value, paper), (protocol.name, fact, value)
+
+
+def test_every_preset_is_transcribed_and_every_fact_compared():
+    assert set(PAPERS) == set(FULL)
+    stated = {
+        fact for entries in PAPERS.values() for paper in entries for fact, value in paper.items() if value != NOT_STATED
+    }
+    assert stated == set(FACTS)
+
+
+# what the papers leave open, and we chose, must not change with the defaults of a protocol
 @pytest.mark.parametrize("name", [*TABLES, "dynamic_al_gamma"])
 def test_the_training_of_dynamic_al(name):
     for protocol in preset(name):
-        assert (protocol.optimizer, protocol.lr, protocol.weight_decay, protocol.schedule) == (
-            "adam",
-            1e-3,
-            0,
-            "constant",
-        )
-        assert (protocol.criterion, protocol.stop_accuracy, protocol.max_epochs) == ("cross_entropy", 0.99, 200)
-        assert (protocol.batch_size, protocol.inputs, protocol.start) == (64, "signed", "random")
+        assert (protocol.max_epochs, protocol.batch_size, protocol.inputs) == (200, 64, "signed")
+        assert (protocol.start, protocol.weight_decay) == ("random", 0)
+
+
+def test_the_authors_learning_rate_in_terms_of_our_loss():
+    """Mean over samples and classes with their rates, and our loss with ours, are the same training."""
+    X, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(6) % 3
+    trained = []
+    for criterion, settings in (
+        (lambda f: (f - torch.eye(3, dtype=f.dtype)[y]).square().mean(), {"lr": 1.25, "weight_decay": 1e-4}),
+        (lambda f: SquaredLoss()(f, y), rates(3)),
+    ):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(4, 3).double()
+        optimizer = torch.optim.SGD(module.parameters(), momentum=0.9, **settings)
+        for _ in range(20):
+            optimizer.zero_grad()
+            criterion(module(X)).backward()
+            optimizer.step()
+        trained.append(module.weight.detach())
+    torch.testing.assert_close(*trained)
+
+
+def test_the_networks_of_the_ntk_papers_are_trained_as_they_say():
+    net = make_net(preset("ntk_mnist")[0], (1, 28, 28), 10, RandomSampling())
+    assert (net.optimizer, net.optimizer__momentum, net.optimizer__nesterov) == (torch.optim.SGD, 0.9, False)
+    assert dict(net.callbacks)["schedule"].cycle_momentum
 
 
 def test_unknown_preset():
@@ -103,6 +213,13 @@ def images():
     return SimpleNamespace(X_train=X[:80], y_train=y[:80], X_test=X[80:], y_test=y[80:], name="images")
 
 
+def test_a_round_of_learning_loss_with_squared_loss(images):
+    (protocol,) = preset("ntk_mnist_scaled")
+    settings = {**_one_round(protocol), "strategies": ("learning_loss",)}
+    (run,) = run_benchmark(data=images, protocol=protocol.with_settings(**settings)).runs
+    assert run.n_labels == [10, 15]
+
+
 def _one_round(protocol: Protocol) -> dict:
     """A round of a scaled protocol, with the strategy that the protocol is about."""
     about = [spec for spec in protocol.strategies if spec.split("(")[0] in {"dynamic_al", "ntk_lookahead", "npc"}]
@@ -114,7 +231,8 @@ def _one_round(protocol: Protocol) -> dict:
 
 @pytest.mark.parametrize("name", FULL)
 def test_one_scaled_round(name, images):
-    for protocol in preset(f"{name}_scaled"):
+    kinds = {(p.net, p.criterion, p.start): p for p in preset(f"{name}_scaled")}  # one of each
+    for protocol in kinds.values():
         result = run_benchmark(data=images, protocol=protocol.with_settings(data_params={}, **_one_round(protocol)))
         expected = [10, 15] if protocol.rounds else [10]
         assert [run.n_labels for run in result.runs] == [expected]

@@ -1,7 +1,8 @@
 """The papers' protocols by name, each with a variant scaled down to two cores under ``NAME_scaled``.
 
 The module of a paper has ``BASE``, a protocol; ``PRESETS``, which has, for each preset and each suffix of a name in it,
-the settings that differ from ``BASE``; and ``scaled``, the settings of the smaller variant of a protocol.
+the settings that differ from ``BASE``; and ``scaled``, the settings of the smaller variant of a protocol. What the
+papers say is transcribed in ``_papers``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def preset(name: str) -> tuple[Protocol, ...]:
     >>> from skal.bench import preset
     >>> (protocol,) = preset("dynamic_al_table2")
     >>> protocol.data, protocol.net, protocol.n_initial, protocol.batch, protocol.rounds, protocol.seeds
-    ('cifar10', 'cnn', 500, 250, 10, 5)
-    >>> [(p.rounds, p.batch) for p in preset("dynamic_al_table1")]
+    ('cifar10', 'cnn', 500, 250, 9, 5)
+    >>> [(p.rounds, p.batch) for p in preset("dynamic_al_table1") if p.net == "cnn"]
     [(10, 100), (4, 250), (2, 500), (1, 1000)]
     """
     check_choice("skal.bench", "preset", name, list(PRESETS))

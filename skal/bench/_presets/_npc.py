@@ -1,9 +1,8 @@
-"""NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP.
+"""NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_papers`` transcribes it.
 
-From the paper: CIFAR-10 and -100, WRN-28-2, one label per class at the start, 20 or 200 labels per query, training from
-scratch each time, 3 trials; zero-shot (a query from random weights) and single-shot (one query from the first model)
-with 30 and 50 labels. FixMatch's settings are those of its paper. Left open, and chosen here: the number of training
-steps. The paper's first model is the median of five trials; ours is a single one.
+Zero-shot is a query from random weights, single-shot one query from the first model; the table's columns are 40 and 60
+labels for both. FixMatch's settings are those of its paper. Left open, and chosen here: the number of training steps.
+The paper's first model is the median of five trials; ours is a single one.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ BASE = Protocol(
     inputs="unit",  # augmentations work on pixels in [0, 1]
     net="wide_resnet",
     net_params={"depth": 28, "width": 2},
-    # the paper's NPC works on the last layer's kernel; plain npc is the whole network's
-    strategies=("random", "margin", "albl", "badge", "npc", "npc(kernel='last_layer')"),
+    # the paper's margin is that of logits, and its kernel the last layer's; plain npc is the whole network's
+    strategies=("random", "margin(on='logits')", "albl", "badge", "npc(kernel='last_layer')"),
     semi_supervised=LOSS | SGD | SCHEDULE | DARP,
     **LABELS,
     **TRAINING,
@@ -32,9 +31,9 @@ BASE = Protocol(
 )
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "npc_cifar10": {"": {}},
-    "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "batch": 200}},
-    "npc_zero_shot": {f"_{size}": {"n_initial": size, "rounds": 0, "start": "zero_shot"} for size in (30, 50)},
-    "npc_single_shot": {f"_{size}": {"batch": size, "rounds": 1} for size in (30, 50)},
+    "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "batch": 200, "rounds": 4}},
+    "npc_zero_shot": {f"_{n}": {"n_initial": n, "rounds": 0, "start": "zero_shot"} for n in (40, 60)},
+    "npc_single_shot": {f"_{n}": {"batch": n - 10, "rounds": 1} for n in (40, 60)},
 }
 SMALL: dict[str, Any] = {"max_epochs": 20, "n_pool": 2000, "n_test": 2000}
 
