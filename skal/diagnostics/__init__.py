@@ -1,6 +1,13 @@
 """The theory's quantities: pure functions of arrays, each with a form (``..._of``) that takes a network and data."""
 
-from skal.diagnostics._alignment import alignment, alignment_of, generalization_bound, generalization_bound_of
+from skal.diagnostics._alignment import (
+    alignment,
+    alignment_of,
+    convergence,
+    convergence_of,
+    generalization_bound,
+    generalization_bound_of,
+)
 from skal.diagnostics._dynamics import (
     approximation_ratio,
     approximation_ratio_of,
@@ -16,6 +23,8 @@ __all__ = [
     "alignment_of",
     "approximation_ratio",
     "approximation_ratio_of",
+    "convergence",
+    "convergence_of",
     "generalization_bound",
     "generalization_bound_of",
     "kernel_report",

@@ -1,4 +1,4 @@
-"""Alignment of a kernel with labels, and the generalisation bound's leading term.
+"""Alignment of a kernel with labels, the generalisation bound's leading term, and what training leaves of the labels.
 
 Θ is a scalar (n, n) kernel and Y the (n, C) one-hot labels throughout.
 """
@@ -15,7 +15,7 @@ from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
-from skal.validation import as_finite_array, check_real
+from skal.validation import as_finite_array, check_integer, check_real
 
 
 def alignment(K: Any, Y: Any) -> float:
@@ -66,6 +66,41 @@ def generalization_bound(K: Any, Y: Any, *, ridge: float = 0.0) -> float:
     return float(np.sqrt(2 * np.sum(Y * cho_solve(factor, Y)) / len(K)))
 
 
+def convergence(K: Any, Y: Any, lr: float, n_steps: int) -> float:
+    """``Σ_k Σ_i (1 − ηλ_i)^{2t} (v_iᵀ Y_k)²``: the squared error that t steps of gradient descent leave.
+
+    The convergence term of dynamicAL's Lemma 1: the square of ``‖Y − f_t(X)‖`` for a wide network with squared loss
+    whose outputs start at zero; λ_i and v_i are the kernel's eigenvalues and eigenvectors. Theorem 1 bounds it by the
+    alignment A: for ``η λ_max ≤ 1`` and ``t ≥ 1`` it lies between ``Tr[YᵀY] − 2tηA`` and ``Tr[YᵀY] − ηA``.
+
+    Parameters
+    ----------
+    K : (n, n) array, symmetric
+    Y : (n, C) array
+    lr : float
+        η, the learning rate of ``½‖f − Y‖²``, at most ``2 / λ_max``: above that training diverges.
+    n_steps : int
+        t
+
+    Examples
+    --------
+    >>> from skal.diagnostics import convergence
+    >>> K, Y = [[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]
+    >>> convergence(K, Y, lr=0.5, n_steps=0), convergence(K, Y, lr=0.5, n_steps=1)
+    (2.0, 0.25)
+    """
+    K = as_finite_array("convergence", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
+    Y = as_finite_array("convergence", "Y", Y, (len(K), "C"), remedy="Pass one row per sample.")
+    check_real("convergence", "lr", lr, 0)
+    check_integer("convergence", "n_steps", n_steps, 0)
+    eigenvalues, vectors = np.linalg.eigh(K)
+    if lr * eigenvalues[-1] > 2 * (1 + 1e-9):
+        expected = f"at most 2 / λ_max ({2 / eigenvalues[-1]:.3g}), or training diverges"
+        raise InvalidParameterError.for_parameter("convergence", "lr", expected, lr, "Pass a smaller one.")
+    left = (1 - lr * eigenvalues) ** (2 * int(n_steps))
+    return float(left @ np.square(vectors.T @ Y).sum(axis=1))
+
+
 def alignment_of(net: Any, X: Any, y: Any, *, kind: str = "pntk", **kernel_params: Any) -> float:
     """:func:`alignment` of a network's tangent kernel with integer labels.
 
@@ -113,6 +148,32 @@ def generalization_bound_of(
     return generalization_bound(
         tangent_kernel(net, X, kind=kind, **kernel_params), one_hot_targets(net, X, y), ridge=ridge
     )
+
+
+def convergence_of(
+    net: Any, X: Any, y: Any, lr: float, n_steps: int, *, kind: str = "pntk", **kernel_params: Any
+) -> float:
+    """:func:`convergence` of a network's tangent kernel with integer labels.
+
+    Parameters
+    ----------
+    net : fitted skorch net or nn.Module
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+    y : (n,) integer labels
+    lr, n_steps
+        As in :func:`convergence`.
+    kind, **kernel_params
+        As in :func:`skal.tangent.tangent_kernel`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skal.diagnostics import convergence_of
+    >>> net = torch.nn.Linear(2, 2, bias=False)
+    >>> convergence_of(net, torch.eye(2), [0, 1], lr=0.5, n_steps=1).__round__(6)
+    0.5
+    """
+    return convergence(tangent_kernel(net, X, kind=kind, **kernel_params), one_hot_targets(net, X, y), lr, n_steps)
 
 
 def one_hot_targets(net: Any, X: Any, y: Any) -> np.ndarray:

@@ -6,7 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skal.diagnostics import alignment, alignment_of, generalization_bound, generalization_bound_of
+from skal.diagnostics import (
+    alignment,
+    alignment_of,
+    convergence,
+    convergence_of,
+    generalization_bound,
+    generalization_bound_of,
+)
 from skal.exceptions import InvalidParameterError
 from skal.nets import MLP
 from skal.tangent import tangent_kernel
@@ -47,21 +54,38 @@ def test_theorem_1(problem, relative_step, t):
         for i in range(len(K))
         for k in range(Y.shape[1])
     )
+    assert convergence(K, Y, eta, t) == pytest.approx(loss, rel=1e-9)
     slack = 1e-9 * total
     assert total - 2 * t * eta * A <= loss + slack
     assert loss <= total - eta * A + slack
 
 
-@given(kernels_and_labels(), st.integers(1, 10))
-def test_the_loss_of_theorem_1_is_that_of_gradient_descent(problem, t):
+@given(kernels_and_labels(), st.floats(0.01, 1.9), st.integers(0, 10))
+def test_convergence_is_the_loss_of_gradient_descent(problem, relative_step, t):
     K, Y = problem
-    values, vectors = np.linalg.eigh(K)
-    eta = 0.9 / values[-1]
+    eta = relative_step / np.linalg.eigvalsh(K)[-1]
     f = np.zeros_like(Y)
     for _ in range(t):
         f = f - eta * K @ (f - Y)
-    by_formula = (((1 - eta * values) ** (2 * t))[:, None] * (vectors.T @ Y) ** 2).sum()
-    assert ((f - Y) ** 2).sum() == pytest.approx(by_formula, rel=1e-6, abs=1e-9)
+    assert convergence(K, Y, eta, t) == pytest.approx(((f - Y) ** 2).sum(), rel=1e-6, abs=1e-9)
+
+
+def test_convergence_is_the_loss_of_a_network_that_is_trained():
+    """A linear network is its own linearisation: t steps on its weights, from zero."""
+    rng = np.random.default_rng(0)
+    X, y = torch.as_tensor(rng.normal(size=(6, 4))), rng.integers(3, size=6)
+    net = torch.nn.Linear(4, 3).double()
+    Y = torch.eye(3, dtype=torch.float64)[torch.as_tensor(y)]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for _ in range(7):
+        optimizer.zero_grad()
+        (0.5 * (net(X) - Y).square().sum()).backward()
+        optimizer.step()
+    left = float((net(X) - Y).square().sum())
+    assert convergence_of(net, X.numpy(), y, lr=0.02, n_steps=7) == pytest.approx(left, rel=1e-9)
 
 
 @given(kernels_and_labels())
@@ -105,6 +129,9 @@ def test_network_forms_are_the_pure_forms(kind):
         (lambda: alignment(np.empty((0, 0)), np.empty((0, 1))), "'K' parameter of alignment"),
         (lambda: generalization_bound(np.ones((2, 2)), np.eye(2)), "positive definite.*pass a small ridge"),
         (lambda: generalization_bound(np.eye(2), np.eye(2), ridge=-1), "'ridge' parameter of generalization_bound"),
+        (lambda: convergence(np.eye(2), np.eye(2), -1, 1), "'lr' parameter of convergence"),
+        (lambda: convergence(np.eye(2), np.eye(2), 3.0, 1), "'lr' parameter of convergence .* at most 2 / λ_max"),
+        (lambda: convergence(np.eye(2), np.eye(2), 1.0, 1.5), "'n_steps' parameter of convergence"),
         (lambda: alignment_of(torch.nn.Linear(2, 2), np.ones((2, 2)), ["a", "b"]), "integers in 0 … 1.*LabelEncoder"),
     ],
 )
