@@ -109,7 +109,7 @@ def test_the_misprinted_v_does_not():
     problem = Problem()
     n = problem.n
     K = torch.as_tensor(problem.K)
-    wrong = K[n:, n:] - K[n:, :n] @ K[:n, n:]  # v = k', without the inverse
+    wrong = K[n:, n:] - K[n:, :n] @ K[:n, :n] @ K[:n, n:]  # v = K k', without the inverse
     misprinted = replace(problem.posterior(), S=wrong, own=diagonal_blocks(wrong, 1))
     expected = problem.scores("mlmoc", "network")
     assert np.abs(misprinted.scores("mlmoc", "network").numpy() / expected - 1).max() > 1e-2
