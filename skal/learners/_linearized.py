@@ -14,6 +14,7 @@ from torch import Tensor
 from skal._core.containers import n_rows, take_rows
 from skal._core.copies import row_keys
 from skal._core.guard import one_query
+from skal._core.outputs import compares_outputs
 from skal._lookahead.posterior import Outputs
 from skal._lookahead.query import (
     Settings,
@@ -25,13 +26,14 @@ from skal._lookahead.query import (
     settled_reference,
 )
 from skal._lookahead.sources import Source, read_outputs
+from skal._lookahead.stopped import stopped_residuals
 from skal._lookahead.variance import logit_variance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.strategies._names import make_strategy
-from skal.validation import check_integer
+from skal.validation import check_integer, check_real
 
 
 class LinearizedLearner(ActiveLearner):
@@ -51,6 +53,10 @@ class LinearizedLearner(ActiveLearner):
         Labelled samples to train the network on at once.
     retrain_every : int or None, default=None
         Train the network by itself after this many new labels; None never does.
+    training_time : float or None, default=None
+        For how long the linearised network that predicts is trained: the learning rate times the number of steps of
+        gradient descent on ``½ Σ ‖f − y‖²``, from the network's own outputs. None trains to convergence, with the
+        strategy's ridge. For squared loss only. Queries always look ahead to convergence.
     bootstrap_init, on_transformed, force_all_finite : bool
         As in :class:`skal.ActiveLearner`.
     **fit_kwargs
@@ -99,10 +105,14 @@ class LinearizedLearner(ActiveLearner):
         bootstrap_init: bool = False,
         on_transformed: bool = False,
         force_all_finite: bool = True,
+        training_time: float | None = None,
         **fit_kwargs: Any,
     ) -> None:
         check_integer("LinearizedLearner", "retrain_every", retrain_every, 1, optional=True)
+        remedy = "Pass None to train to convergence."
+        check_real("LinearizedLearner", "training_time", training_time, 0, 1e300, optional=True, remedy=remedy)
         self.retrain_every = retrain_every
+        self.training_time = training_time
         self._known_pool: _KnownPool | None = None
         # what predictions come from, and when it was made
         self._source: tuple[_State, Source] | None = None
@@ -192,14 +202,26 @@ class LinearizedLearner(ActiveLearner):
         with one_query(context.inner_estimator):
             state = _State.of(context, strategy)
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
-                self._source = state, make_source(context, Settings.of(strategy), np.random.default_rng(0), 1)
+                self._source = state, self._new_source(context)
             source = self._source[1]
+            if self.training_time is not None:
+                return read_outputs(context.logit_network, source.linearized(context.pool))
             tau = logit_variance(source.labelled_logits()) if self._tau is None else self._tau
             n_trained = context.n_labelled - self._n_untrained
             steps = label_steps(context, Settings.of(strategy), source, n_trained, tau)
             if steps is not None:
                 source.residuals = steps.residuals(source.solver)
             return read_outputs(context.logit_network, source.linearized(context.pool))
+
+    def _new_source(self, context: QueryContext) -> Source:
+        source = make_source(context, Settings.of(self.query_strategy), np.random.default_rng(0), 1)
+        if self.training_time is not None:
+            if not compares_outputs(context.network.criterion):
+                expected, remedy = "None for a network with this loss", "Train it with skal.nets.SquaredLoss."
+                got = f"{self.training_time} with {type(context.network.criterion).__name__}"
+                raise InvalidParameterError.for_parameter(type(self).__name__, "training_time", expected, got, remedy)
+            source.residuals = stopped_residuals(source.solver, source.residuals, self.training_time)
+        return source
 
     def predict_proba(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
         """(n, C) class probabilities of the linearised network."""
