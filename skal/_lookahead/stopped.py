@@ -33,5 +33,6 @@ def stopped_residuals(solver: RidgeSolver, residuals: Tensor, time: float) -> Te
     # (1 − e^{−tλ}) / λ, which tends to t where λ vanishes
     safe = of_kernel.clamp_min(torch.finfo(of_kernel.dtype).tiny)
     share = torch.where(of_kernel * time > 1e-14, -torch.expm1(-time * of_kernel) / safe, time)
-    R = residuals.reshape(len(V), -1)
-    return (V @ ((eigenvalues * share)[:, None] * (V.T @ R))).reshape(residuals.shape)
+    in_basis = V.T @ residuals.reshape(len(V), -1)
+    stopped: Tensor = V @ ((eigenvalues * share)[:, None] * in_basis)
+    return stopped.reshape(residuals.shape)

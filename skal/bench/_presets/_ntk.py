@@ -24,7 +24,7 @@ SGD: dict[str, Any] = {
 }
 
 
-def rates(n_classes: int) -> dict[str, float]:
+def rates(n_classes: int) -> dict[str, Any]:
     """What the authors' learning rate and weight decay are for ``SquaredLoss``."""
     return {"lr": 1.25 * 2 / n_classes, "weight_decay": 1e-4 * n_classes / 2}
 
