@@ -72,7 +72,7 @@ def retrained_scores(context: QueryContext, settings: Settings, reference: str) 
             raise no_gradients("The look-ahead")
         start = posterior.linearized if reference == "linearized" else outputs.f
         scores = criterion_scores(new_outputs, criterion, outputs, start, rows)
-        return settle_known(scores, posterior.known, criterion).cpu().numpy()
+        return settle_known(scores, posterior.known(), criterion).cpu().numpy()
     if reference != "network":
         expected = f"'network' with retraining={retraining!r}, where nothing is linearised"
         remedy = "Leave it at its default."
@@ -132,7 +132,7 @@ def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor)
 
     def new_outputs(j: int, label: int) -> Tensor:
         here = torch.cat([evaluation, torch.tensor([j], device=evaluation.device)])
-        if bool(posterior.known[j]):
+        if bool(posterior.known()[j]):
             return posterior.linearized[here]
         first, k = j - j % size, K_LC[:, j * B : (j + 1) * B]
         k_E = with_evaluation(first)[(j - first) * B : (j - first + 1) * B].T

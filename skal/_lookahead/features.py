@@ -31,6 +31,8 @@ Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
 _DOUBLE = 8  # bytes
+# bytes of activations in one pass: what fits into the cache is quick, and so is memory that is used again at once
+_PASS_BYTES = 2**24
 
 
 class PlanChangedError(SkalError):
@@ -55,6 +57,12 @@ class Features(NamedTuple):
     prior: Tensor  # (N,), Θ(x, x)
     variance: Tensor  # (N,), S(x, x), as exact as k_x
     logits: Tensor  # (N, c)
+
+    def take(self, rows: Tensor | slice) -> Features:
+        """Those of some candidates; rows that stand side by side are not copied."""
+        rows = _as_slice(rows) if isinstance(rows, Tensor) else rows
+        factors = [(a[rows], g[rows]) for a, g in self.factors]
+        return Features(factors, *(tensor[rows] for tensor in self[1:]))
 
 
 class FeatureReader:
@@ -118,6 +126,8 @@ class FeatureReader:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
         self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
+        if engine.device.type == "cpu":
+            self._chunk = min(self._chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -222,19 +232,18 @@ class FeatureReader:
         """(N, n) kernel of candidates with the labelled samples: ``K α + ρ α``."""
         return torch.addmm(self.solver.rho * features.alpha, features.alpha, self.K_LL)
 
-    def covariance(self, features: Features, rows: Tensor, columns: Tensor) -> Tensor:
-        """(r, e) part of S, ``Ψ_x·Ψ_x' + ρ α_x·α_x'`` with ``Ψ_x = φ_x − Φ_Lᵀ α_x``.
+    def covariance(self, here: Features, there: Features) -> Tensor:
+        """(r, e) part of S, ``Ψ_x·Ψ_x' + ρ α_x·α_x'`` with ``Ψ_x = φ_x − Φ_Lᵀ α_x``, in the precision of the sketch.
 
         The outer products' part of the first term is written out with the kernels of those layers; the rest is
-        ``ψ_x·ψ_x'``.
+        ``ψ_x·ψ_x'``. What is subtracted is made in float64.
         """
-        here, there = _as_slice(rows), _as_slice(columns)
-        psi, alpha, k = features.psi, features.alpha, features.k_factors
-        S = psi[here] @ psi[there].T
-        for a, g in features.factors:
-            S.addcmul_(self._inner(a[here], a[there]), self._inner(g[here], g[there]))
-        beta = torch.addmm(k[there], alpha[there], self._K_factors, alpha=-1).sub_(alpha[there], alpha=self.solver.rho)
-        return S.double().addmm_(k[here], alpha[there].T, alpha=-1).addmm_(alpha[here], beta.T, alpha=-1)
+        S = here.psi @ there.psi.T
+        for (a, g), (a2, g2) in zip(here.factors, there.factors, strict=True):
+            S.addcmul_(self._inner(a, a2), self._inner(g, g2))
+        alpha = there.alpha
+        beta = torch.addmm(there.k_factors, alpha, self._K_factors, alpha=-1).sub_(alpha, alpha=self.solver.rho)
+        return S.sub_(torch.cat([here.k_factors, here.alpha], dim=1) @ torch.cat([alpha, beta], dim=1).T)
 
 
 def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:
@@ -242,7 +251,7 @@ def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:
-    """Rows that stand side by side as a slice, which copies nothing."""
+    """Rows that stand side by side as a slice."""
     if len(index) == 0:
         return index
     first, last = int(index[0]), int(index[-1])

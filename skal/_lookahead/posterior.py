@@ -124,22 +124,24 @@ class Posterior:
         self.N, self.B = self.own.shape[:2]
         self.free = torch.ones_like(self.groups, dtype=torch.bool)  # which candidates can still be labelled
         self._everyone = torch.arange(self.N, device=self.own.device)
+        self.place = torch.full_like(self.groups, -1)  # among the evaluation samples
+        self.place[self.evaluation] = self._everyone[: len(self.evaluation)]
+        self.others = (self.place < 0).nonzero()[:, 0]  # candidates that are no evaluation samples
         self._rounding = (self.epsilon if self.B == 1 else max(1e-11, self.epsilon)) * self.prior
         self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ; grows by doubling
-        self._n_taken = 0
+        self._n_taken = self._n_settled = 0
 
     @property
     def variance(self) -> Tensor:
         """(N,) mean diagonal of ``S(x, x)``."""
         return mean_diagonal(self.own)
 
-    @property
-    def known(self) -> Tensor:
-        """(N,) which candidates would change nothing: copies of a labelled sample, or the same but for rounding.
+    def known(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """(r,) which candidates would change nothing: copies of a labelled sample, or the same but for rounding.
 
         The second matters without a ridge, where u vanishes for whatever the labelled samples determine.
         """
-        return (self.groups < 0) | (self.variance + self.rho <= self._rounding)
+        return (self.groups[rows] < 0) | (mean_diagonal(self.own[rows]) + self.rho <= self._rounding[rows])
 
     def condition(self, j: int, label: int) -> None:
         """Take candidate j as labelled: it is no candidate and no evaluation sample any more.
@@ -154,24 +156,29 @@ class Posterior:
             return
         z = torch.linalg.solve_triangular(L, residual.reshape(self.B, -1), upper=False)
         self.linearized += (w @ z).reshape(self.linearized.shape)
-        if self.S is not None:
-            self.S.addmm_(w, w[places(self.evaluation, self.B)].T, alpha=-1)
+        self.settle()
 
-    def take(self, j: int, noise: float | None = None, column: Tensor | None = None) -> Tensor | None:
+    def settle(self) -> None:
+        """Bring the kept matrix up to date with all candidates that were taken, by one product."""
+        w = self.unsettled
+        if self.S is not None and w.shape[1]:
+            self.S.addmm_(w.to(self.S.dtype), w[places(self.evaluation, self.B)].T.to(self.S.dtype), alpha=-1)
+            self._n_settled = self._n_taken
+
+    def take(self, j: int, noise: float | None = None, with_others: Tensor | None = None) -> Tensor | None:
         """Condition the variances on candidate j: the (NB, B) w of ``S − w wᵀ``, None where there is nothing to learn.
 
-        The noise of its label is ρ unless it is given; the kernel's column, (NB, B) before any candidate was taken,
-        may be at hand. The matrix is left as it is.
+        The noise of its label is ρ unless it is given. The kernel of the others with j, before any candidate was taken,
+        may be at hand. The kept matrix is left as it is until it is settled.
         """
         self.free[j] = False
         here = self._everyone[j : j + 1]
         self.groups = labelled_with(self.groups, j)
-        if bool(self.variance[j] + self.rho <= self._rounding[j]):
+        if bool(mean_diagonal(self.own[here]) + self.rho <= self._rounding[j]):
             return None  # a second label for the same sample, and no ridge to weigh the two with
-        column = self.block(self._everyone, here) if column is None else column
-        taken = self.taken
+        column, taken = self._column(j, with_others), self.unsettled
         if taken.shape[1]:
-            column = torch.addmm(column, taken, taken[places(here, self.B)].T, alpha=-1)
+            column.addmm_(taken, taken[places(here, self.B)].T, alpha=-1)
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         # with the factor of u a block of the downdate is w_x w_x'ᵀ
         w: Tensor = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
@@ -180,10 +187,29 @@ class Posterior:
         self.own -= blocks @ blocks.transpose(1, 2)
         return w
 
+    def _column(self, j: int, with_others: Tensor | None) -> Tensor:
+        """(NB, B) of S as the kept matrix has it, in float64."""
+        here, B, place = self._everyone[j : j + 1], self.B, int(self.place[j])
+        if self.S is None:
+            return self.block(self._everyone, here)
+        if place >= 0:
+            return self.S[:, place * B : (place + 1) * B].to(self.own.dtype, copy=True)
+        others, settled = places(self.others, B), self._W[:, : self._n_settled * B]
+        with_others = self.block(self.others, here) if with_others is None else with_others
+        column = self.own.new_empty(self.N * B, B)
+        column[places(self.evaluation, B)] = self.S[places(here, B)].T.to(column.dtype)
+        column[others] = torch.addmm(with_others, settled[others], settled[places(here, B)].T, alpha=-1)
+        return column
+
     @property
     def taken(self) -> Tensor:
         """(NB, mB) W, what the m candidates taken so far have changed: ``S = S_0 − W Wᵀ``."""
         return self._W[:, : self._n_taken * self.B]
+
+    @property
+    def unsettled(self) -> Tensor:
+        """Those columns of W of which the kept matrix does not know yet."""
+        return self._W[:, self._n_settled * self.B : self._n_taken * self.B]
 
     def _append(self, w: Tensor) -> None:
         start = self._n_taken * self.B
@@ -215,7 +241,7 @@ class Posterior:
         n_total = int(self.free.sum()) if self.n_total is None else self.n_total
         inside = torch.isin(rows, evaluation)
         scale = (n_total - 1) / (len(evaluation) - inside.double()).clamp_min(1)
-        known, u = self.known[rows], self._u(rows)
+        known, u = self.known(rows), self._u(rows)
         u[known] = torch.eye(self.B, dtype=u.dtype, device=u.device)  # regular; it moves nothing
         width = max(1, len(evaluation)) * self.B
         step = rows_within(WORKED_ON, width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1]))

@@ -24,7 +24,6 @@ from skal._core.sharding import filled
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError
 from skal._lookahead.posterior import (
     MADE,
-    Block,
     KernelBlocks,
     Outputs,
     Posterior,
@@ -186,24 +185,41 @@ class KernelSource:
         return f + moved.reshape(f.shape)
 
 
-def _in_parts(block: Block, N: int, evaluation: Tensor, made: int) -> Tensor:
-    """(N, e) covariances with the evaluation samples, ``made`` entries at a time: several arrays are that large.
+class _Covariances:
+    """S among the candidates from their features, which stand with the evaluation samples first: (r,), (m,) -> (r, m).
 
-    Those among the evaluation samples are symmetric: half of them are made.
+    What is compared often then stands side by side, and need not be copied.
     """
-    e, device = len(evaluation), evaluation.device
-    S = torch.empty(N, e, dtype=torch.float64, device=device)
-    step = rows_within(made, e)
-    for start in range(0, e, step):
-        stop = min(e, start + step)
-        part = block(evaluation[start:stop], evaluation[start:])
-        S[evaluation[start:stop], start:] = part
-        S[evaluation[stop:], start:stop] = part[:, stop - start :].T
-    other = torch.ones(N, dtype=torch.bool, device=device)
-    other[evaluation] = False
-    for rows in other.nonzero()[:, 0].split(step) if e < N else []:
-        S[rows] = block(rows, evaluation)
-    return S
+
+    def __init__(self, reader: FeatureReader, features: Features, evaluation: Tensor) -> None:
+        N, self.e = len(features.prior), len(evaluation)
+        is_other = torch.ones(N, dtype=torch.bool, device=evaluation.device)
+        is_other[evaluation] = False
+        self._order = torch.cat([evaluation, is_other.nonzero()[:, 0]])
+        self._place = torch.empty_like(self._order).index_copy_(0, self._order, torch.arange(N, device=is_other.device))
+        self._reader, self._features = reader, features.take(self._order)
+
+    def __call__(self, rows: Tensor, columns: Tensor) -> Tensor:
+        here, there = (self._features.take(self._place[some]) for some in (rows, columns))
+        return self._reader.covariance(here, there).double()
+
+    def with_evaluation(self, made: int) -> Tensor:
+        """(N, e) of all candidates with the evaluation samples, ``made`` entries at a time, in the sketch's precision.
+
+        Those among the evaluation samples are symmetric: half of them are made.
+        """
+        e, order, reader, features = self.e, self._order, self._reader, self._features
+        S = torch.empty(len(order), e, dtype=features.psi.dtype, device=order.device)
+        step = rows_within(made, e)
+        for start in range(0, e, step):
+            stop = min(e, start + step)
+            part = reader.covariance(features.take(slice(start, stop)), features.take(slice(start, e)))
+            S[order[start:stop], start:] = part
+            S[order[stop:e], start:stop] = part[:, stop - start :].T
+        for start in range(e, len(order), step):
+            rows = slice(start, start + step)
+            S[order[rows]] = reader.covariance(features.take(rows), features.take(slice(0, e)))
+        return S
 
 
 class FeatureSource:
@@ -266,12 +282,17 @@ class FeatureSource:
         features = self._asked(lambda: self._features(pool) if everything else self._group(pool, rows, e))
         reader, outputs, own = self.reader, self._outputs(features.logits), features.variance[:, None, None]
         positions = torch.as_tensor(evaluation, device=own.device)
-        block = partial(reader.covariance, features)
+        F, rho, prior, epsilon = (
+            outputs.f + features.alpha @ self.residuals,
+            reader.solver.rho,
+            features.prior,
+            reader.epsilon,
+        )
+        block = _Covariances(reader, features, positions)
+        del features  # unless somebody else keeps them, the copy in another order is the only one from here on
         made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
         keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
-        S = _in_parts(block, len(rows), positions, made) if keep else None
-        F, rho = outputs.f + features.alpha @ self.residuals, reader.solver.rho
-        prior, epsilon = features.prior, reader.epsilon
+        S = block.with_evaluation(made) if keep else None
         groups = _groups_of_copies(self.context, pool if everything else pool.take(rows))
         given = (block, own, prior, outputs, F, rho, positions, groups, epsilon, S)
         return Posterior(*given, n_total=n_total, made=made, scale=reader.solver.scale)
@@ -293,7 +314,8 @@ class FeatureSource:
         K_CL, positions = reader.kernel_rows(features), torch.as_tensor(evaluation, device=alpha.device)
 
         def among(rows: Tensor, columns: Tensor) -> Tensor:
-            return reader.covariance(features, rows, columns).addmm_(K_CL[rows], alpha[columns].T)
+            S = reader.covariance(features.take(rows), features.take(columns)).double()
+            return S.addmm_(K_CL[rows], alpha[columns].T)
 
         K_CE, own = among(torch.arange(len(pool), device=alpha.device), positions), features.prior[:, None, None]
         outputs, ridge, epsilon = self._outputs(features.logits), reader.ridge, reader.epsilon

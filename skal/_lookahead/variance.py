@@ -10,7 +10,7 @@ A kernel with blocks has ``tr[S(x, x') (I + t S(x', x'))⁻¹ S(x', x)] / B`` in
 
 The sums ``P(x') = Σ_x v(x) S(x', x) S(x, x')`` are kept. With ``S = S_0 − W Wᵀ`` another column w of W changes them by
 ``−V wᵀ − w Vᵀ + w Q wᵀ``, where ``V(x') = Σ_x v(x) S(x', x) w_x`` and ``Q = Σ_x v(x) w_xᵀ w_x``: one product of S_0
-with a column for each pick, and S_0 is never written to.
+with a column for each pick. S_0 itself is brought up to date for many picks at once, by a product of matrices.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from skal.tangent._engine import no_gradients
 TEMPERATURE = 0.15
 # columns of the kernel that are made at once, for candidates that are likely to be picked next
 _COLUMNS = 16
+# candidates that are brought up to date at first, to see whether the best is among them
+_LOOKED_AT = 32
+# picks after which the covariances are brought up to date
+_SETTLED_AFTER = 32
 
 
 class Importance(NamedTuple):
@@ -87,39 +91,41 @@ class VarianceGains:
         self.posterior, self.importance = posterior, importance
         evaluation, free, B = posterior.evaluation, posterior.free, posterior.B
         self.v = importance.as_evaluation[evaluation] * free[evaluation]
-        self.place = torch.full_like(posterior.groups, -1)  # among the evaluation samples
-        self.place[evaluation] = torch.arange(len(evaluation), device=evaluation.device)
-        self._inside = (self.place >= 0) & free
+        self._inside = (posterior.place >= 0) & free
         n_total = int(free.sum()) if posterior.n_total is None else posterior.n_total
         self._stands_for = (n_total - 1) / (int(free[evaluation].sum()) - self._inside.double()).clamp_min(1)
         self._columns: dict[int, Tensor] = {}
-        rows = torch.arange(posterior.N, device=evaluation.device)
-        width = max(1, len(evaluation)) * B**2
-        parts = []
-        for made in rows.split(rows_within(posterior.made, width)):
-            S = self._covariances(made)
-            parts += [self._weighted_squares(some) for some in S.split(rows_within(WORKED_ON, width) * B)]
-        self.P = torch.cat(parts)
+        self._width = max(1, len(evaluation)) * B**2
+        if posterior.S is not None:
+            self._own_covariances(posterior.S, torch.arange(posterior.N, device=evaluation.device))
+        self.P = self.sums()
 
-    def _covariances(self, rows: Tensor) -> Tensor:
-        """(rB, eB) with the evaluation samples, exact on the diagonal where the others are estimated."""
-        posterior = self.posterior
-        kept, B = posterior.S, posterior.B
-        S = posterior.block(rows, posterior.evaluation) if kept is None else kept[places(rows, B)]
-        inside = (self.place[rows] >= 0).nonzero()[:, 0]
-        blocks = S.reshape(len(rows), B, -1, B)
-        blocks[inside, :, self.place[rows[inside]]] = posterior.own[rows[inside]]
-        if kept is not None:
-            kept[places(rows, B)] = S
-        return S
+    def _own_covariances(self, S: Tensor, rows: Tensor) -> None:
+        """Make those of a sample with itself exact where the others are estimated; (rB, eB)."""
+        place, own = self.posterior.place[rows], self.posterior.own[rows].to(S.dtype)
+        inside, B = (place >= 0).nonzero()[:, 0], self.posterior.B
+        S.view(len(rows), B, -1, B)[inside, :, place[inside]] = own[inside]
+
+    def sums(self) -> Tensor:
+        """(N, B, B) P of the covariances as they are now."""
+        posterior, B = self.posterior, self.posterior.B
+        rows, parts = torch.arange(posterior.N, device=posterior.own.device), []
+        for made in rows.split(rows_within(posterior.made, self._width)):
+            if posterior.S is None:
+                S = posterior.block(made, posterior.evaluation)
+                self._own_covariances(S, made)
+            else:
+                S = posterior.S[int(made[0]) * B : (int(made[-1]) + 1) * B]
+            parts += [self._weighted_squares(some) for some in S.split(rows_within(WORKED_ON, self._width) * B)]
+        return torch.cat(parts).double()
 
     def _weighted_squares(self, S: Tensor) -> Tensor:
         """(rB, eB) -> (r, B, B)."""
         B = self.posterior.B
         if B == 1:
-            return (S.square() @ self.v)[:, None, None]
+            return (S.square() @ self.v.to(S.dtype))[:, None, None]
         S = S.reshape(-1, B, S.shape[1])
-        return (S * self.v.repeat_interleave(B)) @ S.transpose(1, 2)
+        return (S * self.v.repeat_interleave(B).to(S.dtype)) @ S.transpose(1, 2)
 
     def scores(self) -> Tensor:
         """(N,) of all candidates; 0 where nothing is left to learn."""
@@ -130,16 +136,18 @@ class VarianceGains:
         posterior, B = self.posterior, self.posterior.B
         a, v, t = (weight[rows] for weight in self.importance[:3])
         own, inside, stands_for = posterior.own[rows], self._inside[rows], self._stands_for[rows]
-        mine = v[:, None, None] * (own @ own)
-        others = (P - mine * inside[:, None, None]) * stands_for[:, None, None]
         if B == 1:
-            total, own = (others.clamp_min_(0) + mine)[:, 0, 0], own[:, 0, 0]
-            gains = a * total / (1 + t * own)
+            own = own[:, 0, 0]
+            mine = v * own * own
+            others = (P[:, 0, 0] - mine * inside) * stands_for
+            gains = a * (others.clamp_min_(0) + mine) / (1 + t * own)
         else:
+            mine = v[:, None, None] * (own @ own)
+            others = (P - mine * inside[:, None, None]) * stands_for[:, None, None]
             eye = torch.eye(B, dtype=own.dtype, device=own.device)
             solved = torch.linalg.solve(eye + t[:, None, None] * own, others + mine)
             gains = a * (solved.diagonal(dim1=1, dim2=2).sum(1) / B).clamp_min_(0)
-        return gains.masked_fill(posterior.known[rows], 0)
+        return gains.masked_fill_(posterior.known(rows), 0)
 
     def choose(self, n_instances: int, lazy: bool = True) -> tuple[Tensor, Tensor]:
         """Candidates in the order of choice, each as if those before had been labelled, and their scores then.
@@ -147,7 +155,7 @@ class VarianceGains:
         With a scalar kernel scores are evaluated lazily, which makes the same choice.
         """
         posterior = self.posterior
-        sums = LazySums(self, n_instances) if lazy and posterior.B == 1 else None
+        sums = LazySums(self) if lazy and posterior.B == 1 else None
         picked: list[int] = []
         gains: list[Tensor] = []
         while len(picked) < n_instances:
@@ -159,7 +167,7 @@ class VarianceGains:
             gains.append(scores[picked[-1]])
             if len(picked) < n_instances:
                 w = posterior.take(
-                    picked[-1], float(self.importance.noise[picked[-1]]), self._column(picked[-1], scores)
+                    picked[-1], float(self.importance.noise[picked[-1]]), self._with_others(picked[-1], scores)
                 )
                 if w is not None:
                     self._update(w) if sums is None else sums.append(w)
@@ -172,7 +180,7 @@ class VarianceGains:
         before = posterior.taken[:, :-B]
         here = places(posterior.evaluation, B)
         weighted = w[here] * self.v.repeat_interleave(B)[:, None]
-        V = posterior.S @ weighted
+        V = (posterior.S @ weighted.to(posterior.S.dtype)).double()
         if before.shape[1]:
             V.addmm_(before, before[here].T @ weighted, alpha=-1)
         V, w_blocks = V.reshape(-1, B, B), w.reshape(-1, B, B)
@@ -180,23 +188,24 @@ class VarianceGains:
         Q = w[here].T @ weighted
         self.P += w_blocks @ Q @ w_blocks.transpose(1, 2) - change - change.transpose(1, 2)
 
-    def _column(self, j: int, scores: Tensor) -> Tensor:
-        """(NB, B) of S_0; columns of the next best are made with it, at the speed of a matrix product."""
+    def _with_others(self, j: int, scores: Tensor) -> Tensor | None:
+        """(.., B) kernel of candidate j with those that are no evaluation samples, unless it is one.
+
+        That of the next best is made with it, at the speed of a matrix product.
+        """
         posterior, B = self.posterior, self.posterior.B
-        place = int(self.place[j])
-        if place >= 0:
-            assert posterior.S is not None
-            return posterior.S[:, place * B : (place + 1) * B].clone()
+        if posterior.place[j] >= 0:
+            return None
         if j not in self._columns:
-            if len(self._columns) * posterior.N * B**2 > posterior.made:
+            entries = len(posterior.others) * B**2
+            if len(self._columns) * entries > posterior.made:
                 self._columns.clear()
             here = torch.tensor([j], device=scores.device)
-            next_best = scores.masked_fill(self.place >= 0, -torch.inf)
-            next_best[j] = -torch.inf
-            next_best[list(self._columns)] = -torch.inf
-            n_more = max(0, min(_COLUMNS, posterior.made // (posterior.N * B**2), int((next_best > 0).sum()) + 1) - 1)
+            next_best = scores.masked_fill(posterior.place >= 0, -torch.inf)
+            next_best[[j, *self._columns]] = -torch.inf
+            n_more = max(0, min(_COLUMNS, posterior.made // entries, int((next_best > 0).sum()) + 1) - 1)
             made = torch.cat([here, next_best.topk(n_more).indices])
-            block = posterior.block(torch.arange(posterior.N, device=scores.device), made)
+            block = posterior.block(posterior.others, made)
             self._columns.update({int(row): block[:, i * B : (i + 1) * B] for i, row in enumerate(made)})
         return self._columns.pop(j)
 
@@ -208,24 +217,35 @@ class LazySums:
     length grows by at most ``|w(x')| √Q``: an old length plus these is an upper bound. A candidate whose bound is below
     the best exact score is not the best. The others are brought up to date for all picks that they have missed, with
     one product of matrices: ``P = P_0 − 2 Σ_k w_k(x') V_k(x') + Σ_kl w_k(x') Q_kl w_l(x')``, ``V_k = S_0 (v w_k)``.
+    After some picks S_0 and P_0 are made anew for all, which leaves less to catch up with, and no sum of many terms.
     """
 
-    def __init__(self, gains: VarianceGains, n_instances: int) -> None:
-        self._gains, self._start = gains, gains.P[:, 0, 0]
+    def __init__(self, gains: VarianceGains) -> None:
+        self._gains, S = gains, gains.posterior.S
+        assert S is not None
+        self._S, self._v = S, gains.v.to(S.dtype)
+        self._V = S.new_empty(len(S), _SETTLED_AFTER)
+        self._weighted = S.new_empty(S.shape[1], _SETTLED_AFTER)  # v w_k at the evaluation samples
+        self._Q = gains.v.new_empty(_SETTLED_AFTER, _SETTLED_AFTER)
+        self._begin(gains.P)
+
+    def _begin(self, P: Tensor) -> None:
+        self._start = P[:, 0, 0]
         self._length = self._start.clamp_min(0).sqrt()
-        self._n = 0  # picks so far that changed something
-        self._knows_of = torch.zeros_like(gains.place)  # how many of them a length knows of
-        N, e = len(self._start), len(gains.v)
-        self._V = self._start.new_empty(N, max(0, n_instances - 1))
-        self._weighted = self._start.new_empty(e, max(0, n_instances - 1))  # v w_k at the evaluation samples
-        self._Q = self._start.new_empty(n_instances, n_instances)
+        self._n = 0  # picks since then that changed something
+        self._knows_of = torch.zeros_like(self._gains.posterior.place)  # how many of them a length knows of
 
     def append(self, w: Tensor) -> None:
         """One more pick, (N, 1)."""
         gains, n = self._gains, self._n
+        if n == _SETTLED_AFTER - 1:
+            gains.posterior.settle()
+            self._begin(gains.sums())
+            return
         here = w[gains.posterior.evaluation, 0]
-        self._weighted[:, n] = gains.v * here
-        row = here @ self._weighted[:, : n + 1]
+        weighted = gains.v * here
+        self._weighted[:, n] = weighted
+        row = weighted @ gains.posterior.unsettled[gains.posterior.evaluation]
         self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
         self._length += w[:, 0].abs() * row[n].clamp_min(0).sqrt()
         self._n += 1
@@ -234,7 +254,7 @@ class LazySums:
         """(N,) upper bounds of the scores; the largest is exact."""
         gains = self._gains
         bounds = gains.gains_of(self._length.square()[:, None, None]).masked_fill_(~gains.posterior.free, -torch.inf)
-        n_looked_at = 128
+        n_looked_at = _LOOKED_AT
         while int(self._knows_of[bounds.argmax()]) < self._n:
             rows = bounds.topk(min(n_looked_at, len(bounds))).indices
             rows = rows[(self._knows_of[rows] < self._n) & gains.posterior.free[rows]]
@@ -244,15 +264,10 @@ class LazySums:
 
     def _exact(self, rows: Tensor) -> Tensor:
         """(r,) sums as they are now."""
-        S, n = self._gains.posterior.S, self._n
-        assert S is not None
-        n_missed = n - self._knows_of[rows]
-        for size in (2**power for power in range(n.bit_length())):  # those that have missed about as many at once
-            some = rows[(n_missed >= size) & (n_missed < 2 * size)]
-            if len(some):
-                missed = slice(int(self._knows_of[some].min()), n)
-                self._V[some, missed] = S[some] @ self._weighted[:, missed]
-        w = self._gains.posterior.taken[rows]
+        n = self._n
+        missed = slice(int(self._knows_of[rows].min()), n)
+        self._V[rows, missed] = self._S.index_select(0, rows) @ self._weighted[:, missed]
+        w = self._gains.posterior.unsettled[rows]
         P = self._start[rows] - 2 * (w * self._V[rows, :n]).sum(1) + ((w @ self._Q[:n, :n]) * w).sum(1)
         self._length[rows], self._knows_of[rows] = P.clamp_min(0).sqrt(), n
         return P

@@ -5,7 +5,8 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._lookahead.sources import _in_parts, read_outputs
+from skal._lookahead.features import Features
+from skal._lookahead.sources import _Covariances, read_outputs
 from skal.context import Network
 from skal.nets import SquaredLoss
 
@@ -41,14 +42,19 @@ def test_the_users_own_nonlinearity():
 def test_covariances_are_made_in_parts(evaluation, made):
     generator = torch.Generator().manual_seed(0)
     root, positions = torch.randn(7, 5, generator=generator, dtype=torch.float64), torch.tensor(evaluation)
+    nothing, numbers = torch.empty(7, 0), torch.arange(7.0)
+    features = Features([], root, nothing, nothing, numbers, numbers, nothing)
     n_made = []
 
-    def block(rows, columns):
-        n_made.append(len(rows) * len(columns))
-        return root[rows] @ root[columns].T
+    class Reader:
+        def covariance(self, here, there):
+            n_made.append(len(here.psi) * len(there.psi))
+            return here.psi @ there.psi.T
 
-    S = _in_parts(block, 7, positions, made)
-    torch.testing.assert_close(S, root @ root[positions].T)
+    covariances = _Covariances(Reader(), features, positions)
+    torch.testing.assert_close(covariances.with_evaluation(made), root @ root[positions].T)
     if made == 1:  # of a symmetric matrix one half is enough
         e = len(evaluation)
         assert sum(n_made) == e * (e + 1) // 2 + (7 - e) * e
+    rows, columns = torch.tensor([5, 0, 2]), torch.tensor([1, 6])
+    torch.testing.assert_close(covariances(rows, columns), root[rows] @ root[columns].T)

@@ -340,8 +340,8 @@ def test_projecting_comes_before_sketching():
     N, k = len(X_pool), 256
     context = NTKLookahead(criterion="mlmoc").prepare(learner, X_pool)
     reader = source_of(NTKLookahead(criterion="mlmoc", n_features=k), context, N).reader
-    features, every = reader.features(context.pool), torch.arange(N)
-    S = reader.covariance(features, every, every)
+    features = reader.features(context.pool)
+    S = reader.covariance(features, features).double()
     exact = source_of(NTKLookahead(criterion="mlmoc", n_features=None), context, N)
     truth = exact.posterior(context.pool, np.arange(N), np.arange(N), N).S
     # the same sketch of the gradients themselves: Rφ = ψ + (RΦ_L)ᵀα
