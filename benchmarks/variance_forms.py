@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks._measure import markdown
 from skal.datasets import available, load
 from skal.strategies import Margin, UHerding
-from skal.strategies._coverage import nearest_distances
+from skal.strategies._similarity import nearest_distances
 
 FIRST_SEED = 1000  # development seeds: the studies count from 0
 CANDIDATES, EVALUATION = 3000, 1500

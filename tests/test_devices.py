@@ -29,8 +29,8 @@ from skal.strategies import BALD, EGL, DynamicAL, NTKLookahead
 from skal.strategies._badge import kmeans_plus_plus, represented
 from skal.strategies._bald._information import predictive_information
 from skal.strategies._coreset import furthest_first
-from skal.strategies._coverage import nearest_distances, similarity_to
 from skal.strategies._kmeans import nearest_centres
+from skal.strategies._similarity import nearest_distances, similarity_to
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 
 SOURCE = Path(skal.__file__).parent

@@ -54,7 +54,7 @@ class LogisticNet(NeuralNetClassifier):
         """Solve for the weights, whatever the weights before."""
         X, y = np.asarray(X), np.asarray(y)
         layer: Any = self.module_.fc
-        classes = np.unique(y)
+        classes = np.unique(y).astype(np.int64)  # torch takes small integers for a mask
         weight = torch.zeros_like(layer.weight)
         bias = torch.full_like(layer.bias, ABSENT)
         if len(classes) == 1:

@@ -14,9 +14,10 @@ from skal._core.samples import Samples
 from skal.base import Passes, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._coverage import BLOCK_BYTES, KERNELS, Kernel, greedy_coverage
+from skal.strategies._coverage import BLOCK_BYTES, greedy_coverage
 from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
+from skal.strategies._similarity import KERNELS, Kernel
 from skal.validation import check_choice, check_integer, check_real, make_generator
 
 _AUTO_EVALUATION = 5000

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from skal._core.memory import rows_within
+from skal.strategies._pairs import Pairs, pairs_above
+from skal.strategies._similarity import Kernel, covered_by
 
 _TILE = 1024  # columns of similarities that are made at once, near the processor
 _TILE_ROWS = 512
 _ROWS = 4096  # candidates that are looked at at once
 _PAIR_BYTES = 48  # of a pair that counts, while pairs are collected and sorted
 _MOST_PAIRS = 1 / 8  # of all: where more count, rows are the quicker way
+_NOBODY = 2**31 - 1  # by whom a sample is covered that is not
 _ROUNDING = 16  # a sum is at most so many units in the last place off
-
-Similarity = Callable[..., Tensor]
 
 
 class Gains:
     """Gains of candidates, with what they are made of kept as far as there is room.
+
+    Where balls are counted, many gains are equal, and laziness spares little. There nothing is kept but the gains: one
+    is brought up to date by the evaluation samples that were covered since, so that a pair is looked at twice at most.
 
     Parameters
     ----------
@@ -35,16 +38,13 @@ class Gains:
         Features of some candidates: (r,) rows -> (r, d) tensor.
     n : int
         N
-    similarity : callable
-        Of features to the evaluation samples: (r, d) -> (r, e).
+    kernel : Kernel
+        k
+    evaluation : (e, d) tensor
     weights : (e,) tensor
-        w ≥ 0, in the precision of the similarities.
-    covered : (e,) tensor
-        c
-    error : float
-        By how much a similarity may be wrong.
-    width : int
-        d
+        w ≥ 0, in the precision of the features.
+    labelled : (m, d) tensor
+        What covers at first.
     room, block_bytes : int
         Bytes for what is kept, and for what is worked on.
     """
@@ -53,23 +53,25 @@ class Gains:
         self,
         read: Callable[[Tensor], Tensor],
         n: int,
-        similarity: Similarity,
+        kernel: Kernel,
+        evaluation: Tensor,
         weights: Tensor,
-        covered: Tensor,
-        error: float,
-        width: int,
+        labelled: Tensor,
         room: int,
         block_bytes: int,
     ) -> None:
-        self._read, self._similarity, self._weights, self.covered = read, similarity, weights, covered
-        self._n, self._room = n, room
-        e, size = len(weights), weights.element_size()
-        self._error = 2 * error  # of a similarity and of what is covered
+        (e, width), size = evaluation.shape, weights.element_size()
+        self._read, self._n, self._kernel, self._evaluation, self._weights = read, n, kernel, evaluation, weights
+        self._room = room
+        self._similarity = kernel.to(evaluation)
+        self.covered = covered_by(labelled, self._similarity, e, min(2**21, block_bytes), weights)
+        self._error = 2 * kernel.error(weights.dtype)  # of a similarity and of what is covered
         self._rounding = _ROUNDING * torch.finfo(weights.dtype).eps
         # similarities are worked on three times, near the processor
         self._step = rows_within(min(2**21, block_bytes // 3), size * e)
         self._reads = rows_within(block_bytes, 3 * size * width)  # as they come, and normalised
-        self._pairs: _Pairs | None = None
+        self._pairs: Pairs | None = None
+        self._counts: Tensor | None = None  # (N,), of evaluation samples
         self._store = weights.new_empty((0, e))
         self._place = torch.full((n,), -1, device=weights.device)
         self._n_stored = 0
@@ -83,6 +85,8 @@ class Gains:
         share = self._share_that_counts()
         pairs = share <= _MOST_PAIRS and 1.25 * share * n * e * _PAIR_BYTES <= self._room
         gains = self._collect_pairs(symmetric) if pairs else None
+        if gains is None and self._kernel.name == "tophat" and bool((self._weights == self._weights[0]).all()):
+            return self._count_all()
         if gains is None:
             capacity = min(n, self._room // (self._weights.element_size() * e))
             self._store = self._weights.new_empty((capacity, e))
@@ -103,6 +107,8 @@ class Gains:
             parts = [self._pairs.gains(some, self.covered, self._weights) for some in rows.split(_ROWS)]
             gains, counting = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
             return gains, self._error * counting + self._rounding * gains
+        if self._counts is not None:
+            return self._recounted(rows)
         gains = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
         errors = torch.empty_like(gains)
         stored = self._place[rows] >= 0
@@ -123,6 +129,9 @@ class Gains:
             return
         place = int(self._place[row])
         values = self._store[place] if place >= 0 else self._similarity(self._read(row))[0]
+        if self._counts is not None:
+            self._covered_by[values > self.covered] = self._n_picks
+            self._n_picks += 1
         self.covered = torch.maximum(self.covered, values)
 
     def samples_for(self, features: Tensor) -> Tensor:
@@ -147,6 +156,28 @@ class Gains:
         gains = (excess @ self._weights).double()
         counting = (excess.sign_() @ self._weights).double() if self._error else 0
         return gains, self._error * counting + self._rounding * gains
+
+    def _count_all(self) -> tuple[Tensor, Tensor]:
+        """Gains of all candidates where they are numbers of samples of one weight."""
+        counts = torch.empty(self._n, dtype=torch.float64, device=self._place.device)
+        uncovered = (self.covered == 0).to(self._weights)  # whole numbers, whose sums are exact
+        for some, values in self._computed(self._rows()):
+            counts[some] = (values @ uncovered).double()
+        self._counts, self._n_picks = counts, 0
+        self._counted = torch.zeros_like(self._place, dtype=torch.int32)  # how many picks a count knows of
+        self._covered_by = torch.where(self.covered == 0, _NOBODY, -1).int()  # the number of a pick
+        return counts * float(self._weights[0]), torch.zeros_like(counts)
+
+    def _recounted(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Gains of some candidates, without the samples that were covered since they were counted."""
+        for first in self._counted[rows].unique().tolist():
+            new = ((self._covered_by >= first) & (self._covered_by < _NOBODY)).nonzero()[:, 0]
+            inside, alike = self._kernel.to(self._evaluation[new]), rows[self._counted[rows] == first]
+            for some in alike.split(self._reads) if len(new) else ():
+                for few, features in zip(some.split(self._step), self._read(some).split(self._step), strict=True):
+                    self._counts[few] -= inside(features).sum(1).double()
+        self._counted[rows] = self._n_picks
+        return self._counts[rows] * float(self._weights[0]), torch.zeros_like(self._counts[rows])
 
     def _share_that_counts(self) -> float:
         """Of the pairs, from a few candidates."""
@@ -182,7 +213,7 @@ class Gains:
 
     def _collect_pairs(self, symmetric: bool) -> Tensor | None:
         """Gains of all candidates, from the pairs that count, which are kept; None if there are too many of them."""
-        pairs = _Pairs(self._n, self._room // _PAIR_BYTES, self._weights)
+        pairs = Pairs(self._n, self._room // _PAIR_BYTES, self._weights)
         for part in self._halves_that_count() if symmetric else self._parts_that_count():
             if not pairs.add(*part):
                 return None
@@ -192,80 +223,12 @@ class Gains:
 
     def _parts_that_count(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for some, values in self._computed(self._rows()):
-            yield _counting(values, self.covered, int(some[0]), 0)
+            yield pairs_above(values, self.covered, int(some[0]), 0)
 
     def _halves_that_count(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for top, left, values in self._halves():
             bottom, right = top + values.shape[0], left + values.shape[1]
-            yield _counting(values, self.covered[left:right], top, left)
+            yield pairs_above(values, self.covered[left:right], top, left)
             skipped = max(0, bottom - left)  # the tile on the diagonal has both of its halves
-            samples, candidates, similarities = _counting(values, self.covered[top:bottom, None], top, left, skipped)
+            samples, candidates, similarities = pairs_above(values, self.covered[top:bottom, None], top, left, skipped)
             yield candidates, samples, similarities
-
-
-def _counting(values: Tensor, covered: Tensor, top: int, left: int, skipped: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, columns and values of a tile that are above what is covered; without its first columns, if so wanted."""
-    above = values > covered
-    above[:, :skipped] = False
-    if values.device.type == "cpu":  # several times as quick
-        flat = torch.from_numpy(np.flatnonzero(above.numpy()))
-    else:
-        flat = above.flatten().nonzero()[:, 0]
-    rows = flat.div(values.shape[1], rounding_mode="floor")
-    return (rows + top).int(), (flat - rows * values.shape[1] + left).int(), values.flatten()[flat]
-
-
-class _Pairs:
-    """Pairs of a candidate and an evaluation sample with their similarity, by candidate.
-
-    There is one tensor for all from the start: many small ones, made one after the other, leave gaps in memory.
-    """
-
-    def __init__(self, n: int, capacity: int, like: Tensor) -> None:
-        self._rows = torch.empty(capacity, dtype=torch.int32, device=like.device)
-        self._columns = torch.empty_like(self._rows)
-        self._values = like.new_empty(capacity)
-        self._n, self._size = n, 0
-
-    def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> bool:
-        """Whether there was room for more pairs."""
-        start, stop = self._size, self._size + len(rows)
-        if stop > len(self._rows):
-            return False
-        self._rows[start:stop], self._columns[start:stop], self._values[start:stop] = rows, columns, values
-        self._size = stop
-        return True
-
-    def sort(self) -> None:
-        """By candidate; no more pairs can be added."""
-        rows = self._rows[: self._size]
-        order = rows.sort(stable=True).indices
-        self._columns, self._values = self._columns[order], self._values[order]
-        self._counts = torch.bincount(rows, minlength=self._n)
-        self._starts = self._counts.cumsum(0) - self._counts
-        del self._rows
-
-    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of some candidates: the position among them, the evaluation sample and the similarity of each pair."""
-        counts = self._counts[rows]
-        owner = torch.repeat_interleave(counts)
-        shift = self._starts[rows] - (counts.cumsum(0) - counts)
-        flat = torch.arange(len(owner), device=rows.device) + shift[owner]
-        return owner, self._columns[flat].long(), self._values[flat]
-
-    def gains(self, rows: Tensor, covered: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Gains of some candidates, and the weight of what they cover better: (r,) -> (r,), (r,)."""
-        owner, columns, values = self._of(rows)
-        excess = values.sub_(covered[columns]).clamp_min_(0)
-        weights = weights[columns].double()
-        sums = torch.zeros(2, len(rows), dtype=torch.float64, device=rows.device)
-        sums[0].index_add_(0, owner, weights * excess)
-        sums[1].index_add_(0, owner, weights.mul_(excess > 0))
-        return sums[0], sums[1]
-
-    def covered_with(self, row: Tensor, covered: Tensor) -> Tensor:
-        """What is covered once a candidate is among those that cover."""
-        _, columns, values = self._of(row)
-        covered = covered.clone()
-        covered[columns] = torch.maximum(covered[columns], values)
-        return covered

@@ -10,10 +10,10 @@ from torch import Tensor
 from skal._core.samples import Samples
 from skal.base import Passes, query_function
 from skal.context import QueryContext
-from skal.strategies._coverage import labelled_radius
 from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._measures import UNCERTAINTIES
 from skal.strategies._pool_features import FeatureShape, PoolFeatures
+from skal.strategies._similarity import labelled_radius
 from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
 from skal.validation import check_choice, check_real
 

@@ -17,8 +17,8 @@ from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, pre
 from skal._lookahead.sources import read_outputs
 from skal._lookahead.variance import margin_importance
 from skal.context import QueryContext
-from skal.strategies._coverage import labelled_radius, similarity_to
 from skal.strategies._pool_features import PoolFeatures, row_keys
+from skal.strategies._similarity import labelled_radius, similarity_to
 
 KERNELS = ["rbf", "laplace", "linear"]
 _DOUBLE = 8  # bytes

@@ -6,20 +6,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from skal._core.memory import rows_within
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.strategies._coverage_strategy import CoverageStrategy
-from skal.strategies._pool_features import PoolFeatures, row_keys
+from skal.strategies._kmeans import kmeans
+from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._similarity import PRODUCT_ERROR
 from skal.validation import check_integer, check_real, make_generator
 
 _MOST_POINTS = 5000  # for the radius
 _FEWEST_POINTS = 200
-_COPIES = 4  # of the points: single and double precision, k-means
-_BLOCK_BYTES = 2**26
+_COPIES = 4  # of the points
+_SEEDS = 500  # points at least, among which k-means finds its first centres
+_ROWS = 4096  # that k-means looks at at once
+_BLOCK_BYTES = 2**22
 _UNKNOWN_CLASSES = 10
 
 
@@ -112,18 +115,19 @@ class ProbCover(CoverageStrategy):
         if not isinstance(self.radius, str):
             return float(self.radius)
         generator = make_generator(type(self).__name__, self.random_state)
-        # before similarities are made, there is room for the points, and for k-means with its copies
+        # before similarities are made, there is room for the points and for distances among some of them
         room = context.memory // 4
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
-        points = read.gathered(rows).double().cpu()
+        points = read.gathered(rows)
         n_clusters = self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES)
-        seed = int(generator.integers(2**31))
-        return pure_radius(points, n_clusters, self.purity, seed, block_bytes=min(_BLOCK_BYTES, room // 4))
+        few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
+        clusters = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[1]
+        return pure_radius(points, clusters, self.purity, block_bytes=min(_BLOCK_BYTES, room // 4))
 
 
-def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int, *, block_bytes: int = _BLOCK_BYTES) -> float:
-    """The largest radius at which a share of the balls hold points of one k-means cluster only.
+def pure_radius(points: Tensor, clusters: Tensor, purity: float, *, block_bytes: int = _BLOCK_BYTES) -> float:
+    """The largest radius at which a share of the balls hold points of one cluster only.
 
     A ball is pure as long as its radius is below the distance to the nearest point of another cluster, so that the
     radius is a quantile of those distances. Points that all lie in one cluster give 1.
@@ -131,27 +135,39 @@ def pure_radius(points: Tensor, n_clusters: int, purity: float, seed: int, *, bl
     Parameters
     ----------
     points : (n, d) tensor
-    n_clusters : int
+        Of length 1 at most.
+    clusters : (n,) tensor
     purity : float
-    seed : int
     block_bytes : int
         Of distances that are computed at once.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[0.0], [0.1], [0.6], [0.8]])
+    >>> round(pure_radius(points, torch.tensor([0, 0, 1, 1]), 1.0), 3)
+    0.5
     """
-    distinct = len(row_keys(points).unique())
-    if distinct < 2:
-        return 1.0
-    labels = KMeans(min(n_clusters, distinct), n_init=1, random_state=seed).fit_predict(points.cpu().numpy())
-    labels = torch.as_tensor(labels, device=points.device)
-    step = rows_within(block_bytes, 24 * len(points))
-    nearest = torch.cat(
-        [
-            torch.cdist(points[rows], points).masked_fill_(labels[rows, None] == labels, torch.inf).amin(1)
-            for rows in torch.arange(len(points), device=points.device).split(step)
-        ]
-    )
-    # below the distance at which one ball too many would become impure, by more than rounding takes a distance for less
-    radius = float(nearest.sort().values[min(len(points) - 1, int(np.ceil((1 - purity) * len(points) - 1e-9)))])
-    return radius * (1 - 1e-5) if np.isfinite(radius) and radius > 0 else 1.0
+    squares = _squares_to_others(points, clusters, block_bytes).sort().values
+    # of the first ball that must not become impure
+    square = float(squares[min(len(points) - 1, int(np.ceil((1 - purity) * len(points) - 1e-9)))])
+    error = PRODUCT_ERROR * torch.finfo(points.dtype).eps
+    if square < 1000 * error and points.dtype != torch.float64:
+        return pure_radius(points.double(), clusters, purity, block_bytes=block_bytes)
+    radius = max(0.0, square - error) ** 0.5 * (1 - 1e-6)  # less, by more than rounding can say too much
+    return radius if 0 < radius < np.inf else 1.0
+
+
+def _squares_to_others(points: Tensor, clusters: Tensor, block_bytes: int) -> Tensor:
+    """Squared distance from every point to the nearest one of another cluster; inf if there is none: (n, d) -> (n,)."""
+    lengths = points.square().sum(1)
+    squares = torch.full_like(lengths, torch.inf)
+    for start in range(0, len(points), step := rows_within(block_bytes, 24 * len(points))):
+        rows, rest = slice(start, start + step), slice(start, None)  # a distance counts for both of its ends
+        found = torch.addmm(lengths[rest], points[rows], points[rest].T, alpha=-2).add_(lengths[rows, None])
+        found.masked_fill_(clusters[rows, None] == clusters[rest], torch.inf)
+        squares[rows] = squares[rows].minimum(found.amin(1))
+        squares[rest] = squares[rest].minimum(found.amin(0))
+    return squares
 
 
 prob_cover = query_function(ProbCover, "prob_cover", __name__)

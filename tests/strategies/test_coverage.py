@@ -1,6 +1,7 @@
 """Greedy coverage against a plain implementation in float64, and what the coverage strategies promise."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from torch import nn
 
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, NoNetworkError, NotFittedError
 from skal.strategies import BAIT, MaxHerding, ProbCover, TypiClust, UHerding
-from skal.strategies._coverage import Kernel, greedy_coverage, similarity_to
-from skal.strategies._gains import _Pairs
+from skal.strategies._coverage import greedy_coverage
+from skal.strategies._pairs import Pairs
 from skal.strategies._pool_features import row_keys
+from skal.strategies._similarity import Kernel, similarity_to
 from skal.tangent import tangent_kernel
 
 from ..support.learners import learner_of, net_of
@@ -68,10 +70,12 @@ def unit(rng, n, d=4):
     first_look=st.sampled_from([1, 2, 16]),
     room=st.sampled_from([0, 40 * 8 * 5, 10**6]),
     symmetric=st.booleans(),
+    weighed=st.booleans(),
 )
-def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_look, room, symmetric):
+def test_lazy_picks_are_those_of_plain_greedy(kernel, seed, n_labelled, first_look, room, symmetric, weighed):
     rng = np.random.default_rng(seed)
-    X, labelled, weights = unit(rng, 40), unit(rng, n_labelled), rng.uniform(size=40)
+    X, labelled = unit(rng, 40), unit(rng, n_labelled)
+    weights = rng.uniform(size=40) if weighed else np.full(40, 2.5)
     points, centres = torch.as_tensor(X), torch.as_tensor(labelled).reshape(-1, 4)
 
     picked, gains = greedy_coverage(
@@ -129,8 +133,8 @@ def test_only_pairs_that_count_are_kept_where_they_are_few(monkeypatch):
     pool = torch.as_tensor(unit(rng, 700, 12), dtype=torch.float32)
     weights, keys = torch.as_tensor(rng.uniform(size=700), dtype=torch.float32), row_keys(pool)
     made = []
-    kept = _Pairs.sort
-    monkeypatch.setattr(_Pairs, "sort", lambda self: (made.append(self._size), kept(self)))
+    kept = Pairs.sort
+    monkeypatch.setattr(Pairs, "sort", lambda self: (made.append(self._size), kept(self)))
 
     def chosen(room, symmetric, labelled):
         kernel, start = Kernel("rbf", 0.8), len(made)
@@ -142,6 +146,36 @@ def test_only_pairs_that_count_are_kept_where_they_are_few(monkeypatch):
     assert [pairs for _, pairs in answers] == [False, False, False, False, True, True]
     assert all(picked == answers[0][0] for picked, _ in answers)
     assert not chosen(10**8, True, pool[:0])[1]  # at first everything counts
+
+
+class CountingKernel(Kernel):
+    """Counts the pairs whose similarity is computed."""
+
+    n_pairs: ClassVar[list[int]] = []
+
+    def to(self, points):
+        similarity = super().to(points)
+
+        def counted(rows, start=0, stop=None):
+            found = similarity(rows, start, stop)
+            self.n_pairs.append(found.numel())
+            return found
+
+        return counted
+
+
+@pytest.mark.parametrize("radius", [1e-6, 0.3, 0.9])  # each sample alone; a few; all covered before the end
+def test_balls_are_counted_at_most_twice_however_many_are_equal(radius):
+    X = unit(np.random.default_rng(0), 300, 3)
+    points, kernel = torch.as_tensor(X, dtype=torch.float32), CountingKernel("tophat", radius)
+    kernel.n_pairs.clear()
+    given = (points.__getitem__, row_keys(points), kernel, points, torch.ones(300), points[:0], torch.zeros(0), 60)
+    picked, gains = greedy_coverage(*given, room=0)
+    n_pairs = sum(kernel.n_pairs)
+    # besides, a look at 32 candidates, and what each pick covers
+    assert n_pairs <= (2 * 300 + 32 + 60) * 300
+    expected = coverage_oracle(points.double().numpy(), X[:0], np.ones(300), picked, "tophat", radius)
+    assert_greedy(picked, gains, expected)
 
 
 def test_balls_are_judged_in_double_precision_at_their_edge():

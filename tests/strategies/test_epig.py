@@ -32,10 +32,24 @@ def oracle(proba, targets):
 def test_the_score_is_the_mutual_information_of_the_labels(block_bytes):
     rng = np.random.default_rng(0)
     proba, targets = rng.dirichlet(np.ones(3), size=(6, 7)), rng.dirichlet(0.3 * np.ones(3), size=(6, 4))
-    found = predictive_information(torch.as_tensor(proba), torch.as_tensor(targets), block_bytes)
-    np.testing.assert_allclose(found, oracle(proba, targets), rtol=1e-9)
+    given = torch.as_tensor(proba), torch.as_tensor(targets)
+    for dtype, rtol in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        found = predictive_information(*given, dtype, block_bytes)
+        np.testing.assert_allclose(found, oracle(proba, targets), rtol=rtol)
     alike = np.repeat(proba[:1], 6, axis=0)  # masks that agree
     np.testing.assert_allclose(predictive_information(torch.as_tensor(alike), torch.as_tensor(targets)), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_predictions_that_are_certain_or_nearly_equal(dtype):
+    rng = np.random.default_rng(0)
+    certain = np.eye(4)[rng.integers(3, size=(6, 5))]  # no mask predicts the fourth class
+    nearly = rng.dirichlet(np.ones(4), size=5) * (1 + 1e-5 * rng.normal(size=(6, 5, 4)))
+    nearly /= nearly.sum(-1, keepdims=True)
+    for proba in (certain, nearly):
+        found = predictive_information(torch.as_tensor(proba), torch.as_tensor(proba[:, :3]), dtype)
+        tolerance = {"rtol": 2e-2, "atol": 1e-16} if proba is nearly else {"rtol": 1e-5, "atol": 1e-6}
+        np.testing.assert_allclose(found, oracle(proba, proba[:, :3]), **tolerance)
 
 
 def test_the_whole_strategy_is_the_formula():

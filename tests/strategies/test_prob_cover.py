@@ -7,6 +7,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
 from skal.strategies import ProbCover
+from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._prob_cover import pure_radius
 
 from ..support.learners import learner_of
@@ -30,12 +31,16 @@ def purity(X, clusters, radius):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
-def test_the_radius_is_the_largest_at_which_enough_balls_are_pure(seed, share):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-4), (torch.float32, 1e-3)])
+@pytest.mark.parametrize("spread", [1.0, 1e-4])  # distances that single precision cannot tell from products
+def test_the_radius_is_the_largest_at_which_enough_balls_are_pure(seed, share, dtype, tolerance, spread):
     X, _ = blobs(seed)
+    X = np.hstack([spread * X, np.ones((len(X), 1))])
+    X = torch.as_tensor(X / np.linalg.norm(X, axis=1, keepdims=True)).to(dtype)
     clusters = KMeans(4, n_init=1, random_state=seed).fit_predict(X)
-    radius = pure_radius(torch.as_tensor(X), 4, share, seed)
-    assert purity(X, clusters, radius) >= share
-    assert purity(X, clusters, radius * (1 + 1e-4)) < share
+    radius = pure_radius(X, torch.as_tensor(clusters), share, block_bytes=2**14)
+    assert purity(X.double().numpy(), clusters, radius) >= share
+    assert purity(X.double().numpy(), clusters, radius * (1 + tolerance)) < share
 
 
 def greedy_oracle(X, labelled, radius, picked):
@@ -61,15 +66,15 @@ def test_every_pick_covers_most_of_what_is_not_covered(radius, n_labelled):
     strategy = ProbCover(radius=radius, n_clusters=4, random_state=0)
     picked, metrics = strategy.select(learner or learner_of(LogisticRegression()), pool, 12)
     if radius == "auto":
-        seed = np.random.default_rng(0)
-        seed.choice(len(pool), size=len(pool), replace=False)
-        radius = pure_radius(torch.as_tensor(pool), 4, 0.95, int(seed.integers(2**31)))
+        context = strategy.prepare(learner or learner_of(LogisticRegression()), pool)
+        radius = strategy._radius(context, PoolFeatures(context, "auto"), torch.zeros(0, 5))
+        assert 0.1 < radius < 1.5
     new, most = greedy_oracle(pool, labelled, radius, picked)
     assert new == most
     np.testing.assert_allclose(metrics, new)
 
 
 def test_a_radius_that_says_nothing_is_1():
-    assert pure_radius(torch.zeros(5, 2).double(), 3, 0.95, 0) == 1.0
-    # copies in two clusters leave nothing between them
-    assert pure_radius(torch.eye(2).double(), 2, 0.95, 0) == pytest.approx(np.sqrt(2), rel=1e-4)
+    assert pure_radius(torch.eye(5), torch.zeros(5), 0.95) == 1.0  # one cluster
+    assert pure_radius(torch.zeros(4, 2), torch.arange(4) % 2, 0.95) == 1.0  # copies in two clusters
+    assert pure_radius(torch.eye(2), torch.arange(2), 0.95) == pytest.approx(np.sqrt(2), rel=1e-4)

@@ -10,7 +10,7 @@ from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._bald._dropout import over_passes, seeds_of
-from skal.strategies._bald._information import BLOCK_BYTES, predictive_information
+from skal.strategies._bald._information import CACHE_BYTES, predictive_information
 from skal.validation import check_integer, make_generator
 
 
@@ -103,7 +103,8 @@ class EPIG(ScoreStrategy):
         rows = np.sort(generator.choice(context.n_pool, size=min(self.n_targets, context.n_pool), replace=False))
         targets = over_passes(context, context.pool.take(rows), seeds, lambda proba: proba.transpose(0, 1))
         targets = targets.transpose(0, 1).contiguous()  # (T, M, C)
-        scores = over_passes(context, context.pool, seeds, lambda proba: predictive_information(proba, targets))
+        dtype = context.network.precision
+        scores = over_passes(context, context.pool, seeds, lambda proba: predictive_information(proba, targets, dtype))
         return scores.clamp_min(0).cpu().numpy()
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
@@ -111,7 +112,7 @@ class EPIG(ScoreStrategy):
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         chunk = min(n, self.batch_size) + min(n, self.n_targets)
-        return 24 * n + 16 * self.n_passes * context.n_classes * chunk + 2 * BLOCK_BYTES
+        return 24 * n + 16 * self.n_passes * context.n_classes * chunk + 2 * CACHE_BYTES
 
 
 epig = query_function(EPIG, "epig", __name__)

@@ -9,6 +9,7 @@ from torch import Tensor
 from skal._core.memory import rows_within
 
 BLOCK_BYTES = 2**26
+CACHE_BYTES = 2**20  # of pairs of labels that are worked on at once
 _GROUPS = 32  # of joint labels, for bounds of gains
 _FIRST_LOOK = 16  # samples whose gains are computed at first
 _SLACK = 1e-9  # for the rounding of bounds, in nats
@@ -25,27 +26,45 @@ def mutual_information(proba: Tensor) -> Tensor:
     return entropy(proba.mean(dim=0)) - entropy(proba).mean(dim=0)
 
 
-def predictive_information(proba: Tensor, targets: Tensor, block_bytes: int = BLOCK_BYTES) -> Tensor:
+def predictive_information(
+    proba: Tensor, targets: Tensor, dtype: torch.dtype = torch.float64, block_bytes: int = CACHE_BYTES
+) -> Tensor:
     """Mean over targets of the mutual information between a sample's label and the target's: (n,).
 
-    Given the mask the two are independent, so that ``p(y, y*) = mean_t p_t(y) p_t(y*)``.
+    Given the mask the two are independent, so that ``p(y, y*) = mean_t p_t(y) p_t(y*)``. With the relative deviations
+    ``q_t = p_t / p − 1``, whose mean is 0, ``p(y, y*) = p(y) p(y*) (1 + s)`` where ``s = mean_t q_t(y) q_t(y*)``. The
+    information is ``Σ p(y) p(y*) ((1 + s) log(1 + s) − s)``: its terms are not negative and do not cancel, so that
+    single precision does for networks that work in it, whose probabilities do not quite sum to 1 either.
 
     Parameters
     ----------
     proba : (T, n, C) float64 tensor
         Predictions with each of T masks.
     targets : (T, M, C) float64 tensor
+    dtype : torch.dtype
+        Of what is computed for all pairs of labels.
     block_bytes : int
-        For the joint probabilities that are made at once.
+        For pairs of labels that are worked on at once, near the processor.
     """
     n_masks, n_targets, n_classes = targets.shape
-    others = targets.reshape(n_masks, -1) / n_masks  # (T, M C)
-    of_target = entropy(targets.mean(dim=0)).mean()
-    step = rows_within(block_bytes, 16 * n_targets * n_classes**2)
-    joint = torch.cat(
-        [entropy((part.permute(1, 2, 0) @ others).flatten(1)) / n_targets for part in proba.split(step, dim=1)]
-    )
-    return entropy(proba.mean(dim=0)) + of_target - joint
+    others, other_weights = _deviations(targets)
+    own, weights = _deviations(proba)
+    others, own = (others.flatten(1) / n_masks).to(dtype), own.flatten(1).T.to(dtype)  # (T, M C), (n C, T)
+    lowest = -1 + torch.finfo(dtype).eps  # s, of labels that exclude each other
+    of_label, other_weights = own.new_empty(len(own)), other_weights.flatten().to(dtype)
+    step = rows_within(block_bytes, 2 * own.element_size() * others.shape[1])
+    for start in range(0, len(own), step):
+        s = (own[start : start + step] @ others).clamp_min_(lowest)
+        terms = s.log1p()
+        terms.addcmul_(s, terms).sub_(s)
+        of_label[start : start + step] = terms @ other_weights
+    return (of_label.reshape(-1, n_classes).double() * weights).sum(1) / n_targets
+
+
+def _deviations(proba: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much predictions deviate from their mean over masks, relative to it, and that mean: (T, n, C), (n, C)."""
+    mean = proba.mean(dim=0)
+    return (proba - mean) / mean.clamp_min(torch.finfo(mean.dtype).tiny), mean
 
 
 def joint_information(
