@@ -24,9 +24,8 @@ LAYERS = [
     {"exceptions", "_version"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
-SHARED = {"_coverage", "_coverage_strategy", "_features", "_fisher", "_gains", "_kernel_source", "_kmeans"}
-SHARED |= {"_measures", "_names", "_typicality"}
-SHARED |= {"_pool_features", "_temperature", "_two_level"}
+SHARED = {"_coverage", "_coverage_strategy", "_features", "_fisher", "_gains", "_kernel_source", "_kmeans", "_pairs"}
+SHARED |= {"_measures", "_names", "_pool_features", "_similarity", "_temperature", "_two_level", "_typicality"}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")
 

@@ -77,19 +77,13 @@ def _timed(setting: Setting, arm: str, seed: int, **settings: Any) -> tuple[Run,
     return run, time.process_time() - began
 
 
-@lru_cache(maxsize=1)
-def _warm_up(name: str) -> None:
-    """The first training of a process takes seconds more than any other."""
-    _timed(SETTINGS[name], "random", SETTINGS[name].seeds, rounds=0)
-
-
 def measure(name: str, arm: str) -> float:
     """Seconds that a run will take, from one of two rounds: queries by their number, training by that of labels.
 
     The seed is none of those that count.
     """
     setting = SETTINGS[name]
-    _warm_up(name)
+    _timed(setting, arm, setting.seeds, rounds=0)  # the first training in a process takes seconds more than any other
     all_labels, rounds = setting.protocol.n_labels, min(2, setting.protocol.rounds)
     run, seconds = _timed(setting, arm, setting.seeds, rounds=rounds)
     fit, query = sum(run.seconds_fit), sum(run.seconds_query)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaseEnsemble
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from skorch import NeuralNet
@@ -14,12 +17,15 @@ from skal.exceptions import NotFittedError, SampleError, SkalError
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
+# which predict with several copies of the estimator that they keep
+_MANY_INSIDE = (BaseEnsemble, CalibratedClassifierCV, OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier)
 
 
 def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
     """The innermost estimator, and the fitted transformers that its input goes through first.
 
-    Looks into Pipelines, search objects (``best_estimator_``) and wrappers that keep a fitted ``estimator_``.
+    Looks into Pipelines, search objects (``best_estimator_``) and wrappers that keep a fitted ``estimator_``, but not
+    into ensembles: no single one of their members does the work.
 
     Parameters
     ----------
@@ -41,7 +47,7 @@ def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
     (LogisticRegression(), [StandardScaler()])
     """
     transformers: list[Any] = []
-    while not isinstance(estimator, NeuralNet):
+    while not isinstance(estimator, (NeuralNet, *_MANY_INSIDE)):
         if isinstance(estimator, Pipeline):
             transformers += [step for _, step in estimator.steps[:-1] if step is not None and step != "passthrough"]
             estimator = estimator.steps[-1][1]

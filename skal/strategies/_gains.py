@@ -108,7 +108,7 @@ class Gains:
             gains, counting = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
             return gains, self._error * counting + self._rounding * gains
         if self._counts is not None:
-            return self._recounted(rows)
+            return self._recounted(rows, self._counts)
         gains = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
         errors = torch.empty_like(gains)
         stored = self._place[rows] >= 0
@@ -168,16 +168,16 @@ class Gains:
         self._covered_by = torch.where(self.covered == 0, _NOBODY, -1).int()  # the number of a pick
         return counts * float(self._weights[0]), torch.zeros_like(counts)
 
-    def _recounted(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _recounted(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Gains of some candidates, without the samples that were covered since they were counted."""
         for first in self._counted[rows].unique().tolist():
             new = ((self._covered_by >= first) & (self._covered_by < _NOBODY)).nonzero()[:, 0]
             inside, alike = self._kernel.to(self._evaluation[new]), rows[self._counted[rows] == first]
             for some in alike.split(self._reads) if len(new) else ():
                 for few, features in zip(some.split(self._step), self._read(some).split(self._step), strict=True):
-                    self._counts[few] -= inside(features).sum(1).double()
+                    counts[few] -= inside(features).sum(1).double()
         self._counted[rows] = self._n_picks
-        return self._counts[rows] * float(self._weights[0]), torch.zeros_like(self._counts[rows])
+        return counts[rows] * float(self._weights[0]), torch.zeros_like(counts[rows])
 
     def _share_that_counts(self) -> float:
         """Of the pairs, from a few candidates."""

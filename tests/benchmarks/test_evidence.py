@@ -37,11 +37,9 @@ def tiny(monkeypatch):
     for module in (runs, commands, page, words):
         monkeypatch.setattr(module, "SETTINGS", {"tiny": setting}, raising=False)
         monkeypatch.setattr(module, "ARMS", arms, raising=False)
-    for cached in (runs._data, runs._warm_up):
-        cached.cache_clear()
+    runs._data.cache_clear()
     yield setting
-    for cached in (runs._data, runs._warm_up):
-        cached.cache_clear()
+    runs._data.cache_clear()
 
 
 class TestDeclared:
