@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,11 @@ from skal.tangent._sketch import loss_features
 
 RATIO_SIZES = (10, 50, 250)
 CHECKPOINTS = (0, 1, 2, 5, 10, 20, 40, 80, 160)
+# the tutorial's CNN, and three convolutions with global average pooling
+RATIO_NETWORKS: dict[str, Callable[[np.ndarray], nn.Module]] = {
+    "cnn": lambda X: CNN(in_channels=X.shape[1], n_classes=10, image_size=X.shape[2]),
+    "convnet": lambda X: ConvNet(in_channels=X.shape[1], n_classes=10, depth=3, width=32),
+}
 
 
 def data_set(name: str) -> Bunch:
@@ -53,13 +58,18 @@ def ratio_table(
     n_draws: int = 200,
     query_sizes: Sequence[int] = RATIO_SIZES,
     checkpoints: Sequence[int] = CHECKPOINTS,
+    network: str = "cnn",
 ) -> str:
-    """Quartiles of ``R(Q|S)`` over random query sets with pseudo-labels, at checkpoints of training on S."""
+    """Quartiles of ``R(Q|S)`` over random query sets with pseudo-labels, at checkpoints of training on S.
+
+    The pool has twice as many samples as the largest query at least.
+    """
+    n_pool = max(n_pool, 2 * max(query_sizes))
     data = data_set(name)
     X, y, first = split(data, n_labelled, n_pool, seed=0)
     S, pool = X[first], X[len(first) :]
     torch.manual_seed(0)
-    module = CNN(in_channels=X.shape[1], n_classes=10, image_size=X.shape[2])
+    module = RATIO_NETWORKS[network](X)
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     rng = np.random.default_rng(1)
     results: dict[int, dict[int, np.ndarray]] = {}
@@ -71,9 +81,10 @@ def ratio_table(
             cells = [_quartiles(results[epoch][size]) for size in query_sizes]
             rows.append([epoch, f"{accuracy:.3f}", *cells, f"{results[epoch][query_sizes[-1]].mean():.3f}"])
         _train_epoch(module, optimizer, nn.CrossEntropyLoss(), S, y[first], rng)
-    sizes = f"{data.name}, tutorial CNN, Adam 1e-3, |S| = {len(S)}, a pool of {len(pool)}, {n_draws} draws of Q"
+    sizes = f"{data.name}, {network}, Adam 1e-3, |S| = {len(S)}, a pool of {len(pool)}, {n_draws} draws of Q"
     if out is not None:
-        _plot_ratios(results, sizes, out / f"approximation_ratio_{data.name}.png")
+        suffix = "" if network == "cnn" else f"_{network}"
+        _plot_ratios(results, sizes, out / f"approximation_ratio_{data.name}{suffix}.png")
     header = ["epoch", "train accuracy", *(f"R, \\|Q\\| = {size}" for size in query_sizes)]
     header.append(f"mean, \\|Q\\| = {query_sizes[-1]}")
     return f"{sizes}; median [quartiles]:\n\n{markdown(header, rows)}"

@@ -176,7 +176,7 @@ METHODS = ("random", "entropy", "batch, MLMOC", "sequential, MLMOC", "batch", "s
 N_POOL = 4000
 
 
-def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run:
+def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False, net: Any = None) -> Run:
     """100 labels, then 20 a cycle from a random 4,000 of the pool; accuracy on the whole test set.
 
     ``sequential`` keeps, besides the accuracy after SGD, that of the linearised network after the cycle's labels.
@@ -187,8 +187,9 @@ def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False) -> Run
     order = np.random.default_rng(seed).permutation(len(data.X_train))
     X, y = data.X_train[order], data.y_train[order]
     torch.manual_seed(seed)
-    module = MLP(64, 10, hidden=(32,)) if quick else small_cnn()
-    net = squared_loss_net(module, lr=0.1, max_epochs=3 if quick else 60)
+    if net is None:
+        module = MLP(64, 10, hidden=(32,)) if quick else small_cnn()
+        net = squared_loss_net(module, lr=0.1, max_epochs=3 if quick else 60)
     strategy: Any
     if method in ("random", "entropy"):
         strategy = RandomSampling(random_state=seed) if method == "random" else Entropy()

@@ -8,7 +8,6 @@ an argument. Every finished training is a line of FILE: a run that was stopped g
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
 from skal.datasets import load
@@ -56,11 +56,7 @@ class Study:
     """
 
     def __init__(self, out: Path | None, quick: bool) -> None:
-        self.out, self.quick = out, quick
-        self.known = {}
-        if out is not None and out.exists():
-            lines = map(json.loads, out.read_text(encoding="utf-8").splitlines())
-            self.known = {line["key"]: line["value"] for line in lines}
+        self.quick, self._kept = quick, Kept(out)
 
     @cached_property
     def data(self) -> Any:
@@ -87,15 +83,7 @@ class Study:
 
     def measured(self, key: str, measure: Callable[[], Any]) -> Any:
         """What ``measure`` gives, now or in an earlier run."""
-        key = f"{key}{' quick' if self.quick else ''}"
-        if key not in self.known:
-            start = time.perf_counter()
-            self.known[key] = measure()
-            if self.out is not None:
-                line = {"key": key, "value": self.known[key], "seconds": round(time.perf_counter() - start, 1)}
-                with self.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-        return self.known[key]
+        return self._kept(f"{key}{' quick' if self.quick else ''}", measure)
 
     def chosen(self, counts: Sequence[int], seed: int) -> np.ndarray:
         """Rows of so many random samples of each class."""

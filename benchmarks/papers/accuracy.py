@@ -1,0 +1,148 @@
+"""Accuracy by strategy where no preset says it: MLMOC, EMOC, EER, naive retraining, Gaussian processes, LL4AL.
+
+Each is a benchmark of ``skal.bench``; its runs lie in the results folder and are not repeated.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from benchmarks._kept import Kept
+from benchmarks._measure import markdown
+from benchmarks.papers.study import Study, mean_std
+from skal._lookahead.comparators import infinite_diagonal, infinite_kernel
+from skal.bench import BenchmarkResult, preset, run_benchmark
+from skal.strategies import NTKLookahead
+
+EPOCHS = 15  # of naive retraining, for each candidate
+# every strategy's settings: the squared loss and its training as in the preset, on a network that two cores can bear
+SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"data": "digits", "net": "mlp", "net_params": {"hidden": (16,)}, "seeds": 2, "rounds": 1, "max_epochs": 2,
+              "n_initial": 20, "batch": 5, "n_pool": 80, "n_test": 50},
+    "scaled": {"data": "digits", "net": "mlp", "net_params": {"hidden": (128, 128)}, "seeds": 5, "rounds": 5,
+               "max_epochs": 60, "n_initial": 20, "batch": 10},
+    "full": {},
+}  # fmt: skip
+SUBSET = {"quick": 20, "scaled": 200, "full": 4000}
+FEW = {"quick": 6, "scaled": 20, "full": 100}  # candidates of naive retraining
+
+
+def naive_retraining(learner: Any, X_pool: Any, n_instances: int, subset: int) -> np.ndarray:
+    """MLMOC by training a copy of the network for 15 epochs on every candidate of a small subset."""
+    net = copy.copy(learner.estimator)
+    net.max_epochs = EPOCHS
+    seed = int(np.random.randint(2**31))  # the benchmark seeds NumPy's own generator for plain functions
+    settings = {"subset": subset, "evaluation": min(100, subset), "random_state": seed}
+    strategy = NTKLookahead(criterion="mlmoc", retraining="retrain", **settings)
+    short = SimpleNamespace(estimator=net, X_training=learner.X_training, y_training=learner.y_training)
+    return strategy(short, X_pool, n_instances)
+
+
+class GaussianProcess(ClassifierMixin, BaseEstimator):
+    """The posterior mean of a Gaussian process with the kernel of an infinitely wide network, one output per class."""
+
+    def __init__(self, depth: int = 3, ridge: float = 1e-4) -> None:
+        self.depth = depth
+        self.ridge = ridge
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> GaussianProcess:
+        """Solve for the coefficients of the one-hot labels."""
+        import torch
+
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self._X = torch.as_tensor(np.asarray(X).reshape(len(X), -1)).double()
+        K = infinite_kernel(self._X, self._X, self.depth)
+        noise = self.ridge * infinite_diagonal(self._X, self.depth).mean()
+        targets = torch.eye(len(self.classes_), dtype=torch.float64)[torch.as_tensor(codes)]
+        self._coefficients = torch.linalg.solve(K + noise * torch.eye(len(K), dtype=torch.float64), targets)
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """The softmax of the mean, at the temperature that outputs near 0 and 1 have in the look-ahead."""
+        import torch
+
+        rows = torch.as_tensor(np.asarray(X).reshape(len(X), -1)).double()
+        mean = infinite_kernel(rows, self._X, self.depth) @ self._coefficients
+        return torch.softmax(mean / 0.15, dim=1).numpy()
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """The class with the largest mean."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def _run(
+    size: str, folder: Path | None, strategies: Any, name: str = "", net: Any = None, **settings: Any
+) -> BenchmarkResult:
+    protocol = preset("ntk_mnist")[0].with_settings(**SIZES[size] | settings)
+    out = None if folder is None else folder / (name or "all")
+    return run_benchmark(strategies, protocol=protocol, net=net, out=out)
+
+
+def _table(result: BenchmarkResult) -> str:
+    """Accuracy by budget, the mean over the rounds after the first, and its paired difference to the first strategy."""
+    scores = 100 * result.scores  # strategy × seed × budget
+    means = scores[:, :, 1:].mean(axis=2)
+    rows: list[list[object]] = []
+    for name, by_budget, mean in zip(result.strategies, scores, means, strict=True):
+        cells = [f"{mean_std(by_budget[:, k], 3)}" for k in range(by_budget.shape[1])]
+        gap = mean - means[0]
+        above = f"{gap.mean():+.1f} ({(gap > 0).sum()} of {len(gap)} seeds)" if name != result.strategies[0] else ""
+        rows.append([name, *cells, f"{mean.mean():.1f}", above])
+    header = ["strategy", *(f"{n} labels" for n in result.n_labels), "mean of all rounds"]
+    return markdown([*header, f"difference to {result.strategies[0]}"], rows)
+
+
+def _criteria(size: str, kept: Kept, folder: Path | None) -> str:
+    """The papers' criteria by the linearised network, and naive retraining on a small subset, which Random has too."""
+    subset, few = SUBSET[size], FEW[size]
+    strategies: dict[str, Any] = {"random": "random"}
+    for criterion in ("mlmoc", "emoc", "eer"):
+        strategies[criterion] = f"ntk_lookahead(criterion='{criterion}', subset={subset})"
+    strategies[f"mlmoc, of {few}"] = f"ntk_lookahead(criterion='mlmoc', subset={few}, evaluation={few})"
+    strategies[f"naive retraining, of {few}"] = partial(naive_retraining, subset=few)
+    return _table(_run(size, folder, strategies))
+
+
+def _gaussian_process(size: str, kept: Kept, folder: Path | None) -> str:
+    """The Gaussian process itself predicts and is asked; the strategies need only its probabilities."""
+    strategies = ("random", "entropy", "margin", "max_herding")
+    return _table(_run(size, folder, strategies, net=GaussianProcess()))
+
+
+def _learning_rates(size: str, kept: Kept, folder: Path | None) -> str:
+    parts = []
+    for lr in (0.025, 0.1, 0.25):
+        table = _table(_run(size, folder, ("random", "learning_loss"), f"lr_{lr}", lr=lr))
+        parts.append(f"largest learning rate {lr}:\n\n{table}")
+    return "\n\n".join(parts)
+
+
+def _preset(name: str, size: str, kept: Kept, folder: Path | None) -> str:
+    """A preset of ``skal bench``; ``quick`` is a round of its scaled variant on digits."""
+    parts = []
+    for protocol in preset(name if size == "full" else f"{name}_scaled"):
+        settings: dict[str, Any] = {}
+        if size == "quick":
+            settings = SIZES["quick"] | {"net": protocol.net, "net_params": protocol.net_params}
+            settings["strategies"] = ("random",)
+        out = None if folder is None else folder / protocol.name
+        parts.append(
+            f"{protocol.name}:\n\n{_table(run_benchmark(protocol=protocol.with_settings(**settings), out=out))}"
+        )
+    return "\n\n".join(parts)
+
+
+STUDIES = (
+    Study("criteria", "NTK look-ahead: accuracy of MLMOC, EMOC, EER and naive retraining", _criteria),
+    Study("gaussian_process", "NTK look-ahead, Figure 1b: the Gaussian process as the model", _gaussian_process),
+    Study("ll4al", "NTK look-ahead: LL4AL over learning rates", _learning_rates),
+    Study("width", "NTK look-ahead, Figure 3b: widths of the one-group network", partial(_preset, "ntk_width")),
+    Study("loss", "NTK look-ahead: squared loss and cross-entropy", partial(_preset, "ntk_loss")),
+)

@@ -1,0 +1,51 @@
+"""What a study is: a table by a command, at three sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from benchmarks._kept import Kept
+from skal.datasets import load
+
+# to see that it runs; for two cores; the paper's, as far as it is stated
+SIZES = ("quick", "scaled", "full")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One command.
+
+    Attributes
+    ----------
+    name : str
+    repeats : str
+        The figures and tables of the papers.
+    table : callable
+        (size, kept results, folder for a benchmark's runs or None) -> Markdown.
+    """
+
+    name: str
+    repeats: str
+    table: Callable[[str, Kept, Path | None], str]
+
+
+def images(name: str, size: str, n: int, seed: int) -> Bunch:
+    """The first n of the training images in random order, all test images, in [−1, 1]; digits where it is quick."""
+    data = load("digits" if size == "quick" else name)
+    rows = np.random.default_rng(seed).permutation(len(data.X_train))[:n]
+    parts = {"X_train": data.X_train[rows], "X_test": data.X_test}
+    return Bunch(
+        y_train=data.y_train[rows], y_test=data.y_test, name=data.name, **{k: 2 * X - 1 for k, X in parts.items()}
+    )
+
+
+def mean_std(values: Sequence[Any], digits: int = 3) -> str:
+    """Of runs, as text."""
+    array = np.asarray(values, dtype=float)
+    return f"{array.mean():.{digits}g} ± {array.std(ddof=1) if len(array) > 1 else 0.0:.1g}"
