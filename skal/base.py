@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
+from skal._core.candidates import candidate_rows
 from skal._core.containers import n_rows, take_rows
 from skal._core.cost import Passes, QueryCost, forecast_seconds
 from skal._core.guard import one_query
@@ -95,9 +96,20 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         indices, metrics = self.select(learner, X_pool, n_instances)
         return (indices, metrics) if expects_metrics(learner) else indices
 
-    def select(self, learner: Any, X_pool: Any, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the chosen samples, best first, and their metrics, for any learner."""
-        return self._selected(self.prepare(learner, X_pool), n_instances)
+    def select(
+        self, learner: Any, X_pool: Any, n_instances: int = 1, candidates: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of the chosen samples, best first, and their metrics, for any learner.
+
+        ``candidates`` are the positions in the pool, or a mask of its rows, that may be chosen. The other rows are not
+        read, and nothing is copied: a pool on disk can stay as it is while its rows are labelled.
+        """
+        context = self.prepare(learner, X_pool)
+        if candidates is None:
+            return self._selected(context, n_instances)
+        rows = candidate_rows(type(self).__name__, candidates, context.n_pool)
+        indices, metrics = self._selected(context.restrict(rows), n_instances)
+        return rows[indices], metrics
 
     def select_as_arm(self, context: QueryContext, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The same as one of several strategies that are asked in one query.

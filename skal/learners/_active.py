@@ -13,6 +13,7 @@ from modAL.uncertainty import uncertainty_sampling
 from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
+from skal._core.candidates import candidate_rows
 from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.mistakes import training
@@ -88,7 +89,12 @@ class ActiveLearner(_ModalActiveLearner):
             self.fit(X_training, y_training, bootstrap=bootstrap_init, **fit_kwargs)
 
     def query(
-        self, X_pool: Any, n_instances: int | None = None, return_metrics: bool = False, **query_kwargs: Any
+        self,
+        X_pool: Any,
+        n_instances: int | None = None,
+        return_metrics: bool = False,
+        candidates: Any = None,
+        **query_kwargs: Any,
     ) -> tuple[Any, ...]:
         """Ask the strategy, once, which samples of the pool to label.
 
@@ -100,6 +106,9 @@ class ActiveLearner(_ModalActiveLearner):
             default, or that of a ``partial``, counts.
         return_metrics : bool, default=False
             Whether to return the strategy's metrics too (None if it has none).
+        candidates : array-like of int or bool, optional
+            Positions in the pool, or a mask of its rows, that may be asked for: those that are not labelled yet. A
+            strategy of skal reads no others and copies nothing; any other function gets a copy of these rows.
         **query_kwargs
             Passed to the strategy.
 
@@ -115,11 +124,19 @@ class ActiveLearner(_ModalActiveLearner):
         if strategy is not None:
             if n_instances is None:
                 n_instances = getattr(self.query_strategy, "keywords", {}).get("n_instances", 1)  # a partial has them
-            answer, metrics = strategy.select(self, X_pool, n_instances)
+            chosen_among = {} if candidates is None else {"candidates": candidates}
+            answer, metrics = strategy.select(self, X_pool, n_instances, **chosen_among)
         else:
             if n_instances is None and insists_on_n_instances(self.query_strategy):
                 n_instances = 1
-            answer, metrics = ask(self.query_strategy, self, X_pool, n_instances, **query_kwargs)
+            pool, rows = X_pool, None
+            if candidates is not None:
+                rows = candidate_rows(type(self).__name__, candidates, n_rows(X_pool, "X_pool"))
+                pool = take_rows(X_pool, rows)
+            answer, metrics = ask(self.query_strategy, self, pool, n_instances, **query_kwargs)
+            if rows is not None:
+                checked = _checked_indices(answer, len(rows), strategy_name(self.query_strategy))
+                answer = rows[checked] if np.ndim(answer) else rows[checked][0]
         told = strategy is not None or takes_n_instances(self.query_strategy)
         name, n_pool = strategy_name(self.query_strategy), n_rows(X_pool, "X_pool")
         indices = _checked_indices(answer, n_pool, name)

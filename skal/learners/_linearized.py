@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
+from skal._core.candidates import candidate_rows
 from skal._core.containers import n_rows, take_rows
 from skal._core.copies import row_keys
 from skal._core.guard import one_query
@@ -122,26 +123,29 @@ class LinearizedLearner(ActiveLearner):
         super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
     def query(  # type: ignore[override]
-        self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False
+        self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False, candidates: Any = None
     ) -> tuple[Any, ...]:
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
+        allowed = None if candidates is None else candidate_rows(type(self).__name__, candidates, context.n_pool)
+        context = context if allowed is None else context.restrict(allowed)
         strategy.check_n_instances(n_instances, context.n_pool)
         with one_query(context.inner_estimator):
             pool, positions = self._recognised(context, n_instances)
             posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)
-            candidates = positions[rows]
+            known = positions[rows]
             posterior.free[:] = False
-            posterior.free[torch.as_tensor(candidates, device=posterior.free.device)] = True
+            posterior.free[torch.as_tensor(known, device=posterior.free.device)] = True
             if settings.criterion == "variance":
                 outputs = read_outputs(context.logit_network, posterior.linearized)
                 chosen, metrics = choose_by_variance(posterior, settings, outputs, pool.tau, int(n_instances))
             else:
                 chosen, metrics = choose(posterior, settings, settled_reference(context, settings), int(n_instances))
-        order = np.argsort(candidates)
-        indices = rows[order[np.searchsorted(candidates, chosen, sorter=order)]].astype(np.int64)
+        order = np.argsort(known)
+        indices = rows[order[np.searchsorted(known, chosen, sorter=order)]].astype(np.int64)
+        indices = indices if allowed is None else allowed[indices]
         samples = take_rows(X_pool, indices)
         return (indices, samples, metrics) if return_metrics else (indices, samples)
 

@@ -82,14 +82,13 @@ class Selector:
         learner = ActiveLearner(trainer.untrained(state), strategy)
         with state.seeded("start"), self._memory.used():
             _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
-            X_pool = take_rows(self.config.X, pool)
-            positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
+            chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
         if isinstance(strategy, Recommended):  # what its numbers mean depends on its choice
             strategy, reason, metrics = strategy.strategy_, strategy.reason_, None
         else:
             reason = "as asked for"
         state.start = f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
-        return pool[positions], _as_numbers(metrics)
+        return chosen, _as_numbers(metrics)
 
     def _query(
         self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
@@ -104,9 +103,8 @@ class Selector:
             learner.y_training = codes[known]  # type: ignore
         with state.seeded("query"), self._memory.used():
             _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
-            X_pool = take_rows(self.config.X, pool)
-            positions, _, metrics = learner.query(X_pool, n_instances=size, return_metrics=True)
-        return pool[positions], _as_numbers(metrics)
+            chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
+        return chosen, _as_numbers(metrics)
 
     def _read_all_labels(self) -> list[Any]:
         reader = self.config.reader
