@@ -1,5 +1,6 @@
 """Every python block of README and of the guide runs as printed; every command in a console block exists."""
 
+import os
 import re
 import shlex
 import sys
@@ -56,10 +57,26 @@ def test_other_readme_block_runs_alone(code, run):
     run(README, code)
 
 
+def missing(code):
+    """Packages that a block says it needs, and that are not installed; ``SKAL_TEST_RECIPES`` wants them all."""
+    needed = re.match(r"\s*# needs: (.*)", code)
+    names = needed[1].split(", ") if needed and "SKAL_TEST_RECIPES" not in os.environ else []
+    return [name for name in names if find_spec(name) is None]
+
+
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
 def test_guide_page_runs_from_top_to_bottom(page, run):
     for code in blocks(page):
-        run(page, code)
+        if not missing(code):
+            run(page, code)
+
+
+def test_only_recipes_may_need_other_packages():
+    for page in GUIDE:
+        if page.stem != "recipes":
+            assert not any("# needs:" in code for code in blocks(page))
+    assert missing("\n\n# needs: nonsense_package, numpy\nimport nonsense_package") == ["nonsense_package"]
+    assert missing("import numpy  # needs: nothing") == []
 
 
 def test_pages_are_found():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import BaseEnsemble
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
@@ -97,7 +98,12 @@ def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
 
 
 def allows_nan(estimator: Any) -> bool:
-    """Whether an estimator says in its tags that it takes NaN, as imputers and histogram boosters do."""
+    """Whether an estimator says in its tags that it takes NaN, as imputers and histogram boosters do.
+
+    A ``ColumnTransformer`` hands each column to a step of its own, which takes or refuses what is in it.
+    """
+    if isinstance(estimator, ColumnTransformer):
+        return True
     if is_committee(estimator):
         ways_in = (unwrap_estimator(learner.estimator) for learner in estimator.learner_list)
         return all(allows_nan((steps or [inner])[0]) for inner, steps in ways_in)

@@ -3,15 +3,23 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 from torch.utils.data import Dataset, TensorDataset
 
 from skal.context import Samples
 from skal.exceptions import InvalidTypeError, NonFiniteError
+from skal.strategies import Margin
+from tests.support.learners import learner_of
 
 X = np.arange(20.0).reshape(10, 2)
 
@@ -107,3 +115,17 @@ def test_taking_chunks_of_a_dataset_reads_nothing():
     chunks = list(Samples(Watched()).chunks(2))
     assert [len(chunk) for chunk in chunks] == [2, 2, 1]
     assert Watched.read == 0
+
+
+def test_missing_values_are_left_to_the_steps_of_a_column_transformer():
+    """An imputer for a column takes them; without one the classifier refuses them in its own words."""
+    X = pd.DataFrame({"a": [1.0, np.nan, 3.0, 4.0] * 5, "b": list("xyxy") * 5})
+    y = np.arange(20) % 2
+    encoder = (OneHotEncoder(), ["b"])
+    imputed = make_pipeline(make_column_transformer((SimpleImputer(), ["a"]), encoder), LogisticRegression())
+    indices, _ = Margin().select(learner_of(imputed.fit(X, y), X, y), X, 3)
+    assert len(indices) == 3
+    plain = make_pipeline(make_column_transformer(("passthrough", ["a"]), encoder), LogisticRegression())
+    learner = learner_of(plain.fit(X.fillna(0), y), X.fillna(0), y)
+    with pytest.raises(ValueError, match="NaN"):
+        Margin().select(learner, X, 3)
