@@ -30,6 +30,7 @@ from skorch import NeuralNetClassifier
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, SkalWarning
+from skal.loop import _classifier
 from skal.loop._identity import digests
 from skal.loop._journal import Journal
 from skal.nets import MLP
@@ -108,7 +109,8 @@ def work(kind: str, folder: Path, seed: int, record: Record) -> None:
 
     if mode == "fit":
         y = np.array([known.get(i, truth(i)) for i in rows])
-        loop._label_reader = lambda X, y: lambda at, _: y[at] if set(at) <= labelled else answer(at, _)  # type: ignore
+        # in this process alone: how fit reads y
+        _classifier.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= labelled else answer(at, _)
         labelled = {position for position, i in enumerate(rows) if i in known}
         loop.fit(X, y)
     elif mode == "oracle":

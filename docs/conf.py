@@ -7,7 +7,8 @@ from pathlib import Path
 
 import skal.strategies
 
-sys.path.insert(0, str(Path(__file__).parent))  # for tutorial_state, below
+sys.path.insert(0, str(Path(__file__).parent))  # for inventories, and for tutorial_state, below
+import inventories  # noqa: E402
 
 project = "skal"
 author = "The skal developers"
@@ -19,6 +20,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
@@ -29,6 +31,9 @@ exclude_patterns = ["_build", "tutorials"]  # the tutorials' sources: their page
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+
+intersphinx_mapping = inventories.mapping()
+intersphinx_disabled_reftypes = ["std:doc"]
 
 autosummary_generate = True
 autosummary_imported_members = True  # what a package exports is defined in its private modules
@@ -75,8 +80,8 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     # the home page is all content, and has wide code and a wide table
     "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], "index": []},
-}
-html_sidebars = {page: [] for page in ("changelog", "contributing", "citing")}
+} | inventories.switcher(version)
+html_sidebars = {page: [] for page in ("changelog", "contributing", "stability", "citing")}
 
 
 def skip_metadata_requests(app, what, name, obj, skip, options):
