@@ -99,6 +99,15 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def recipes(session: nox.Session) -> None:
+    """The recipes of the guide that need other packages."""
+    session.install("-c", "constraints.txt", ".[dev]", "transformers", "datasets", "mlflow", "wandb")
+    # what those packages warn of is their own affair
+    arguments = ["-W", "default", "tests/test_readme.py", "-k", "recipes"]
+    session.run("python", "-m", "pytest", "-q", *arguments, env=ONE_THREAD | {"SKAL_TEST_RECIPES": "1"})
+
+
+@nox.session(python="3.11")
 def package(session: nox.Session) -> None:
     """Wheel and sdist: both build, the wheel installs into a clean environment and passes the tests of the sdist."""
     session.install("build", "twine")

@@ -8,7 +8,7 @@ from pathlib import Path
 import skal.strategies
 
 sys.path.insert(0, str(Path(__file__).parent))  # for inventories, and for tutorial_state, below
-import inventories  # noqa: E402
+import inventories
 
 project = "skal"
 author = "The skal developers"

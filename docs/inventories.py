@@ -27,8 +27,9 @@ def mapping(environ=os.environ):
 
 def switcher(version, environ=os.environ):
     """The theme's version switcher: the list of versions lies beside them, where the site is hosted."""
-    home = environ.get("SKAL_DOCS_URL")
+    home = environ.get("SKAL_DOCS_URL") or environ.get("READTHEDOCS_CANONICAL_URL")
     if not home:
         return {}
-    settings = {"json_url": f"{home.rstrip('/')}/versions.json", "version_match": version}
-    return {"switcher": settings, "navbar_start": ["navbar-logo", "version-switcher"]}
+    settings = {"json_url": f"{home.rstrip('/')}/_static/versions.json", "version_match": version}
+    # the list is published with the site: while that is built it may not be there yet
+    return {"switcher": settings, "check_switcher": False, "navbar_start": ["navbar-logo", "version-switcher"]}

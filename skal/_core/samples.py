@@ -26,11 +26,11 @@ class Samples:
         What error messages call it.
     transform : callable, optional
         The steps of a Pipeline before its last one. Applied to each chunk, as fitted.
-    rows : (n,) integer array or range, optional
+    rows : (n,) int array or range, optional
         Only these rows of X, in this order.
     allow_nan : bool, default=False
         Leave the check of finiteness to the estimator.
-    numbers : (n,) integer array or range, optional
+    numbers : (n,) int array or range, optional
         What error messages call the rows, where X is itself a part of something larger.
     size : int, optional
         Rows of X at first: a Dataset may not change its length.

@@ -146,7 +146,7 @@ class BenchmarkResult:
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
 
     def friedman(self) -> tuple[float, float]:
-        """Statistic and p-value of Friedman's test on the areas: is there any difference among all strategies?"""
+        """Statistic and p-value of Friedman's test on the areas: whether the strategies differ at all."""
         return friedman(self.areas().to_numpy())
 
     def pairwise(self) -> pd.DataFrame:

@@ -151,7 +151,7 @@ class BenchmarkSuite:
         return self.ranks().mean(axis=1).sort_values(kind="stable")
 
     def friedman(self) -> FriedmanTest:
-        """Friedman's test over the settings: do the ranked strategies differ at all?"""
+        """Friedman's test over the settings: whether the ranked strategies differ at all."""
         return friedman_test(self._ranked_differences().to_numpy())
 
     def pairwise(self) -> pd.DataFrame:

@@ -73,7 +73,7 @@ __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check._
 for _check in CHECKS:
     if "Parameters" in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
         continue
-    _check.__doc__ = f"""{_check.__doc__}
+    _check.__doc__ = f"""{_check.__doc__.rstrip()}
 
     Parameters
     ----------

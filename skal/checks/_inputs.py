@@ -64,7 +64,7 @@ def check_train_mode(strategy: Any, learner: Any, X_pool: Any) -> None:
 
 
 def check_containers(strategy: Any, learner: Any, X_pool: Any) -> None:
-    """numpy array, torch tensor, memory map and Dataset hold the same samples."""
+    """Numpy array, torch tensor, memory map and Dataset hold the same samples."""
     X, y, pool = (torch.as_tensor(np.asarray(part)) for part in (learner.X_training, learner.y_training, X_pool))
     labelled, unlabelled = TensorDataset(X, y), TensorDataset(pool, torch.full((len(pool),), -1))
     with tempfile.TemporaryDirectory() as folder:

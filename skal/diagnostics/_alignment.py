@@ -80,7 +80,7 @@ def convergence(K: Any, Y: Any, lr: float, n_steps: int) -> float:
     lr : float
         η, the learning rate of ``½‖f − Y‖²``, at most ``2 / λ_max``: above that training diverges.
     n_steps : int
-        t
+        Steps, t.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def alignment_of(net: Any, X: Any, y: Any, *, kind: str = "pntk", **kernel_param
     ----------
     net : fitted skorch net or nn.Module
     X : array-like, tensor, Dataset or dict of arrays, n samples
-    y : (n,) integer labels
+    y : (n,) int labels
     kind, **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.
 
@@ -131,7 +131,7 @@ def generalization_bound_of(
     ----------
     net : fitted skorch net or nn.Module
     X : array-like, tensor, Dataset or dict of arrays, n samples
-    y : (n,) integer labels
+    y : (n,) int labels
     ridge : float, default=0
         As in :func:`generalization_bound`.
     kind, **kernel_params
@@ -159,7 +159,7 @@ def convergence_of(
     ----------
     net : fitted skorch net or nn.Module
     X : array-like, tensor, Dataset or dict of arrays, n samples
-    y : (n,) integer labels
+    y : (n,) int labels
     lr, n_steps
         As in :func:`convergence`.
     kind, **kernel_params

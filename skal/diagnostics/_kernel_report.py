@@ -41,7 +41,7 @@ def kernel_report(
     pntk_test : (m, n) array, optional
     entk_test : (mC, nC) array, optional
         The kernels between test and training samples.
-    y_test : (m,) integer array, optional
+    y_test : (m,) int array, optional
         Labels to score the regressions with.
     outputs, outputs_test : (n, C) and (m, C) arrays, optional
         The network's outputs f, the prior mean of the regressions, at training and test samples; None is zero.
@@ -144,7 +144,7 @@ def kernel_report_of(
     ----------
     net : fitted skorch net or nn.Module
     X : array-like, tensor, Dataset or dict of arrays, n samples
-    y : (n,) integer labels, optional
+    y : (n,) int labels, optional
     X_test, y_test : optional
         Test samples, and their labels.
     ridge : float, default=1e-6

@@ -22,7 +22,7 @@ def mmd_squared(K: Any, initial: Any) -> float:
     ----------
     K : (n, n) array
         Kernel of the current set.
-    initial : (m,) integer array
+    initial : (m,) int array
         Positions of the initial samples in it, m >= 2.
 
     Examples
@@ -74,7 +74,7 @@ def mmd_of(net: Any, X: Any, initial: Any, *, kind: str = "pntk", **kernel_param
     net : fitted skorch net or nn.Module
     X : array-like, tensor, Dataset or dict of arrays, n samples
         The current labelled set.
-    initial : (m,) integer array
+    initial : (m,) int array
         Positions of the initial samples in it, m >= 2.
     kind, **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.

@@ -16,16 +16,16 @@ _CHANNELS_FIRST = (nn.Conv1d, nn.BatchNorm1d, nn.GroupNorm, nn.MaxPool1d, nn.Avg
 
 
 def ranking_loss(predicted: Tensor, losses: Tensor, margin: float = 1.0) -> Tensor:
-    """Mean of ``max(0, margin − sign(l_i − l_j) (l̂_i − l̂_j))`` over pairs: first and last, second and last but one, …
+    """Mean of ``max(0, margin − sign(l_i − l_j) (l̂_i − l̂_j))`` over pairs: first and last, second and last but one.
 
     The middle one of an odd number is left out, pairs of equal losses count as zero, and so does a lack of pairs.
 
     Parameters
     ----------
     predicted : (n,) tensor
-        l̂
+        What the module says of each loss, l̂.
     losses : (n,) tensor
-        l; no gradient flows into it.
+        The losses l; no gradient flows into them.
     margin : float, default=1.0
 
     Examples

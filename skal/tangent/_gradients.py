@@ -43,7 +43,7 @@ def gradient_scores(
     net : fitted skorch net or nn.Module
         A module is taken to return logits.
     X : array-like, tensor, Dataset or dict of arrays
-    y : (n,) integer labels, or None
+    y : (n,) int labels, or None
         None takes the network's own predictions, found in the same pass. The criterion's ``ignore_index`` is allowed,
         and gives no gradient.
     direction : dict of tensors shaped like the parameters, optional
