@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from skal.labelling._sources import ImageFolder, Source
 from skal.labelling._sources._images import open_image
 
 _BATCH = 32
-_KINDS = ("timm", "torchvision", "sentence-transformers")
+_PACKAGES = {"timm": "timm", "torchvision": "torchvision", "sentence-transformers": "sentence_transformers"}
 
 
 class Backbone:
@@ -40,16 +41,13 @@ def load_backbone(text: str) -> Backbone:
     ``kind`` says "text" if it takes texts.
     """
     kind, _, name = text.partition(":")
-    if kind not in _KINDS:
+    if kind not in _PACKAGES:
         from skal.labelling._models import load_object
 
         made = load_object(text, "backbone")()
         return Backbone(text, made, getattr(made, "kind", "image"))
     try:
         return {"timm": _timm, "torchvision": _torchvision, "sentence-transformers": _sentences}[kind](name)
-    except ImportError as error:
-        remedy = f"Run: pip install {kind}"
-        raise SkalError(f"The backbone {text!r} needs {kind}. Got {error}. {remedy}") from error
     except SkalError:
         raise
     except Exception as error:  # a name that there is not, weights that are not at hand
@@ -58,21 +56,39 @@ def load_backbone(text: str) -> Backbone:
         raise InvalidParameterError.for_parameter("label", "backbone", expected, text, remedy) from error
 
 
-def _timm(name: str) -> Backbone:
-    import timm
+def _import(kind: str) -> Any:
+    """The package of a kind of backbone; what it raises when it does not fit the torch beside it is its own affair."""
+    try:
+        return importlib.import_module(_PACKAGES[kind])
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            raise SkalError(
+                f"A backbone of {kind} needs the package {error.name}. Got an environment without it. "
+                f"Run: pip install {error.name}"
+            ) from error
+        raise SkalError(
+            f"A backbone of {kind} needs packages that fit together. Got {type(error).__name__} from importing "
+            f"{kind}: {str(error).rstrip('.')}. Install the torchvision that belongs to your torch {torch.__version__}."
+        ) from error
 
+
+def _timm(name: str) -> Backbone:
+    timm = _import("timm")
     model = timm.create_model(name, pretrained=True, num_classes=0).eval()
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     return Backbone(f"timm:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image")
 
 
 def _torchvision(name: str) -> Backbone:
-    from torchvision import models
-
+    models = _import("torchvision").models
     weights = models.get_model_weights(name).DEFAULT
     model = models.get_model(name, weights=weights).eval()
-    last = next(part for part in ("fc", "classifier", "heads", "head") if hasattr(model, part))
-    setattr(model, last, torch.nn.Identity())
+    layers = [place for place, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+    if not layers:
+        expected, remedy = "a network that ends in a linear layer", "Choose another one."
+        raise InvalidParameterError.for_parameter("label", "backbone", expected, f"torchvision:{name}", remedy)
+    parent, _, place = layers[-1].rpartition(".")
+    setattr(model.get_submodule(parent), place, torch.nn.Identity())  # what the class scores are made of
     transform = weights.transforms()
     return Backbone(
         f"torchvision:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image"
@@ -80,9 +96,7 @@ def _torchvision(name: str) -> Backbone:
 
 
 def _sentences(name: str) -> Backbone:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(name)
+    model = _import("sentence-transformers").SentenceTransformer(name)
     return Backbone(f"sentence-transformers:{name}", lambda texts: np.asarray(model.encode(texts)), "text")
 
 
@@ -93,7 +107,7 @@ def _apply(model: torch.nn.Module, tensors: list[torch.Tensor]) -> np.ndarray:
 
 
 def compute_features(
-    source: Source, backbone: Backbone | None, cache: Path | None
+    source: Source, name: str | None, cache: Path | None
 ) -> tuple[np.ndarray, Callable[[Callable[[int, int], None]], None]]:
     """An array of features that is empty at first, and the function that fills it.
 
@@ -101,22 +115,23 @@ def compute_features(
     ----------
     source : Source
         An image that cannot be read gets zeros, and is noted.
-    backbone : Backbone or None
-        None takes the pixels of the small pictures.
+    name : str or None
+        Of the backbone, which is loaded only if there is something to compute; None takes the pixels of the small
+        pictures.
     cache : path or None
         What has been computed is kept there, under the names of the backbone and the samples.
     """
+    n = len(source)
+    key = hashlib.blake2b("\n".join([name or "pixels", *source.ids]).encode(), digest_size=8).hexdigest()
+    path = None if cache is None or name is None else cache / f"features-{key}.npy"
+    if path is not None and path.exists():
+        return np.load(path), lambda progress: progress(n, n)
+    backbone = None if name is None else load_backbone(name)
     if backbone is not None and backbone.kind != source.kind:
         expected = f"a network for samples of kind {source.kind!r}"
         remedy = "Choose another backbone, or compute features yourself and pass --features."
         raise InvalidParameterError.for_parameter("label", "backbone", expected, backbone.name, remedy)
-    n = len(source)
     first = _features_of(source, backbone, [0])
-    name = "pixels" if backbone is None else backbone.name
-    key = hashlib.blake2b("\n".join([name, *source.ids]).encode(), digest_size=8).hexdigest()
-    path = None if cache is None or backbone is None else cache / f"features-{key}.npy"
-    if path is not None and path.exists():
-        return np.load(path), lambda progress: progress(n, n)
     X = np.zeros((n, first.shape[1]), dtype=np.float32)
 
     def fill(progress: Callable[[int, int], None]) -> None:

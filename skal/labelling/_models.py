@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.labelling._backbones import compute_features, load_backbone
+from skal.labelling._backbones import compute_features
 from skal.labelling._sources import ImageFolder, Source
 from skal.nets import CNN
 
@@ -85,7 +85,7 @@ def choose_model(
         X = _read_features(features, len(source))
         return Model(X, _own(model) or (lambda n: linear_on_features()), "a linear classifier on given features")
     if backbone is not None:
-        X, prepare = compute_features(source, load_backbone(backbone), cache)
+        X, prepare = compute_features(source, backbone, cache)
         words = f"a linear classifier on features of {backbone}"
         return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare)
     if model in (None, "network", "linear"):

@@ -21,6 +21,7 @@ from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
 from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
+from skal.strategies._default import Recommended
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
@@ -272,6 +273,8 @@ class Project:
 
     def _strategy_words(self) -> str:
         strategy = self.rounds.session.results.query_strategy
+        if isinstance(strategy, Recommended):  # which one that is depends on a model that has not been trained yet
+            return "the recommended strategy"
         return getattr(strategy, "__name__", type(strategy).__name__)
 
     def _reread_unreadable(self) -> None:

@@ -15,6 +15,11 @@ export async function mount(root, transport, keySource) {
   const cache = new Map();
   let names = [], view = "label", polling = null;
 
+  function forget(key) {
+    cache.get(key).then(URL.revokeObjectURL, () => {}); // the browser keeps a picture until it is told not to
+    cache.delete(key);
+  }
+
   const app = {
     root, client, answered: new Set(),
     options: { grid: remembered("skal-grid", () => "") === "on", suggestions: false },
@@ -34,13 +39,14 @@ export async function mount(root, transport, keySource) {
       const key = `${size} ${id}`;
       if (!cache.has(key)) {
         cache.set(key, transport.picture(id, size));
-        if (cache.size > 400) cache.delete(cache.keys().next().value);
+        if (cache.size > 400) forget(cache.keys().next().value);
       }
       return cache.get(key);
     },
     async answer(given) {
       await app.call("answer", { ...given, client });
-      app.answered.add(given.id);
+      if (given.label === null && !given.declined) app.answered.delete(given.id); // a label taken back: it may be asked for again
+      else app.answered.add(given.id);
       app.refresh();
     },
     async addClass(name) {
@@ -102,9 +108,12 @@ export async function mount(root, transport, keySource) {
   }
 
   async function end() {
+    const status = await app.call("status");
     await app.call("finish");
     clearTimeout(polling);
-    root.replaceChildren(h("main", { class: "over" }, h("h1", {}, "Finished"), h("p", { role: "status" }, "Every label is on the disk. You can close this page.")));
+    root.replaceChildren(h("main", { class: "over" }, h("h1", {}, "Finished"),
+      h("p", { role: "status" }, `Every label is on the disk: ${status.labelled} of ${status.samples} samples have one. You can close this page.`),
+      h("p", { class: "quiet" }, "Write them in another format with ", h("code", {}, `skal export ${status.folder} --to csv`))));
   }
 
   async function poll() {
@@ -125,15 +134,15 @@ export async function mount(root, transport, keySource) {
     }
     bar.max = status.samples;
     bar.value = status.labelled + status.declined;
-    numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)} per minute`);
+    numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)}\u00a0per\u00a0minute`);
     doing.textContent = status.doing ? `${status.doing[0].toUpperCase()}${status.doing.slice(1)}… you can go on.` : `Model: ${status.model}. Chosen by ${status.strategy}.`;
     advice.hidden = !status.advice;
     advice.textContent = status.advice ?? "";
     plot.replaceChildren(curve(status));
-    words.textContent = status.measured ? status.forecast ?? "" : "Accuracy is not measured, because no labels are held out.";
+    words.textContent = status.measured ? (status.forecast ?? "").replaceAll(" %", "\u00a0%") : "Accuracy is not measured, because no labels are held out.";
     const most = Math.max(1, ...status.classes.map((each) => each.count));
     counts.replaceChildren(...status.classes.map((each) =>
-      h("li", {}, h("span", { class: "count-name" }, each.name), h("meter", { min: 0, max: most, value: each.count, "aria-hidden": "true" }), h("span", { class: "count" }, `${each.count}`))));
+      h("li", {}, h("span", { class: "count-name", title: each.name }, each.name), h("meter", { min: 0, max: most, value: each.count, "aria-hidden": "true" }), h("span", { class: "count" }, `${each.count}`))));
     const wrong = [...status.unreadable.map((id) => `${id} cannot be read`), ...(status.error ? [`Training failed: ${status.error}`] : [])];
     problems.hidden = wrong.length === 0;
     const opened = problems.open;

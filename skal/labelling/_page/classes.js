@@ -11,6 +11,10 @@ export function keysOf(names) {
   return new Map(names.map((name) => [name, own.get(name) ?? left.shift()]));
 }
 
+export function classOf(names, digit) {
+  return names.find((name) => keysOf(names).get(name) === digit);
+}
+
 // choose(name) is called with a class; add(name) with the name of a new one.
 export function classPanel(names, choose, add) {
   const keys = keysOf(names);
@@ -26,19 +30,29 @@ export function classPanel(names, choose, add) {
     ),
   );
   const list = h("div", { class: "classes", role: "group", "aria-label": "Classes" }, ...buttons);
+  list.style.setProperty("--letters", Math.min(14, Math.max(...names.map((name) => name.length))));
+  const none = h("p", { class: "quiet", role: "status" });
+  // what Enter chooses: the name itself, or the first that begins so, or the first that has it in it
+  const wanted = () => search.value.trim().toLowerCase();
+  const best = () => {
+    const shown = buttons.filter((button) => !button.hidden);
+    const where = (test) => shown.find((button) => test(button.dataset.class.toLowerCase()));
+    return wanted() ? where((name) => name === wanted()) ?? where((name) => name.startsWith(wanted())) ?? shown[0] : undefined;
+  };
   const search = h("input", {
     type: "search", class: "search", placeholder: "Search classes  ( / )", "aria-label": "Search classes", autocomplete: "off",
     oninput: () => {
-      const wanted = search.value.trim().toLowerCase();
-      for (const button of buttons) button.hidden = !button.dataset.class.toLowerCase().includes(wanted);
+      for (const button of buttons) button.hidden = !button.dataset.class.toLowerCase().includes(wanted());
+      for (const button of buttons) button.classList.toggle("best", button === best());
+      none.textContent = buttons.every((button) => button.hidden) ? "No class has this in its name." : "";
     },
     onkeydown: (event) => {
       if (event.key === "Escape") leave();
       if (event.key !== "Enter") return;
-      const shown = buttons.filter((button) => !button.hidden);
-      if (search.value.trim() && shown.length > 0) {
+      const chosen = best();
+      if (chosen) {
         leave();
-        choose(shown[0].dataset.class);
+        choose(chosen.dataset.class);
       }
       event.preventDefault();
     },
@@ -56,5 +70,5 @@ export function classPanel(names, choose, add) {
     h("button", { type: "submit", class: "plain" }, "Add class"),
   );
   search.hidden = names.length <= MANY;
-  return { element: h("div", { class: "class-panel" }, search, list, form), search };
+  return { element: h("div", { class: "class-panel" }, search, none, list, form), search };
 }

@@ -1,7 +1,7 @@
 // The learning curve: accuracy on held-out random labels, its interval, and the forecast.
 import { h, percent, svg } from "./dom.js";
 
-const WIDTH = 320, HEIGHT = 150, LEFT = 34, BOTTOM = 20, TOP = 8, RIGHT = 8;
+const WIDTH = 320, HEIGHT = 150, LEFT = 42, BOTTOM = 20, TOP = 8, RIGHT = 8;
 
 export function curve(status) {
   const points = status.curve;
@@ -18,7 +18,7 @@ export function curve(status) {
   for (const share of [0, 0.5, 1]) {
     picture.append(
       svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(share), y2: y(share), class: "rule" }),
-      svg("text", { x: LEFT - 5, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}`),
+      svg("text", { x: LEFT - 5, y: y(share) + 4, "text-anchor": "end" }, percent(share)),
     );
   }
   picture.append(

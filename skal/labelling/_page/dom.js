@@ -20,7 +20,7 @@ export function svg(tag, attributes = {}, ...children) {
 }
 
 export function percent(share) {
-  return `${Math.round(100 * share)} %`;
+  return `${Math.round(100 * share)}\u00a0%`;
 }
 
 // An <img> that is filled when its picture has come, or a sentence if there is none.

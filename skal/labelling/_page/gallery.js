@@ -1,5 +1,5 @@
 // What has been labelled, and corrections by click.
-import { classPanel } from "./classes.js";
+import { classOf, classPanel } from "./classes.js";
 import { h, percent, pictureOf } from "./dom.js";
 
 const PAGE = 60;
@@ -11,6 +11,7 @@ export function gallery(app) {
   const list = h("ul", { class: "gallery", "aria-label": "Labelled samples" });
   const count = h("p", { class: "quiet", role: "status" });
   const more = h("button", { type: "button", class: "plain", onclick: () => show(list.childElementCount) }, "Show more");
+  const empty = h("p", { class: "done", hidden: true });
   const note = h("p", { class: "quiet" },
     "The model has been trained on most of these labels: it disagrees only where it could not learn them.");
 
@@ -20,7 +21,9 @@ export function gallery(app) {
     const found = await app.call("gallery", asked);
     if (offset === 0) list.replaceChildren();
     list.append(...found.items.map(card));
-    count.textContent = `${found.total} samples`;
+    count.textContent = `${found.total} ${found.total === 1 ? "sample" : "samples"}`;
+    empty.hidden = found.total > 0;
+    empty.textContent = filter.value === "*" ? "Nothing has been labelled yet." : "No sample has this label.";
     more.hidden = list.childElementCount >= found.total;
     note.hidden = order.value !== "disagreements";
   }
@@ -53,12 +56,21 @@ export function gallery(app) {
         h("button", { type: "button", class: "plain", onclick: () => change({ declined: true }) }, "Cannot say"),
         h("button", { type: "button", class: "plain", onclick: () => change({}) }, "Take the label back")),
     );
+    dialog.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
+      const name = classOf(app.classes(), event.key);
+      if (name !== undefined) choose(name);
+      else if (event.key === "/" && !panel.search.hidden) panel.search.focus();
+      else return;
+      event.preventDefault();
+    });
     for (const button of dialog.querySelectorAll(".class")) button.setAttribute("aria-pressed", button.dataset.class === item.label);
     app.root.append(dialog);
     dialog.showModal();
   }
 
-  const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, count), note, list, more);
+  const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, count), note, empty, list, more);
   return {
     element,
     open() {

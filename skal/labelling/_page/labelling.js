@@ -1,19 +1,21 @@
 // One sample at a time, or a grid of them.
-import { classPanel, keysOf } from "./classes.js";
+import { classOf, classPanel } from "./classes.js";
 import { h, percent, pictureOf } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
 export function labelling(app) {
   let queue = [], current = [], focus = 0, busy = false, asked = 0, panel = null;
   const stage = h("div", { class: "stage" });
   const classes = h("div");
   const suggestion = h("p", { class: "suggestion", hidden: true });
+  const zoomButton = h("button", { type: "button", class: "plain zoom", "aria-keyshortcuts": "z", onclick: zoom }, h("kbd", {}, "z"), " Zoom");
   const actions = h("div", { class: "actions" },
     h("button", { type: "button", class: "plain", "aria-keyshortcuts": "Backspace", onclick: undo }, h("kbd", {}, "⌫"), " Undo"),
     h("button", { type: "button", class: "plain", "aria-keyshortcuts": "Space", onclick: () => answer(null) }, h("kbd", {}, "space"), " Cannot say"),
-    h("button", { type: "button", class: "plain zoom", "aria-keyshortcuts": "z", onclick: zoom }, h("kbd", {}, "z"), " Zoom"));
-  const element = h("section", { class: "view label-view", "aria-label": "Label" }, stage, suggestion, classes, actions);
+    zoomButton);
+  const element = h("section", { class: "view label-view", "aria-label": "Label" }, stage, suggestion, actions, classes);
   const size = () => (app.options.grid ? GRID : 1);
 
   function sample() { return current[focus]; }
@@ -42,6 +44,7 @@ export function labelling(app) {
 
   function draw() {
     stage.classList.toggle("grid", size() > 1);
+    zoomButton.hidden = sample()?.kind !== "image";
     if (current.length === 0) {
       stage.replaceChildren(h("p", { class: "done", role: "status" }, "Nothing is left to label."));
       suggestion.hidden = true;
@@ -67,7 +70,6 @@ export function labelling(app) {
     try {
       await app.answer(label === null ? { id: item.id, label, declined: true } : { id: item.id, label });
       item.said = label ?? "cannot say";
-      app.say(`${item.id}: ${item.said}`);
       const open = current.findIndex((other) => !other.said);
       if (open >= 0) {
         focus = open;
@@ -75,6 +77,8 @@ export function labelling(app) {
       } else {
         await advance();
       }
+      const next = sample();
+      app.say(`${item.said}. ${next ? `Next: ${next.text ?? next.id}` : "Nothing is left to label."}`);
     } catch (error) {
       app.fail(error);
     } finally {
@@ -136,20 +140,22 @@ export function labelling(app) {
   }
 
   function key(event) {
-    const chosen = [...keysOf(app.classes())].find(([, digit]) => digit === event.key);
-    if (chosen) answer(chosen[0]);
+    const chosen = classOf(app.classes(), event.key);
+    if (chosen !== undefined) answer(chosen);
     else if (event.key === " ") answer(null);
     else if (event.key === "Backspace" || event.key === "u") undo();
     else if (event.key === "z") zoom();
     else if (event.key === "/" && !panel.search.hidden) panel.search.focus();
-    else if (size() > 1 && ["ArrowRight", "ArrowDown"].includes(event.key)) move(1);
-    else if (size() > 1 && ["ArrowLeft", "ArrowUp"].includes(event.key)) move(-1);
+    else if (size() > 1 && event.key in ARROWS) move(ARROWS[event.key]);
     else return false;
     return true;
   }
 
-  function move(step) {
-    focus = Math.min(current.length - 1, Math.max(0, focus + step));
+  function move([right, down]) {
+    const columns = getComputedStyle(stage).gridTemplateColumns.split(" ").length;
+    const to = focus + right + down * columns;
+    if (to < 0 || to >= current.length) return;
+    focus = to;
     draw();
   }
 
