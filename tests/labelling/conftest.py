@@ -134,6 +134,18 @@ def command():
         found.process.stderr.close()
 
 
+@pytest.fixture(scope="session")
+def page(tmp_path_factory):
+    """One browser for all tests: it takes longer to start than most of them."""
+    from benchmarks._label_page import MISSING, WHY, Page
+
+    if MISSING:
+        pytest.skip(WHY)
+    found = Page(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
 @pytest.fixture
 def image_folder(tmp_path):
     """24 small pictures in two colours, in two sub-folders."""

@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from benchmarks._label_page import MISSING, WHY, Page
 from skal import label
 from skal.labelling._notebook import cell, packed, reply
 
@@ -73,8 +72,7 @@ def test_a_finished_cell_lets_others_write(tmp_path):
         pass
 
 
-@pytest.mark.skipif(bool(MISSING), reason=WHY)
-def test_the_cell_in_a_browser(project, tmp_path):
+def test_the_cell_in_a_browser(page, project):
     from skal.labelling._server import PAGE
 
     style = (PAGE / "style.css").read_bytes()
@@ -108,7 +106,6 @@ def test_the_cell_in_a_browser(project, tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), Jupyter) as jupyter:
         thread = threading.Thread(target=jupyter.serve_forever)
         thread.start()
-        page = Page(tmp_path / "profile")
         try:
             page.open(f"http://127.0.0.1:{jupyter.server_address[1]}/")
             page.wait_for(lambda: page.run("return document.querySelector('.sample img').naturalWidth") == 8)
@@ -119,6 +116,6 @@ def test_the_cell_in_a_browser(project, tmp_path):
                 said[page.label(truth(key))] = truth(key)
             assert project.labels().set_index("id")["label"].to_dict() == said
         finally:
-            page.close()
+            page.driver.get("about:blank")
             jupyter.shutdown()
             thread.join()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks._label_page import MISSING, WHY, Keys, Page
+from benchmarks._label_page import Keys
 from skal.labelling import export_labels
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
@@ -14,15 +14,6 @@ from skal.labelling._server import LabelServer
 from skal.labelling._sources import ImageFolder, TextTable
 
 from .conftest import make_project, truth
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=WHY)
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    found = Page(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -132,7 +123,10 @@ def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
     page.run("document.activeElement.blur()")
     page.press("1")
     page.wait_for(lambda: page.find(".cell")[0].text == "1")
-    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    columns = page.run("return getComputedStyle(document.querySelector('.stage')).gridTemplateColumns.split(' ').length")
+    page.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)  # the focus was on the second cell
+    page.wait_for(lambda: page.find(".cell")[columns + 2].get_attribute("aria-pressed") == "true")
+    page.press(Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT)  # above the first row there is nothing
     page.wait_for(lambda: page.find(".cell")[3].get_attribute("aria-pressed") == "true")
     page.press(" ")
     page.wait_for(lambda: page.find(".cell")[3].text == "cannot say")
@@ -192,11 +186,35 @@ def test_many_classes_texts_and_what_looks_like_html(page, serve, tmp_path):
     page.open(address)
     assert nasty in page.text(".stage")
     assert not page.find(".stage img, .stage script")
+    assert not page.find(".zoom")  # a text has nothing to enlarge
     key = page.current()
-    page.press("/")
-    page.press("class 33", Keys.ENTER)
+    page.press("/", "class 3")
+    assert len(page.find(".label-view .class")) == 11  # class 3, and class 30 to class 39
+    assert [each.text for each in page.find(".label-view .best")] == ["4\nclass 3"]
+    page.press("3", Keys.ENTER)
     page.wait_for(lambda: page.current() != key)
     assert labels_of(tmp_path) == {key: "class 33"}
+    assert page.text("[aria-live=polite].hidden").startswith(f"class 33. Next: {nasty}")
+    page.press("/", "nothing", Keys.ENTER)
+    assert "No class has this in its name" in page.text(".class-panel")
+    page.press(Keys.ESCAPE)
+
+    page.press("g")  # corrected by keyboard alone, taken back, and asked for again
+    page.click(".card")
+    page.wait_for(lambda: page.find("dialog.correct"))
+    page.press("2")
+    page.wait_for(lambda: not page.find("dialog.correct"))
+    assert labels_of(tmp_path) == {key: "class 1"}
+    page.wait_for(lambda: "class 1" in page.text(".card"))
+    page.click(".card")
+    page.click("dialog.correct .actions button", 1)
+    page.wait_for(lambda: "Nothing has been labelled yet" in page.text("[aria-label=Gallery]"))
+    assert labels_of(tmp_path) == {}
+    page.press("g")
+    for _ in range(29):
+        if page.label("1") == key:
+            break
+    assert key in labels_of(tmp_path) or page.current() == key
     assert page.driver.title == "skal label"
     assert page.complaints() == []
 
@@ -243,14 +261,21 @@ return [...document.querySelectorAll(".skal button, .skal input, .skal select, .
 """
 
 
+CLIPPED = """
+return [...document.querySelectorAll(".skal button")].filter((each) => each.offsetParent !== null
+  && (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1)).map((each) => each.outerHTML);
+"""
 FOCUS = "const at = document.activeElement; return at.textContent + getComputedStyle(at).outlineStyle"
 
 
 def test_every_width_and_scheme_can_be_read_and_used(page, serve, tmp_path):
-    project = make_project(tmp_path)
+    long = "a class with a name that is much longer than others, andonewordthatdoesnotfitintoanybutton"
+    project = make_project(tmp_path, classes=[str(i) for i in range(9)] + [long])
     page.open(serve(project))
     for _ in range(12):
         page.label("1")
+    page.label("9")
+    assert long in set(project.labels()["label"])
     for width in (360, 820, 1280):
         for scheme in ("light", "dark"):
             page.resize(width, 900, scheme=scheme)
@@ -260,6 +285,7 @@ def test_every_width_and_scheme_can_be_read_and_used(page, serve, tmp_path):
                 assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (width, view)
                 assert page.run(CONTRAST) == [], (width, scheme, view)
                 assert page.run(NAMELESS) == [], (width, view)
+                assert page.run(CLIPPED) == [], (width, view)
     page.resize(1280, 900)
     page.click('.tab[data-view="label"]')
     page.run("document.activeElement.blur()")
