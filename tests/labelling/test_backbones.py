@@ -48,13 +48,13 @@ def scores(features, layer):
 def test_a_package_that_does_not_import_gets_a_sentence(kind, broken):
     name = kind.replace("-", "_")
     broken(name, "raise RuntimeError('operator torchvision::nms does not exist')")
-    with pytest.raises(SkalError, match=r"RuntimeError from importing .*::nms does not exist\. Install the torchvision"):
+    with pytest.raises(SkalError, match=r"RuntimeError from .*::nms does not exist\. Install the torchvision"):
         load_backbone(f"{kind}:some")
 
 
 def test_a_package_that_is_missing_is_named(broken):
     broken("timm", "import a_package_that_is_not_there")
-    with pytest.raises(SkalError, match="needs the package a_package_that_is_not_there.*pip install a_package_that"):
+    with pytest.raises(SkalError, match=r"needs the package a_package_that_is_not_there.*pip install a_package_that"):
         load_backbone("timm:resnet18")
 
 
@@ -73,7 +73,7 @@ def test_torchvision_gives_what_its_class_scores_are_made_of(image_folder, tmp_p
     features = load_backbone("torchvision:resnet18").features(images)
     assert features.shape == (3, 512)
     np.testing.assert_allclose(scores(features, net.fc), expected, rtol=1e-4, atol=1e-4)
-    with pytest.raises(InvalidParameterError, match="nosuch.*Check the name"):
+    with pytest.raises(InvalidParameterError, match=r"nosuch.*Check the name"):
         load_backbone("torchvision:nosuch")
     monkeypatch.setattr(models.get_model_weights("squeezenet1_1").DEFAULT.__class__, "get_state_dict", _nothing(models))
     with pytest.raises(InvalidParameterError, match="ends in a linear layer"):
@@ -106,7 +106,7 @@ def test_sentence_transformers_embed_texts(tmp_path):
     model.prepare(lambda done, total: None)
     near, far = model.X[0] @ model.X[1], model.X[0] @ model.X[2]
     assert near > 0.5 > far
-    with pytest.raises(InvalidParameterError, match="nosuch.*Check the name"):
+    with pytest.raises(InvalidParameterError, match=r"nosuch.*Check the name"):
         load_backbone("sentence-transformers:nosuch/model")
 
 

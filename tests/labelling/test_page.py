@@ -123,7 +123,9 @@ def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
     page.run("document.activeElement.blur()")
     page.press("1")
     page.wait_for(lambda: page.find(".cell")[0].text == "1")
-    columns = page.run("return getComputedStyle(document.querySelector('.stage')).gridTemplateColumns.split(' ').length")
+    columns = page.run(
+        "return getComputedStyle(document.querySelector('.stage')).gridTemplateColumns.split(' ').length"
+    )
     page.press(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)  # the focus was on the second cell
     page.wait_for(lambda: page.find(".cell")[columns + 2].get_attribute("aria-pressed") == "true")
     page.press(Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT)  # above the first row there is nothing
