@@ -265,7 +265,8 @@ return [...document.querySelectorAll(".skal button, .skal input, .skal select, .
 
 CLIPPED = """
 return [...document.querySelectorAll(".skal button")].filter((each) => each.offsetParent !== null
-  && (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1)).map((each) => each.outerHTML);
+  && (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1))
+  .map((each) => each.outerHTML);
 """
 FOCUS = "const at = document.activeElement; return at.textContent + getComputedStyle(at).outlineStyle"
 
