@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,10 @@ from torch import nn
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
 from skal import LinearizedLearner
 from skal._lookahead.comparators import Retrainer
+from skal._lookahead.posterior import Posterior
 from skal._lookahead.query import Settings, make_source
 from skal._lookahead.sources import FeatureSource
+from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.datasets import load
 from skal.nets import SquaredLoss
 from skal.strategies import BADGE, NTKLookahead
@@ -81,32 +84,58 @@ def problem(
 
 
 def batch_table(data: str, quick: bool) -> str:
-    """The default against BADGE for a small and a large batch, and the passes that it cannot do without.
+    """The default against BADGE for a small and a large batch, and what each of its parts takes.
 
     Seconds of processor time, one thread, everything taking turns.
     """
     n, N = (20, 100) if quick else (100, 4000)
     learner, X_pool = problem(data, n, N, epochs=15)
     variance, badge = NTKLookahead(random_state=0), BADGE(random_state=0)
-    context = variance.prepare(learner, X_pool)
-    source = make_source(context, Settings.of(variance), np.random.default_rng(0), N)
+    context, settings = variance.prepare(learner, X_pool), Settings.of(variance)
+    source = make_source(context, settings, np.random.default_rng(0), N)
     assert isinstance(source, FeatureSource)
-    reader, small, large = source.reader, *((5, 10) if quick else (20, 250))
+    reader, (small, large) = source.reader, (5, 10) if quick else (20, 250)
+    evaluation = settings.evaluation_rows(N, np.random.default_rng(0))
+    cotangents = kernel_cotangents("pntk", 10)
+
+    def covariances() -> Posterior:  # the features are kept from one call to the next
+        return source.posterior(context.pool, np.arange(N), evaluation, None)
+
+    def chosen(b: int) -> None:
+        posterior = covariances()
+        tau = logit_variance(posterior.outputs.logits)
+        importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
+        VarianceGains(posterior, importance).choose(b)
+
     tasks: dict[str, Callable[[], object]] = {
-        "a forward pass": lambda: context.network.all_logits(context.pool, 256),
-        "forward and backward": lambda: list(
-            reader.engine.run(context.pool, kernel_cotangents("pntk", 10), lambda found, n: next(found) and None)
+        "forward": lambda: context.network.all_logits(context.pool, reader.chunk),
+        "backward": lambda: list(
+            reader.engine.run(context.pool, cotangents, lambda found, n: next(found) and None, batch_size=reader.chunk)
         ),
-        "the same, and per-sample gradients": lambda: reader.features(context.pool),
-        f"BADGE, a batch of {small}": lambda: badge.select(learner, X_pool, small),
-        f"variance, a batch of {small}": lambda: variance.select(learner, X_pool, small),
-        f"BADGE, a batch of {large}": lambda: badge.select(learner, X_pool, large),
-        f"variance, a batch of {large}": lambda: variance.select(learner, X_pool, large),
+        "gradients": lambda: reader.features(context.pool),
+        "covariances": covariances,
     }
+    for b in (small, large):
+        tasks |= {
+            f"chosen {b}": partial(chosen, b),
+            f"BADGE {b}": partial(badge.select, learner, X_pool, b),
+            f"variance {b}": partial(variance.select, learner, X_pool, b),
+        }
     seconds = interleaved(tasks, repeats=1 if quick else 3, clock=time.process_time)
     rows: list[list[object]] = []
-    for name, taken in seconds.items():
-        rows.append([name, taken, taken / seconds[f"BADGE, a batch of {large if str(large) in name else small}"]])
+
+    def add(name: str, taken: float, b: int = small) -> None:
+        rows.append([name, taken, taken / seconds[f"BADGE {b}"]])
+
+    add("forward pass over the pool", seconds["forward"])
+    add("backward pass", seconds["backward"] - seconds["forward"])
+    add("per-sample gradients, their kernel with the labels, their sketch", seconds["gradients"] - seconds["backward"])
+    add(f"covariances with {len(evaluation)} evaluation samples", seconds["covariances"])
+    for b in (small, large):
+        add(f"choice of {b}", seconds[f"chosen {b}"] - seconds["covariances"], b)
+    for b in (small, large):
+        add(f"BADGE, a batch of {b}", seconds[f"BADGE {b}"], b)
+        add(f"variance, a batch of {b}", seconds[f"variance {b}"], b)
     return markdown([f"{N} samples, {n} labels", "seconds", "times BADGE"], rows)
 
 

@@ -125,9 +125,9 @@ class FeatureReader:
         if d > self.k and too_long:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
-        self._chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
+        self.chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
         if engine.device.type == "cpu":
-            self._chunk = min(self._chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
+            self.chunk = min(self.chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -136,7 +136,7 @@ class FeatureReader:
         plan = tuple((backend, tuple(sorted(covered))) for backend, covered in engine.plan)
         reading = (type(engine.network).__name__, type(engine.network.criterion).__name__)  # of outputs as logits
         sketch = (self.k, self.seed, None if self._long is None else self._long.k)
-        return (self.kind, self.ridge, tuple(self._factored), self._chunk, sketch, plan, reading)
+        return (self.kind, self.ridge, tuple(self._factored), self.chunk, sketch, plan, reading)
 
     def _read(self, samples: Samples, then: Callable[[_Read], Result]) -> Result:
         """``then`` of the gradients, from one forward and one backward pass that the network's workers share."""
@@ -155,12 +155,12 @@ class FeatureReader:
             return then(_Read(factors, rest, engine.logits()))
 
         try:
-            return engine.collect(samples, self._cotangents, reduce, batch_size=self._chunk)
+            return engine.collect(samples, self._cotangents, reduce, batch_size=self.chunk)
         except PlanChangedError:
             if engine.network.sharding.jobs() == 1:
                 raise
             # here, so that the engine of this process notices, too
-            return filled(engine.run(samples, self._cotangents, reduce, batch_size=self._chunk), len(samples))
+            return filled(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))
 
     def _blocks(self, gradients: Gradients, n: int) -> list[Tensor]:
         """The gradients that are no outer products, zeros for parameters that have none: (n, d_j) each."""
