@@ -64,7 +64,8 @@ class Protocol:
     reference : str
         The strategy that the others are compared with. If it is not among them, the first one is.
     n_initial, batch, rounds, seeds : int
-        Labels at the start, labels per query, queries, repetitions.
+        Labels at the start, labels per query, queries, repetitions. ``with_settings`` and ``run_benchmark`` also take
+        the loop's names ``query_size`` for ``batch``, and ``n_rounds`` for ``rounds``.
     start : {"random", "balanced", "zero_shot"} or str
         How the first labels are drawn: uniformly; the same number from each class, which reads all labels of the pool;
         or by the strategy itself, with a network of random weights. Any other name is that of a strategy that chooses
@@ -143,9 +144,27 @@ class Protocol:
         """The budgets: labels at the start and after every query."""
         return [self.n_initial + k * self.batch for k in range(self.rounds + 1)]
 
+    @property
+    def query_size(self) -> int:
+        """Labels per query, as the loop calls them: ``batch``."""
+        return self.batch
+
+    @property
+    def n_rounds(self) -> int:
+        """Queries, as the loop calls them: ``rounds``."""
+        return self.rounds
+
     def with_settings(self, **settings: Any) -> Protocol:
-        """A protocol with some settings replaced, by name."""
+        """A protocol with some settings replaced, by name; ``query_size`` and ``n_rounds``, the loop's names, too."""
         known = {entry.name for entry in fields(self)}
+        for name, short in {"query_size": "batch", "n_rounds": "rounds"}.items():
+            if name in settings and short in settings:
+                raise InvalidParameterError(
+                    f"The settings of a benchmark must have {name} or its other name, {short}, not both. Got "
+                    f"{settings[name]} and {settings[short]}. Leave one out."
+                )
+            if name in settings:
+                settings[short] = settings.pop(name)
         if unknown := sorted(set(settings) - known):
             raise InvalidTypeError(
                 f"The settings of a benchmark must be among {', '.join(sorted(known))}. Got {', '.join(unknown)}. "

@@ -94,6 +94,7 @@ class ActiveLearner(_ModalActiveLearner):
         n_instances: int | None = None,
         return_metrics: bool = False,
         candidates: Any = None,
+        query_size: int | None = None,
         **query_kwargs: Any,
     ) -> tuple[Any, ...]:
         """Ask the strategy, once, which samples of the pool to label.
@@ -109,6 +110,8 @@ class ActiveLearner(_ModalActiveLearner):
         candidates : array-like of int or bool, optional
             Positions in the pool, or a mask of its rows, that may be asked for: those that are not labelled yet. A
             strategy of skal reads no others and copies nothing; any other function gets a copy of these rows.
+        query_size : int, optional
+            Another name of ``n_instances``: the one that the loop and the benchmark have.
         **query_kwargs
             Passed to the strategy.
 
@@ -120,6 +123,7 @@ class ActiveLearner(_ModalActiveLearner):
             The row alone if ``indices`` is one number.
         metrics : only with ``return_metrics=True``
         """
+        n_instances = one_of(n_instances, query_size)
         strategy = as_strategy(self.query_strategy, **query_kwargs)
         if strategy is not None:
             if n_instances is None:
@@ -318,6 +322,14 @@ def _check_number(indices: np.ndarray, n_instances: int | None, name: str) -> No
             f"The query strategy {name} must return n_instances={wanted} distinct indices. "
             f"Got {shorten(indices.tolist())} instead. Remove the duplicates and return as many as were asked for."
         )
+
+
+def one_of(n_instances: int | None, query_size: int | None) -> int | None:
+    """The number that was given by one of its two names; None if it was not."""
+    if n_instances is not None and query_size is not None:
+        expected, remedy = "left out where n_instances is given", "Give one of the two names."
+        raise InvalidParameterError.for_parameter("query", "query_size", expected, query_size, remedy)
+    return query_size if n_instances is None else n_instances
 
 
 def _only_row(samples: Any) -> Any:

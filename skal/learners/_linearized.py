@@ -31,7 +31,7 @@ from skal._lookahead.stopped import stopped_residuals
 from skal._lookahead.variance import logit_variance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.learners._active import ActiveLearner
+from skal.learners._active import ActiveLearner, one_of
 from skal.strategies import NTKLookahead
 from skal.strategies._names import make_strategy
 from skal.validation import check_integer, check_real
@@ -123,9 +123,15 @@ class LinearizedLearner(ActiveLearner):
         super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
     def query(  # type: ignore[override]
-        self, X_pool: Any, n_instances: int = 1, return_metrics: bool = False, candidates: Any = None
+        self,
+        X_pool: Any,
+        n_instances: int | None = None,
+        return_metrics: bool = False,
+        candidates: Any = None,
+        query_size: int | None = None,
     ) -> tuple[Any, ...]:
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
+        n_instances = 1 if (number := one_of(n_instances, query_size)) is None else number
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
         allowed = None if candidates is None else candidate_rows(type(self).__name__, candidates, context.n_pool)

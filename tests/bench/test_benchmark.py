@@ -460,3 +460,10 @@ def test_unknown_settings_and_objects_that_are_no_strategies():
     for wrong in (3, Entropy):
         with pytest.raises(InvalidTypeError, match="QueryStrategy or functions"):
             run_benchmark({"mine": wrong}, **TINY)
+
+
+def test_settings_have_the_names_of_the_loop_too():
+    protocol = Protocol().with_settings(query_size=7, n_rounds=3)
+    assert (protocol.batch, protocol.rounds) == (protocol.query_size, protocol.n_rounds) == (7, 3)
+    with pytest.raises(InvalidParameterError, match="query_size or its other name, batch"):
+        Protocol().with_settings(query_size=7, batch=7)

@@ -603,3 +603,11 @@ def test_labels_that_cannot_be_trained_on_are_taken_back(make_net, flat_data):
     assert len(other.y_training) == 9
     other.teach(X[9:12], y[9:12])
     assert len(other.y_training) == 12
+
+
+def test_query_size_is_another_name_of_n_instances(flat_data):
+    X, y = flat_data
+    learner = ActiveLearner(GaussianNB(), margin, X_training=X[:9], y_training=y[:9])
+    np.testing.assert_array_equal(learner.query(X, query_size=4)[0], learner.query(X, n_instances=4)[0])
+    with pytest.raises(InvalidParameterError, match="'query_size' parameter of query"):
+        learner.query(X, n_instances=4, query_size=4)
