@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """skal: deep active learning for scikit-learn users.
 
 The house, room by room:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Query strategies: validate once, then one hook per algorithm.
 
 ``Passes`` and ``QueryCost`` are what a strategy forecasts its cost in.

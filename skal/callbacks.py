@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The papers' training protocol between rounds, as skorch callbacks.
 
 ``NeuralNetClassifier(..., warm_start=True, max_epochs=cap, callbacks=[FreshOptimizer(), StopAtTrainAccuracy(0.99)])``

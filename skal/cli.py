@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The command line: ``skal COMMAND``. Each command is a parser and a function that runs it."""
 
 from __future__ import annotations

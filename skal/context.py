@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a strategy sees of the learner that calls it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The errors that skal raises on purpose, and its warnings.
 
 Every error is a :class:`SkalError` and at the same time the built-in or scikit-learn error that fits, so that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Features that are computed once per project, not once per round."""
 
 from __future__ import annotations

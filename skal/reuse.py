@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Outputs, embeddings and gradients of an unchanged network on unchanged samples, computed once: if asked for.
 
 Inside ``with feature_reuse():`` a result is kept under the contents of everything that it depends on: the module (all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks of parameters, for all packages and for strategies of your own.
 
 Each raises a :class:`skal.exceptions.SkalError` that names the parameter, what was expected, what came, and what to do.

@@ -64,3 +64,8 @@ def test_the_conda_recipe_requires_what_the_wheel_does():
 def test_the_makefile_takes_every_python_that_is_promised():
     lowest = PROJECT["requires-python"].removeprefix(">=").replace(".", ", ")
     assert f"sys.version_info < ({lowest})" in (ROOT / "Makefile").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "skal").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_of_the_package_names_its_licence(path):
+    assert path.read_text("utf-8").startswith(f"# SPDX-License-Identifier: {PROJECT['license']}\n")

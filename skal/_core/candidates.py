@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which rows of a pool may be queried: the others stay where they are, and are not read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Rows of whatever container the user keeps them in.
 
 numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, arrays that are read where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What an object computes with, as a digest that is the same in another process."""
 
 from __future__ import annotations

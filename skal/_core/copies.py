@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Exact copies among samples, and samples that come again, found by what the network is given of each."""
 
 from __future__ import annotations

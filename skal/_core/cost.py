@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a query will take, before it is made: passes by counting, seconds by timing small ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Looking into estimators: the classifier inside Pipelines and search objects, and the transformers before it."""
 
 from __future__ import annotations

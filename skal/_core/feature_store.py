@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Features by the content of their samples: in memory, in a folder, and from round to round of a loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The random generators that everybody shares: their states, and how they are put back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The graph that autograd keeps behind a tensor."""
 
 from __future__ import annotations

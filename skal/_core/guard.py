@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One query at a time, and everything as it was if it fails, wherever it fails.
 
 The passes of a query take the module's flags, its hooks and the random generators for a while, and give them back. An

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Find the layer that makes a network's outputs, and what it receives, without touching its ``forward``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Samples that only a loader can read, one batch after the other: all of them, in their order, counted.
 
 A Dataset, and a net with a dataset class or a collate function of its own, go through the net's ``iterator_valid``. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a network is trained with: the loss of one sample, and its derivative with respect to the logits.
 
 n samples, C classes. Losses are not averaged. The criterion says which loss it is, and this is the one place where that

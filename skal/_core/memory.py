@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Memory: how many rows fit into a bound, what a network pass takes, and whether an error means too little of it."""
 
 from __future__ import annotations

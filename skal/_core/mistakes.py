@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What users usually did wrong when torch or skorch raises, in words that help; the original error is the cause."""
 
 from __future__ import annotations

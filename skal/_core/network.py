@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A torch module seen as a map from a batch of inputs to logits, and left exactly as it was found."""
 
 from __future__ import annotations

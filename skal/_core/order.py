@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Whether a layer receives the samples of a batch in the order in which the network does.
 
 A module may sort its batch, by length for example, and restore the order at the end. What a layer inside received in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a network's outputs mean: logits, probabilities, targets of squared loss, or one number for two classes.
 
 The criterion says which of them they are. This is the one place where that is decided.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Weights of samples: used where an estimator knows them, refused by name where they would be lost."""
 
 from __future__ import annotations

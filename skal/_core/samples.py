@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A set of samples that can be fed, chunk by chunk, to an estimator or a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Passes over a set of samples, cut into shards that joblib's workers share.
 
 What is to be done with a shard is a function, which holds the network. It is pickled once, sent to each worker once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How samples reach another process: by reference where it can open them itself, as rows where it cannot."""
 
 from __future__ import annotations

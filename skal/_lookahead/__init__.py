@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What retraining on one more label would change: the mathematics behind NTK look-ahead.
 
 ``criteria``     what is summed over the evaluation set, as pure functions

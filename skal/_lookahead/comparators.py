@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 r"""What the papers compare the look-ahead with: ``direct``, ``one_step``, ``retrain``, ``infinite`` and ``gp``.
 
 The first three work on one candidate and one label at a time, and cost accordingly. The last two are the look-ahead

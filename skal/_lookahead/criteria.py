@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a hypothetical label would change: the criteria of the look-ahead, term by term.
 
 Index letters: r candidates, e evaluation samples, c classes, y hypothetical labels. Retraining on candidate j with the

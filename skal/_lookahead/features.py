@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What one pass over samples keeps of their gradients: enough for the covariance among all of them.
 
 The gradient of a linear layer that sees one position per sample is an outer product: its two factors give its inner

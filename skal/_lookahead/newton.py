@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One label after the other under cross-entropy, in closed form but for a Newton iteration in c unknowns.
 
 Index letters as in :mod:`skal._lookahead.posterior`. A network that is linear in its parameters, with a Gaussian prior

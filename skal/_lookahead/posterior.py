@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Linearised retraining: what the outputs would be if one more sample were labelled, without retraining.
 
 Index letters: n labelled samples, N candidates, e evaluation samples (some of the candidates), c classes, B rows of the

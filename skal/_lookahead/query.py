@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The look-ahead of one query: scores of a pool, greedy batches, labels that come one after the other.
 
 :class:`skal.strategies.NTKLookahead` and :class:`skal.LinearizedLearner` both stand on this module.

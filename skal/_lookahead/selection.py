@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Batches by expected reduction of variance from a whole pool, in groups where it does not fit into memory."""
 
 from __future__ import annotations

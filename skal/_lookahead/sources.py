@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Where a posterior comes from: exact blocks of a kernel, or features that one pass leaves.
 
 A source has read the labelled samples; it makes posteriors for sets of candidates, in groups that fit into memory.

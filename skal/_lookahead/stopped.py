@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The linearised network after a finite time of training: Equation 5 of the look-ahead paper.
 
 Gradient flow on ``½ Σ ‖f(x) − y‖²`` for a time t takes a linearised network with the kernel K of its labelled samples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 r"""Expected reduction of variance: which labels would leave the outputs least uncertain, where that matters.
 
 Index letters as in :mod:`skal._lookahead.posterior`. With p the probabilities, S the covariance that the labels leave

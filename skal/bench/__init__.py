@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Benchmarks: is a strategy better than Random, or is it noise?
 
 ``PRESETS`` has the papers' protocols by name, each a tuple of :class:`Protocol`, for :func:`preset` and

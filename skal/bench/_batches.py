@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Minibatches cut from arrays at once; skorch's own loader fetches them sample by sample."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Run all strategies over all seeds, in parallel, and continue a benchmark that was interrupted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The data of a benchmark: inputs as the protocol wants them, the part of the pool that a seed works with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The demonstration: the recommended default beside Random, on data where the difference is real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Tables for papers: LaTeX with booktabs."""
 
 from __future__ import annotations

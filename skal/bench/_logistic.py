@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Logistic regression for every strategy: scikit-learn's, and the same model as a network for those that need one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The networks of a benchmark: one for all strategies, and the same with an addition for those that need one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Every setting of a benchmark, by name."""
 
 from __future__ import annotations

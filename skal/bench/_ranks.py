@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Comparisons over several data sets as pure functions of arrays (Demšar 2006).
 
 Shapes: ``scores`` is (strategy, setting), higher is better, without gaps.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A result as one HTML page that needs nothing else, as Markdown, and as a table in the terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The outcome of a benchmark: tables, tests, plots and verdicts."""
 
 from __future__ import annotations

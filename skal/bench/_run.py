@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One run, of one strategy on one seed, through the loop; and what it leaves behind."""
 
 from __future__ import annotations

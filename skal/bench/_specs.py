@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The strategies of a benchmark: a list of them as text, and copies with random numbers of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The comparisons of the papers as pure functions of arrays.
 
 Shapes: ``scores`` is (strategy, seed, budget), paired along the seeds; ``areas`` is (strategy, seed); ``n_labels`` is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A benchmark's folder: settings, and one pair of files per finished run, each written in one step.
 
 ::

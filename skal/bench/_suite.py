@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Several benchmarks, and what they say together: ranks, shares of verdicts, labels saved."""
 
 from __future__ import annotations

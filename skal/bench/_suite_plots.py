@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Figures of several benchmarks: each draws on the axes it is given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A result's tables as text cells, for the terminal, Markdown and HTML alike."""
 
 from __future__ import annotations

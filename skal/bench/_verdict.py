@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Is it better than the reference, or noise? One end point per strategy, one test, one sentence."""
 
 from __future__ import annotations

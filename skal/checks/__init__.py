@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Conformance checks for query strategies.
 
 Every strategy of skal passes them, and a strategy written elsewhere can run them too::

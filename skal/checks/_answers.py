@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks of what a strategy returns, and to whom."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks that what cannot work is refused, with an error that says what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks that the answer depends on the samples and the network, not on how they come."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks of a strategy as a scikit-learn estimator."""
 
 from __future__ import annotations

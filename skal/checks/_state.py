@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The check that a query leaves everything as it was, to the bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the checks share: a small learner, variants of it, and comparisons with a message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """modAL is repaired when somebody imports it, and not before: importing skal must not import modAL and pandas."""
 
 from __future__ import annotations

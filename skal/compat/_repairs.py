@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What modAL 0.4.1 and 0.4.2.1 need in order to run on current releases of the packages below them.
 
 A repair is a wrapper around one function of modAL. It is put in place only where a probe shows that the function, as

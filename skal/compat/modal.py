@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The bridge to modAL, releases 0.4.1 and 0.4.2.1.
 
 With skal imported, importing modAL calls :func:`patch_modal`, once. It repairs modAL's own modules where the installed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a reader returns, and the conversion of images and labels to one form.
 
 Shapes: N images of C channels, H rows and W columns.

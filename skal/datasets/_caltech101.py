@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Caltech101, a folder of JPEG images for each class."""
 
 from collections.abc import Sequence

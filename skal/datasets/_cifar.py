@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """CIFAR-10 and CIFAR-100, in the Python and the binary version, from folders or from the downloaded archives.
 
 Python batches are pickled dicts with rows of 3,072 values, the red, the green and the blue plane of a 32x32 image.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The IDX format of MNIST and Fashion-MNIST, plain or compressed.
 
 A file is two zero bytes, a type code (8: uint8), the number of axes, each axis' length as big-endian uint32, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Where the files of a data set may lie, and the search for them."""
 
 import os

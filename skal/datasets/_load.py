@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The public functions: find a data set, read it, and say what is there."""
 
 import os

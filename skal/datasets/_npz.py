@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """``NAME.npz`` files with the arrays X_train, y_train, X_test and y_test: images, or features of anything else."""
 
 import zipfile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """SVHN's cropped digits, MATLAB files with X (32, 32, 3, N) and y (N, 1)."""
 
 from collections.abc import Sequence

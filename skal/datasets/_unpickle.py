@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reading pickles of plain data without running any code that they name.
 
 A pickle may call any function of any module. Here the few names that numpy arrays need are answered by stand-ins that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The theory's quantities: pure functions of arrays, each with a form (``..._of``) that takes a network and data."""
 
 from skal.diagnostics._alignment import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Alignment of a kernel with labels, the generalisation bound's leading term, and what training leaves of the labels.
 
 Θ is a scalar (n, n) kernel and Y the (n, C) one-hot labels throughout.

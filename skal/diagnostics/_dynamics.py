@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Training dynamics: how fast the loss falls at this moment, and what a batch of labels would add.
 
 With residuals ``d = σ(f) − Y`` (cross-entropy) or ``f − Y`` (squared error) and the tangent kernel, the loss

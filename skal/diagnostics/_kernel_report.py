@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How far the pseudo-NTK is from the empirical NTK that it stands for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Maximum mean discrepancy between the initial labelled set and the current one, which contains it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How far strategies agree on what to query."""
 
 from __future__ import annotations

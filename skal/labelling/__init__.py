@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """From files to labels and a model: a page in the browser, a cell in a notebook, and what carries labels in and out.
 
 :func:`label` opens the page; ``skal label`` does the same from the command line.

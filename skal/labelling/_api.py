@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the page may ask for: the same calls over HTTP and from a cell of a notebook."""
 
 from __future__ import annotations

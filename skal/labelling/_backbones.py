@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Features of a frozen network, computed once, in the background, and kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The commands ``skal label``, ``skal export`` and ``skal import``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Labels in other formats, from and to a labelling folder; nobody needs the page for that."""
 
 from __future__ import annotations

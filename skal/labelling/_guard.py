@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Who may talk to the page: this machine, with the token of this start, from the page itself."""
 
 from __future__ import annotations

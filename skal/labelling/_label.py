@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Labelling from Python: the page for a script, a cell for a notebook."""
 
 from __future__ import annotations

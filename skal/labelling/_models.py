@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A model without a line of code: what it is trained on, and how to make one for a number of classes."""
 
 from __future__ import annotations

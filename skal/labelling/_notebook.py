@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The page as a cell of a notebook: the same modules, in one piece, with the kernel in the place of the server."""
 
 from __future__ import annotations

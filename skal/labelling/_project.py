@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A labelling project: samples, labels, and a model that learns in the background. The page and the cell use it."""
 
 from __future__ import annotations

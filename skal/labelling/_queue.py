@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Who looks at which sample: every tab has its own, so that two do not label the same one."""
 
 from __future__ import annotations

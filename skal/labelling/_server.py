@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The page over HTTP, for this machine alone."""
 
 from __future__ import annotations

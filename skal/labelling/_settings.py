@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a labelling folder remembers beside its labels: the classes in the order of their keys, and the source."""
 
 from __future__ import annotations

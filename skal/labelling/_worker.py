@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The thread that trains and asks while somebody labels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The learner that a loop talks to: modAL's ``ActiveLearner``, repaired and extended."""
 
 from __future__ import annotations

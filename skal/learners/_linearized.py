@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Label after label without training: the learner of NTK look-ahead's sequential mode."""
 
 from __future__ import annotations

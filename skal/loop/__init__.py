@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The whole active-learning loop: as a scikit-learn classifier, and as a session that waits for somebody's labels."""
 
 from skal.loop._classifier import ActiveLearningClassifier, load_model

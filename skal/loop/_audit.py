@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is measured beside the rounds: random labels that are held out, and how models change on a fixed random set.
 
 A strategy chooses a biased sample, and what it leaves is biased too. So the samples of the audit are drawn before

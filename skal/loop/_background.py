@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A session that trains and asks in a thread of its own, while labels are told: nobody waits for a training.
 
 There is one lock. It is held to change or copy what the session knows, which takes milliseconds, and to write labels

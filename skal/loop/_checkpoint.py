@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is kept of a run in its folder, and how the run goes on from there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A classifier whose ``fit`` spends a labelling budget."""
 
 from __future__ import annotations

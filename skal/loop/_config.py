@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What one run is started with: checked at its start, fixed until its end."""
 
 from __future__ import annotations

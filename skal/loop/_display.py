@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is shown of a run: a table and a progress bar while it lasts, and its learning curve."""
 
 from __future__ import annotations

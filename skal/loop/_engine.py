@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The machine inside a session: takes answers, closes rounds, trains, selects, and writes everything down."""
 
 from __future__ import annotations

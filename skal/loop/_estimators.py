@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a loop must know of an estimator: what is inside it, and what data it is given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """By what data and parameters a folder is known to be of the same run: text that is the same in another process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A folder that always holds one whole state, whenever the process is killed.
 
 Every save writes new files, flushes them to the disk, and then replaces ``manifest.json``, which names the files of the

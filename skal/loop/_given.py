@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Labels that come from outside a round: from before the start, or told for samples by their ids."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """By what a sample is known: an id that was given, or a hash of its content, wherever it stands in the pool."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The labels of a project, one JSON object a line, on the disk before anything else happens.
 
 Lines are only ever added. What holds is the last line of each sample: a label, or that it was declined, or (after an

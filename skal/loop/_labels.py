@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Labels as people write them, and the numbers 0 … C−1 that an estimator is trained with."""
 
 from __future__ import annotations

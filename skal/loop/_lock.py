@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One writer per folder: a lock that dies with its process, and says who holds it.
 
 The operating system gives the lock back when a process ends, however it ends. File systems that do not share locks

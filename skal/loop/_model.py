@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A fitted loop as a folder of JSON and safetensors: its estimator, what its outputs mean, and what it takes.
 
 Classes are written by their names, and imported when the model is loaded; nothing is pickled.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Labels that are there already: read one by one as the loop asks for them, and never all at once."""
 
 from __future__ import annotations

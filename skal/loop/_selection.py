@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which samples a round asks for: the initial ones, then the strategy's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The loop, step by step: ask for labels, be told, train."""
 
 from __future__ import annotations

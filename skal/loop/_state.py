@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a loop knows between two steps: everything that a resumed run needs, in types that JSON has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The estimator of a loop: trained on the labels of a state, or brought back from a checkpoint."""
 
 from __future__ import annotations

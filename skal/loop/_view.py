@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Where a session stands, for the eye: in one line, as a table of HTML, and the asked samples as pictures."""
 
 from __future__ import annotations

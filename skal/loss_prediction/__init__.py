@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Networks that learn to predict their own loss, for :class:`skal.strategies.LearningLoss`."""
 
 from skal.loss_prediction._classifier import LossPredictionClassifier

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A skorch classifier that learns to predict its own loss (Yoo & Kweon 2019)."""
 
 from __future__ import annotations

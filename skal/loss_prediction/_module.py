@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A module that predicts its own loss beside its outputs (Yoo & Kweon 2019)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Networks of the active learning papers, for small images, and a loss.
 
 Every network is a plain :class:`torch.nn.Module` that takes ``(n, in_channels, height, width)`` and returns

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The small convolutional network of PyTorch's CIFAR-10 tutorial."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A stack of convolutions with global average pooling, the convolutional network of NTK theory."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Layers that several networks have."""
 
 from collections.abc import Sequence

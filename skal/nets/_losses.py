@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The squared error between outputs and one-hot labels."""
 
 from typing import Literal

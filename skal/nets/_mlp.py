@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The multi-layer perceptron."""
 
 from collections.abc import Sequence

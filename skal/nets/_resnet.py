@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """ResNet-18 with torchvision's parameter names, and a stem for small images."""
 
 from typing import Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """VGG-11 for small images."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Learning from labelled and unlabelled samples together."""
 
 from skal.semi_supervised._augment import StrongImage, StrongJitter, WeakImage, WeakJitter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Pairs of a weak and a strong augmentation, for images and for tables.
 
 Each is a callable from a batch to a batch of the same shape, on the batch's device. Their random draws come from

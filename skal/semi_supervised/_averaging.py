@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A skorch classifier whose predictions come from an exponential moving average of its parameters."""
 
 from __future__ import annotations

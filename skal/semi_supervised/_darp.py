@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """DARP: change pseudo-labels as little as possible so that the classes have given sizes."""
 
 from __future__ import annotations

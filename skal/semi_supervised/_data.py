@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What FixMatch trains on: labels of which some are missing, and batches of some rows of the samples."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """FixMatch (Sohn et al. 2020) as a skorch classifier, with DARP (Kim et al. 2020) as an option."""
 
 from __future__ import annotations

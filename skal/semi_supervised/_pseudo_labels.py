@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Pseudo-labels: the loss that they give, their refinement in the course of training, and an epoch's statistics."""
 
 from __future__ import annotations

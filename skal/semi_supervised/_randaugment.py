@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """RandAugment's operations on batches of images, in plain torch, every image with a magnitude of its own.
 
 Images are (n, C, H, W) in [0, 1]; magnitudes ``m`` are (n,) in [0, 1]; operations return images of the same shape.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """DARP's problem, its solution as a map, and the solver.
 
 Indices: n of N samples, k of K classes. The problem is ``min Σ_n w_n KL(x_n ‖ q_n)`` with rows that sum to 1 and

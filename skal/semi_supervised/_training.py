@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What one ``fit`` of FixMatch needs, from its first iteration to its last."""
 
 from __future__ import annotations

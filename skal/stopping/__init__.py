@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """When to stop labelling: criteria, and how good the model is now and would be with more labels.
 
 Criteria are combined with ``|`` (any of them) and ``&`` (all of them), and given to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a stopping criterion is, and how several make one."""
 
 from __future__ import annotations

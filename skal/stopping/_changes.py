@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Criteria that look at how models change from round to round."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How good a model is, and how good it would be with more labels: estimates with intervals.
 
 n: labels, T: models, H: held-out labels, B: bootstrap samples.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Criteria that count: labels, seconds, and labels that were held out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Query strategies, each as a class and as a function in modAL's form."""
 
 from skal.strategies._albl import ALBL

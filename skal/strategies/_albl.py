@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """ALBL: a bandit over query strategies (Hsu & Lin 2015)."""
 
 from __future__ import annotations

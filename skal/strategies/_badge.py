@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """BADGE: diverse batches of large gradients (Ash et al. 2020)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """BAIT: the samples whose labels tell most about the last layer (Ash, Goel, Krishnamurthy and Kakade 2021)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """CoreSet: k-centre greedy on features (Sener & Savarese 2018)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Coverage of a set of samples by some of them, maximised greedily.
 
 ``Cov(S) = Σ_x w(x) max_{s ∈ S} k(x, s)`` is monotone and submodular in S for weights w ≥ 0. A gain can only shrink when

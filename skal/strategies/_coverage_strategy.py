@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The strategy that maximises weighed coverage of the pool: what MaxHerding, UHerding and ProbCover have in common."""
 
 from __future__ import annotations

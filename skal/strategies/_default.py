@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The strategy that we recommend: ``query_strategy="auto"``, and ``None``.
 
 | the estimator works on | before the first training | afterwards |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """DropQuery: samples whose label changes when features are dropped, spread over clusters (Gupte et al. 2024)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """dynamicAL: query what would speed up training the most (Wang et al. 2022)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Expected gradient length (Settles et al. 2008)."""
 
 from __future__ import annotations

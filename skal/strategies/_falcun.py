@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Falcun: samples that are uncertain, and predicted otherwise than those already chosen (Gilhuber et al. 2024)."""
 
 from __future__ import annotations

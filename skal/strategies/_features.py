@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Features of samples, for strategies that work on embeddings: of the network, the input, or the user's own."""
 
 from __future__ import annotations

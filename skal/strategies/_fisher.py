@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Fisher information of a last layer, block by block of classes, and a batch that makes it large.
 
 The information of a sample about the weights of class c is ``s_c φ φᵀ`` with ``s_c = p_c (1 − p_c)``. With

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """By how much candidates would raise a coverage: ``Σ_x w(x) max(k(x, x') − c(x), 0)``, where c is what is covered.
 
 c only grows. So a pair of samples with ``k ≤ c`` never counts again: with labelled samples around, few pairs do, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Herding: cover the pool with labelled samples (Bae, Noh and Sutherland 2024; Bae, Oliveira and Sutherland 2025)."""
 
 from __future__ import annotations

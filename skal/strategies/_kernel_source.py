@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Posteriors of a kernel on features: what the look-ahead by variance needs of any classifier.
 
 Index letters as in :mod:`skal._lookahead.posterior`; d features of length 1.

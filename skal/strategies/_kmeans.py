@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """K-means on the device of the points: seeds by k-means++ on some of them, then Lloyd's sweeps over all.
 
 Index letters: n points, d features, K clusters.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Learning loss: query what the network expects to get wrong (Yoo & Kweon 2019)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """NTK look-ahead: query what would change the outputs most, without retraining (Mohamadi, Bae and Sutherland 2022)."""
 
 from __future__ import annotations

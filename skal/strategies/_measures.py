@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Uncertainty of class probabilities."""
 
 from __future__ import annotations

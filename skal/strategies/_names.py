@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Strategies by name: ``badge``, ``random``, ``dynamic_al(gamma=inf)``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The pairs of a candidate and an evaluation sample that can still raise a coverage."""
 
 from __future__ import annotations

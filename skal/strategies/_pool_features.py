@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Features of a pool for one query: kept if there is room for them, compared by their directions, copies known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """ProbCover: cover the pool with balls of one radius (Yehuda et al. 2022)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Random sampling: the baseline that every strategy must beat."""
 
 from __future__ import annotations

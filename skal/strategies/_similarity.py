@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How similar samples are, by kernels on features of length 1, and the radius that labelled samples suggest.
 
 Index letters: n rows, m points, d features.

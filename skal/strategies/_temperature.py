@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The temperature at which a classifier is as sure as it is right, from its labelled samples alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A choice among more samples than fit into memory: a shortlist of every part first, then a choice among those."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Typicality: one over the mean distance of a sample to its nearest neighbours.
 
 Index letters: n points of a cluster, d features, k neighbours.

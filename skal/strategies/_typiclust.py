@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """TypiClust: the most typical sample of every cluster that has no label yet (Hacohen et al. 2022)."""
 
 from __future__ import annotations

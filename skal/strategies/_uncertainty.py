@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Uncertainty of the predicted class probabilities: least confidence, margin, entropy."""
 
 from __future__ import annotations

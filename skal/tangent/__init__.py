@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The tangent engine: per-sample gradients and tangent kernels at the cost of a few network passes."""
 
 from skal.tangent._gradients import gradient_scores, loss_gradient

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Per-sample gradients by BackPACK's ``BatchGrad``."""
 
 from __future__ import annotations

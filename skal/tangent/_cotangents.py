@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which scalar of the logits is differentiated.
 
 The gradient of a scalar with derivative v with respect to the logits f is ``J(x)ᵀ v``. A cotangent is a function

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs a network's per-sample gradients through a reduction, chunk by chunk, within a memory bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Per-sample gradients of one parameter, kept in the cheapest form that answers the question.
 
 Index letters: n samples, t positions at which a weight is applied (pixels, tokens), o output and i input features of

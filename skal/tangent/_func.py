@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Per-sample gradients by ``torch.func`` (works for anything that ``vmap`` can trace), and one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Loss gradients: their norms, their inner products with a direction, their sum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Gradients that are read once and kept, for inner products among any of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Tangent kernels between two sets, block by block."""
 
 from __future__ import annotations

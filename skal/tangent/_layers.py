@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What each kind of layer contributes: from its inputs and output gradients to per-sample gradients.
 
 A rule is a function ``rule(layer, a, g)`` with a, the layer's input, and g, the gradient at its output, both with the

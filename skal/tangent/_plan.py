@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which backend computes which parameter: the cheapest one that a comparison with autograd has shown to be right."""
 
 from __future__ import annotations

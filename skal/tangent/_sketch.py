@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Gradients as vectors: written out, or sketched into k numbers whose inner products estimate theirs.
 
 The sketch flips signs at random and adds the entries into k buckets. A weight matrix (o, i) gets the signs ``u_o v_i``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Per-sample gradients from layer rules: one forward pass, and one backward pass to the layers' outputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The papers' protocols by name, each with a variant scaled down to two cores under ``NAME_scaled``.
 
 The module of a paper has ``BASE``, a protocol; ``PRESETS``, which has, for each preset and each suffix of a name in it,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """dynamicAL (Wang et al. 2022): its tables and the γ study, as ``_papers`` transcribes them.
 
 Left open there, and chosen here: minibatches of 64, inputs in [−1, 1], the cap on epochs. The defaults of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_papers`` transcribes it.
 
 Zero-shot is a query from random weights, single-shot one query from the first model; the table's columns are 40 and 60

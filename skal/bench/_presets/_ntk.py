@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """NTK look-ahead (Mohamadi, Bae & Sutherland 2022; thesis 2023): MNIST, SVHN, CIFAR; the loss and the width.
 
 The settings are those that ``_papers`` transcribes, with the training of the authors' released configuration. Its loss

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the papers say: a literal transcription of their settings, preset by preset, in the papers' own terms.
 
 Nothing is computed from this but the test that every preset equals it, and the table of the documentation. A preset

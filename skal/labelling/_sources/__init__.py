@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is labelled: a folder of images, a table of texts, or arrays; with ids, samples and something to look at."""
 
 from skal.labelling._sources._arrays import ArraySource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Arrays: images of any number of channels, or rows of numbers; from Python or from an npz file."""
 
 from __future__ import annotations

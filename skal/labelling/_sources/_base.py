@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What every source has, and labels that come along in a file."""
 
 from __future__ import annotations

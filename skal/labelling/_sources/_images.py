@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A folder of images: found recursively, known by their paths within it, kept small for the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """From what a user names to a source."""
 
 from __future__ import annotations

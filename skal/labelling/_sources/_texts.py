@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Texts: a column of a CSV or JSONL file, or a list."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """BALD and EPIG, and what only they need."""
 
 from skal.strategies._bald._epig import EPIG, epig

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Monte Carlo dropout with one mask per pass, shared by all samples."""
 
 from __future__ import annotations

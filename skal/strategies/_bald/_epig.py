@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """EPIG: what a label would tell about the labels of other samples (Bickford Smith et al. 2023)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the label of a sample, or the labels of a batch, would tell about the dropout mask."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Forward passes that differ from one layer on: what comes before is computed once.
 
 The first pass notes what every operation of torch returns, up to the layer. Later passes run the module's own code

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """BALD: what the dropout masks disagree about (Houlsby et al. 2011; Gal et al. 2017), and BatchBALD (Kirsch 2019)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The tangent kernel on a labelled set and candidate batches of a pool, computed where it is asked for."""
 
 from __future__ import annotations

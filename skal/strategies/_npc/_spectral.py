@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which batch keeps a kernel matrix best conditioned: exact searches for the largest smallest eigenvalue.
 
 Letters: n labelled points L, N pool points U, m candidate batches Q of b positions in U. A candidate's matrix is the

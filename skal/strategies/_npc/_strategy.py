@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """NPC: query the batch that keeps the tangent kernel best conditioned (Kong et al. 2022)."""
 
 from __future__ import annotations
