@@ -23,7 +23,7 @@ from benchmarks._cost_problems import PROBLEMS, SmallTransformer
 from benchmarks._measure import interleaved, markdown
 from skal._core.samples import Samples
 from skal.nets import CNN, ResNet18
-from skal.tangent._cotangents import loss_cotangent
+from skal.tangent._cotangents import LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
 
@@ -47,7 +47,7 @@ def passes_alone(module: nn.Module, X: Tensor, y: Tensor, size: int) -> Callable
     """The same passes, forward and back to the layers' outputs, with nothing made of them: nobody can do with less."""
     samples = Samples(X)
     engine = TangentEngine(module, samples, batch_size=size)
-    cotangents = [loss_cotangent(engine.network.loss)]
+    cotangents = [LossCotangent(engine.network.loss)]
     return lambda: engine.collect(samples, cotangents, lambda found, n: (next(found), torch.zeros(n))[1])
 
 

@@ -31,15 +31,14 @@ def sum_of_others(x: Tensor) -> Tensor:
     >>> sum_of_others(torch.tensor([1.0, 1e-10, 2e-10]))  # 1 − p would be zero
     tensor([3.0000e-10, 1.0000e+00, 1.0000e+00])
     """
-    largest = _one_hot(x.argmax(dim=-1), x) > 0
+    largest = _is_label(x.argmax(dim=-1), x)
     rest = x.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
     return torch.where(largest, rest, rest + x.amax(dim=-1, keepdim=True) - x)
 
 
-def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
-    """(n,) labels -> (n, C), a row of zeros for a label that is no class."""
-    classes = torch.arange(like.shape[-1], device=like.device)
-    return (classes == labels.unsqueeze(-1)).to(like.dtype)
+def _is_label(labels: Tensor, like: Tensor) -> Tensor:
+    """(n,) labels -> (n, C): whether a class is the label."""
+    return torch.arange(like.shape[-1], device=like.device) == labels.unsqueeze(-1)
 
 
 class Loss(ABC):
@@ -68,7 +67,8 @@ class CrossEntropy(Loss):
     """``−Σ_c a_c log σ(f)_c``, with ``a = (1 − ε) w_y e_y + (ε / C) w`` for class weights w and smoothing ε.
 
     The derivative ``(Σ a) σ(f) − a`` is a difference of numbers that training makes equal. It is written as
-    ``p Σ_{others} a − a Σ_{others} p``, in which without smoothing one of the two terms is zero.
+    ``p Σ_{others} a − a Σ_{others} p``. Without smoothing one of the two terms is zero, and what is left is ``w_y``
+    times p, with ``−Σ_{others} p`` in the label's place.
 
     Parameters
     ----------
@@ -85,15 +85,20 @@ class CrossEntropy(Loss):
     epsilon: float = 0.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        p, one_hot = torch.softmax(f, dim=-1), _one_hot(labels, f)
-        w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
-        a = w * ((1 - self.smoothing) * one_hot + self.smoothing / f.shape[-1])
-        if self.ignore_index is not None:
-            a = a * (labels != self.ignore_index).unsqueeze(-1)
+        p, own = torch.softmax(f, dim=-1), _is_label(labels, f)
+        if self.smoothing:
+            w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
+            a = w * ((1 - self.smoothing) * own.to(f.dtype) + self.smoothing / f.shape[-1])
+            gradient = p * sum_of_others(a) - a * sum_of_others(p)
+        else:
+            others = p.masked_fill(own, 0)
+            gradient = torch.where(own, -others.sum(dim=-1, keepdim=True), others)
+            if self.weight is not None:
+                gradient = gradient * (own * self.weight.to(f)).sum(dim=-1, keepdim=True)
         if self.epsilon:
-            p_y = (p * one_hot).sum(dim=-1, keepdim=True)
-            a = a * (p_y / (p_y + self.epsilon))
-        return p * sum_of_others(a) - a * sum_of_others(p)
+            p_y = (p * own).sum(dim=-1, keepdim=True)
+            gradient = gradient * (p_y / (p_y + self.epsilon))
+        return gradient if self.ignore_index is None else gradient * (labels != self.ignore_index).unsqueeze(-1)
 
     def lengths(self, logits: Tensor) -> Tensor:
         """As in closed form ``w_y √((Σ_{others} p)² + Σ_{others} p²)``, without smoothing."""
@@ -143,7 +148,7 @@ class SquaredError(Loss):
     scale: float = 1.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        return self.scale * (f - _one_hot(labels, f))
+        return self.scale * (f - _is_label(labels, f).to(f.dtype))
 
 
 class OwnLoss(Loss):

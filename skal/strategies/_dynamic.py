@@ -15,7 +15,7 @@ from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.tangent._cotangents import loss_cotangent
+from skal.tangent._cotangents import LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._kept import keep_gradients, kept_bytes
@@ -185,7 +185,7 @@ class DynamicAL(ScoreStrategy):
         network, direction = context.network, None
         if self.needs_labels:
             direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
-        kept = keep_gradients(engine, context.pool, [loss_cotangent(network.loss)])
+        kept = keep_gradients(engine, context.pool, [LossCotangent(network.loss)])
         norms, dots = engine.scores(kept.gradients[0], kept.n, direction)
         scores = self._checked_finite(dynamic_scores(norms, dots, self.gamma))
         columns: dict[int, Tensor] = {}
@@ -214,7 +214,7 @@ class DynamicAL(ScoreStrategy):
 
     def _kept_bytes(self, context: QueryContext, engine: TangentEngine) -> int:
         """Of what an exact ``greedy`` keeps of one sample; putting chunks together takes half as much again."""
-        kept = kept_bytes(engine, context.pool, [loss_cotangent(engine.network.loss)])
+        kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
         return 3 * kept // 2 + 8 * _COLUMNS + 64
 
     def _keeps_all(self, context: QueryContext, engine: TangentEngine, n: int) -> bool:

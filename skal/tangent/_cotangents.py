@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,18 +37,28 @@ def pull_all_back(
         yield pull_back(v, logits, inputs, retain_graph=number < len(cotangents) - 1)
 
 
-def loss_cotangent(loss: Loss, label: int | None = None) -> Cotangent:
+class LossCotangent(NamedTuple):
     """The derivative of a loss: of the target, or of one label for all samples.
 
     Without either, the network's own prediction is taken for the label.
     """
 
-    def cotangent(logits: Tensor, target: Tensor | None) -> Tensor:
-        if label is not None:
-            target = torch.full(logits.shape[:-1], label, device=logits.device)
-        return loss.gradient(logits, logits.argmax(dim=-1) if target is None else target)
+    loss: Loss
+    label: int | None = None
 
-    return cotangent
+    def __call__(self, logits: Tensor, target: Tensor | None) -> Tensor:
+        if self.label is not None:
+            target = torch.full(logits.shape[:-1], self.label, device=logits.device)
+        return self.loss.gradient(logits, logits.argmax(dim=-1) if target is None else target)
+
+
+def at_logits(cotangents: list[Cotangent], logits: Tensor, target: Tensor | None) -> list[Tensor]:
+    """What the cotangents are at (n, C) logits: (n, C) each. Those of one loss for several labels are made together."""
+    losses = [c for c in cotangents if isinstance(c, LossCotangent) and c.label is not None]
+    if len(losses) < max(2, len(cotangents)) or any(c.loss is not losses[0].loss for c in losses):
+        return [cotangent(logits, target) for cotangent in cotangents]
+    labels = torch.tensor([c.label for c in losses], device=logits.device).repeat_interleave(len(logits))
+    return list(losses[0].loss.gradient(logits.repeat(len(losses), 1), labels).split(len(logits)))
 
 
 def sum_of_logits(logits: Tensor, target: Tensor | None = None) -> Tensor:

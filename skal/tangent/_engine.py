@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.containers import all_finite
 from skal._core.graph import nodes_behind
 from skal._core.last_layer import find_last_layer
 from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
@@ -141,7 +143,7 @@ class TangentEngine:
 
     @contextmanager
     def _active(self) -> Iterator[None]:
-        """Eval mode with gradients: for one chunk at a time, so that no one else sees it between two chunks."""
+        """Eval mode with gradients."""
         with evaluating(self.network.module), torch.enable_grad():
             if self.autocast is None:
                 yield
@@ -175,7 +177,8 @@ class TangentEngine:
         """What :meth:`run` gives for all chunks as one tensor (or a tuple of them), shared among the workers."""
 
         def shard(part: Samples) -> Result:
-            return filled(self.run(part, cotangents, reduce, target=target, batch_size=batch_size), len(part))
+            with self._active():
+                return filled(self._chunks(part, cotangents, reduce, target, batch_size), len(part))
 
         if target is not None:  # it has a row for each of all the samples
             return shard(samples)
@@ -195,18 +198,28 @@ class TangentEngine:
         A chunk that does not fit into memory is halved until it does. When samples turn up that use the network in a
         way that the plan was not checked for, ``auto`` goes on without layer rules.
         """
-        batches = iter(self.network.batches(samples, batch_size or self.batch_size))
-        first = 0
+        chunks = self._chunks(samples, cotangents, reduce, target, batch_size)
         while True:
-            with self._active():
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                n = tree_leaves(batch)[0].shape[0]
-                rows = None if target is None else target[first : first + n]
-                results = self._reduced(batch, rows, cotangents, reduce)
+            with self._active():  # not between two chunks, where somebody else may use the network
+                found = list(islice(chunks, 1))
+            if not found:
+                return
+            yield from found
+
+    def _chunks(
+        self,
+        samples: Samples,
+        cotangents: list[Cotangent],
+        reduce: Reduction[Result],
+        target: Tensor | None,
+        batch_size: int | None,
+    ) -> Iterator[Result]:
+        first = 0
+        for batch in self.network.batches(samples, batch_size or self.batch_size):
+            n = tree_leaves(batch)[0].shape[0]
+            rows = None if target is None else target[first : first + n]
+            yield from self._reduced(batch, rows, cotangents, reduce)
             first += n
-            yield from results
 
     def _reduced(
         self, batch: Any, target: Tensor | None, cotangents: list[Cotangent], reduce: Reduction[Result]
@@ -270,8 +283,7 @@ class TangentEngine:
         return norms.T
 
     def _check_result(self, result: Any, batch: Any) -> None:
-        tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_floating_point()]
-        if not all(bool(torch.isfinite(x).all()) for x in tensors):
+        if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
             checked_logits(self.network, batch)  # raises, if it is the outputs
             raise non_finite_gradients()
 

@@ -138,7 +138,7 @@ class Product(PerSampleGradient):
 
     def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         a, g = self.a[rows], self.g[rows]
-        norms = a.square().sum(1) * g.square().sum(1)
+        norms = _squared_norms(a) * _squared_norms(g)
         if direction is None:
             return norms, None
         return norms, ((a @ direction.reshape(g.shape[1], a.shape[1]).T) * g).sum(1)
@@ -262,6 +262,11 @@ class Outer(PerSampleGradient):
         if not self._gram_is_cheaper(with_direction):
             return self.written_out_entries
         return self.groups * max(self.positions**2, self.positions * (self.n_in + self.n_out))
+
+    def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
+        if self.is_plain:  # the factors are there already: nothing is written that should stay in the cache
+            return self.kernel_form()._scores(slice(None), direction)
+        return super().scores(direction, piece_bytes)
 
     def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not self._gram_is_cheaper(direction is not None):

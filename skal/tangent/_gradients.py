@@ -15,7 +15,7 @@ from skal._core.losses import CrossEntropy, Loss, SquaredError
 from skal._core.network import Network, evaluating
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, shorten
-from skal.tangent._cotangents import loss_cotangent, pull_back
+from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
@@ -104,7 +104,7 @@ def loss_scores(
     def reduce(gradients: Iterator[Gradients], n: int) -> tuple[Tensor, Tensor]:
         return engine.scores(next(gradients), n, direction)
 
-    return engine.collect(samples, [loss_cotangent(own_loss)], reduce, target=target)
+    return engine.collect(samples, [LossCotangent(own_loss)], reduce, target=target)
 
 
 def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: int = 256) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
     """
     network = net if isinstance(net, Network) else Network(net)
     own_loss = _loss("loss_gradient", loss, network)
-    cotangent = loss_cotangent(own_loss)
+    cotangent = LossCotangent(own_loss)
     samples = X if isinstance(X, Samples) else Samples(X)
     parameters = checked_parameters(network, samples, "loss_gradient")
     # float64: the sum over many chunks is compared with single gradients

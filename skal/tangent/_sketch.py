@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skal._core.samples import Samples
-from skal.tangent._cotangents import Cotangent, kernel_cotangents, loss_cotangent
+from skal.tangent._cotangents import Cotangent, kernel_cotangents, LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
@@ -95,7 +95,7 @@ def feature_matrix(
 
 def loss_features(engine: TangentEngine, samples: Samples, n_features: int | None, random_state: int = 0) -> Tensor:
     """Gradients of the training loss with the predicted labels, written out (n, P) or sketched (n, k)."""
-    return _vectors(engine, samples, [loss_cotangent(engine.network.loss)], n_features, random_state)
+    return _vectors(engine, samples, [LossCotangent(engine.network.loss)], n_features, random_state)
 
 
 def _vectors(

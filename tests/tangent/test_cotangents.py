@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from skal._core.losses import CrossEntropy, SquaredError
-from skal.tangent._cotangents import kernel_cotangents, loss_cotangent, probes
+from skal.tangent._cotangents import kernel_cotangents, LossCotangent, probes
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5, 0.1], [0.3, 0.2, 4.0, -1.0]], dtype=torch.float64)
 LABELS = torch.tensor([3, 2])
@@ -17,12 +17,12 @@ def derivative(scalar):
 
 
 def test_loss_of_labels_of_the_prediction_and_of_one_label():
-    cotangent = loss_cotangent(CrossEntropy())
+    cotangent = LossCotangent(CrossEntropy())
     for labels, target in ((LABELS, LABELS), (LOGITS.argmax(1), None)):
         expected = derivative(lambda f, labels=labels: F.cross_entropy(f, labels, reduction="sum"))
         torch.testing.assert_close(cotangent(LOGITS, target), expected)
     expected = derivative(lambda f: F.cross_entropy(f, torch.tensor([1, 1]), reduction="sum"))
-    torch.testing.assert_close(loss_cotangent(CrossEntropy(), 1)(LOGITS, None), expected)
+    torch.testing.assert_close(LossCotangent(CrossEntropy(), 1)(LOGITS, None), expected)
 
 
 def test_kernels():
@@ -37,7 +37,7 @@ def test_kernels():
 
 
 @pytest.mark.parametrize(
-    "cotangent", [loss_cotangent(CrossEntropy()), loss_cotangent(SquaredError(), 2), *kernel_cotangents("pntk", 4)]
+    "cotangent", [LossCotangent(CrossEntropy()), LossCotangent(SquaredError(), 2), *kernel_cotangents("pntk", 4)]
 )
 def test_row_by_row(cotangent):
     rows = [cotangent(LOGITS[i : i + 1], None) for i in range(2)]

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from skal.context import Samples, TangentEngine
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
-from skal.tangent._cotangents import loss_cotangent
+from skal.tangent._cotangents import LossCotangent
 from skal.tangent._sketch import Sketch
 
 N, C, K = 20, 3, 16
@@ -125,7 +125,7 @@ def test_the_inner_path_hands_over_nothing(case):
         sketch = Sketch(engine, K, 0)
         mode.to_host.clear()
         module.eval()
-        gradients = next(engine.backends[0].gradients(X.to("meta"), None, [loss_cotangent(engine.network.loss)]))
+        gradients = next(engine.backends[0].gradients(X.to("meta"), None, [LossCotangent(engine.network.loss)]))
         for gradient in gradients.values():
             assert all(part.is_meta for part in gradient.scores(torch.zeros(gradient.size, device="meta")))
         assert sketch.project(gradients, N).is_meta

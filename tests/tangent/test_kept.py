@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skal._core.samples import Samples
-from skal.tangent._cotangents import kernel_cotangents, loss_cotangent, one_logit
+from skal.tangent._cotangents import kernel_cotangents, LossCotangent, one_logit
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
 from skal.tangent._kept import _joined, keep_gradients, kept_bytes
@@ -84,7 +84,7 @@ def test_rows_of_a_table_have_the_products_of_their_tables():
 @pytest.mark.parametrize("name", NAMES)
 def test_norms_for_all_labels_at_once_are_those_of_each(name):
     engine, samples = engine_for(name)
-    labels = [loss_cotangent(engine.network.loss, label) for label in range(engine.n_classes)]
+    labels = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
     together = engine.collect(samples, labels, lambda found, n: engine.all_norms(list(found), n))
     each = engine.collect(
         samples, labels, lambda found, n: torch.stack([engine.scores(by_name, n)[0] for by_name in found], dim=1)
