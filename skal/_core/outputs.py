@@ -7,6 +7,7 @@ The criterion says which of them they are. This is the one place where that is d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,14 @@ def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
     return torch.softmax(logits, dim=-1) if chosen is None else chosen(logits)
 
 
+def _extremes(output: Tensor) -> tuple[float, float]:
+    """The smallest and the largest entry, NaN if there is one among them; (0, 0) of none."""
+    if not output.numel():
+        return 0.0, 0.0
+    low, high = torch.aminmax(output.detach())
+    return low.item(), high.item()
+
+
 def check_output(output: Any, net: Any) -> None:
     """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
     criterion = criterion_of(net)
@@ -158,7 +167,8 @@ def check_output(output: Any, net: Any) -> None:
             f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss, for two "
             "skorch.NeuralNetBinaryClassifier; samples with several labels at once are not supported."
         )
-    if not bool(torch.isfinite(output).all()):
+    low, high = _extremes(output)
+    if not (isfinite(low) and isfinite(high)):
         raise NonFiniteError(
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
             "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
@@ -166,9 +176,10 @@ def check_output(output: Any, net: Any) -> None:
     if net is None or binary or is_squared_loss(criterion):
         return
     tolerance = max(1e-4, torch.finfo(output.dtype).eps)  # of half precision
-    rows = output.detach().sum(dim=1, dtype=torch.promote_types(output.dtype, torch.float32))
-    in_range = bool((output >= 0).all()) and bool((output <= 1 + tolerance).all())
-    distributions = in_range and bool(((rows - 1).abs() < tolerance).all())
+    distributions = low >= 0 and high <= 1 + tolerance
+    if distributions:  # seldom: logits are hardly ever all between 0 and 1
+        rows = output.detach().sum(dim=1, dtype=torch.promote_types(output.dtype, torch.float32))
+        distributions = bool(((rows - 1).abs() < tolerance).all())
     if isinstance(criterion, nn.NLLLoss) and not distributions:
         raise OutputError(
             "With criterion NLLLoss the module must return probabilities (skorch takes their logarithm). "

@@ -295,6 +295,9 @@ class Outer(PerSampleGradient):
 
     def all_norms(self, others: list[Tensor]) -> Tensor:
         """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
+        if self.is_plain:
+            lengths = torch.linalg.vector_norm(torch.stack([g.flatten(1) for g in others]), dim=2).square()
+            return lengths.mul_(_squared_norms(self.columns(slice(None)).flatten(1)))
         k, t, i, o = len(others), self.positions, self.n_in, self.n_out
         by_gram = t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
         entries = max(t * t, t * (i + k * o)) if by_gram else max(k * o * i, t * i)
@@ -360,7 +363,7 @@ class Rows(PerSampleGradient):
     def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         index, g = self.index[rows], self.g[rows]
         same = index[:, :, None] == index[:, None, :]
-        norms = (torch.matmul(g, g.transpose(1, 2)) * same).sum((1, 2))
+        norms = torch.matmul(g, g.transpose(1, 2)).mul_(same).sum((1, 2))
         if direction is None:
             return norms, None
         return norms, (direction.reshape(self.n_rows, self.width)[index] * g).sum((1, 2))
@@ -377,14 +380,18 @@ class Rows(PerSampleGradient):
     def products(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Rows):
             return super().products(other)
-        found = []
-        for index, g in zip(other.index, other.g, strict=True):
-            used, places = torch.unique(index, return_inverse=True)
-            table = g.new_zeros(len(used), self.width).index_add_(0, places, g)
-            mine = torch.searchsorted(used, self.index).clamp_(max=len(used) - 1)
-            same = (used[mine] == self.index)[..., None]
-            found.append((table[mine] * same * self.g).sum((1, 2)))
-        return torch.stack(found, dim=1)
+        found = self.g.new_zeros(other.n, self.n)
+        places = self.index.new_full((self.n_rows,), -1)  # where a row of the table stands among those in use
+        for total, index, g in zip(found, other.index, other.g, strict=True):
+            used, own = torch.unique(index, return_inverse=True)
+            table = g.new_zeros(len(used), self.width).index_add_(0, own, g)
+            places[used] = torch.arange(len(used), device=used.device)
+            mine = places[self.index]
+            samples, positions = torch.nonzero(mine >= 0, as_tuple=True)  # few positions share a row with this sample
+            products = (table[mine[samples, positions]] * self.g[samples, positions]).sum(1)
+            total.index_add_(0, samples, products)
+            places[used] = -1
+        return found.T
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -402,6 +409,9 @@ class Rows(PerSampleGradient):
 
 def all_squared_norms(gradients: list[PerSampleGradient]) -> Tensor:
     """Squared norms of the gradients of one parameter for k cotangents: (k, n)."""
+    dense = [g.gradients for g in gradients if isinstance(g, Dense)]
+    if len(dense) == len(gradients):
+        return torch.linalg.vector_norm(torch.stack(dense), dim=2).square()
     outer = [g for g in gradients if isinstance(g, Outer)]
     first = outer[0] if outer else None
     shared = first is not None and first.inputs is not None and len(outer) == len(gradients)

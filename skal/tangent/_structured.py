@@ -68,7 +68,7 @@ class StructuredBackend:
     """
 
     def __init__(self, network: Network, names: set[str], idle: set[str] | None = None) -> None:
-        self.network = network
+        self.network, self._precision = network, network.precision
         self._idle = {name: get_gradient_edge(network.trainable()[name]) for name in sorted(idle or ())}
         # tied parameters have one name here, whichever module holds them
         self._names = {id(p): name for name, p in network.trainable().items() if name in names}
@@ -134,7 +134,6 @@ class StructuredBackend:
 
     def _apply_rules(self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int) -> Gradients:
         found: dict[str, list[PerSampleGradient]] = {}
-        precision = self.network.precision
         with torch.no_grad():
             for position, call in enumerate(calls):
                 g, at_outputs[position] = at_outputs[position], None
@@ -144,7 +143,7 @@ class StructuredBackend:
                 self._check_call(call, a, g, n_samples)
                 rule = find_rule(call.layer)
                 assert rule is not None  # only layers with a rule are hooked
-                results = rule(call.layer, _full_precision(a, precision), _full_precision(g, precision))
+                results = rule(call.layer, *(_full_precision(x, self._precision) for x in (a, g)))
                 for own_name, parameter in call.layer.named_parameters(recurse=False):
                     name, result = self._names.get(id(parameter)), results.get(own_name)
                     if name is not None and result is not None:
