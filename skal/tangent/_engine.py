@@ -27,9 +27,9 @@ from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
 
-# what the passes of a chunk take on a processor, so that it stays near the cache and the allocator keeps its pages; and
-# how many samples there are at least, so that layers have something to work on
-_CHUNK_BYTES = 32 * 2**20
+# activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
+# samples there are at least, so that layers have something to work on
+_CHUNK_BYTES = 2**24
 _CHUNK_ROWS = 32
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
@@ -135,7 +135,7 @@ class TangentEngine:
         rows = min(self.batch_size, rows_within(self.memory, self.sample_bytes + kept_bytes))
         if self.device.type != "cpu":
             return rows
-        return min(rows, rows_within(_CHUNK_BYTES, 3 * self.activation_bytes, at_least=_CHUNK_ROWS))
+        return min(rows, rows_within(_CHUNK_BYTES, self.activation_bytes, at_least=_CHUNK_ROWS))
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: backends know parameters by their identity, and are made anew there."""
