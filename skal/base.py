@@ -293,6 +293,8 @@ class ScoreStrategy(QueryStrategy):
                 f"an array of shape ({context.n_pool},). Got shape {scores.shape} instead. Reduce the other "
                 "dimensions, and score every sample of context.pool."
             )
+        if scores.size and scores.max() < np.inf:  # which neither NaN nor infinity is
+            return scores
         if np.isnan(scores).any():
             raise NonFiniteError(
                 f"The scores of {type(self).__name__} must not be NaN. Got NaN for {np.isnan(scores).sum()} samples. "

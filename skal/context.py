@@ -140,7 +140,7 @@ class QueryContext:
                 # it always has classes_: None until all its learners are fitted; a committee of regressors has none
                 if getattr(self.estimator, "classes_", ()) is None:
                     raise SklearnNotFittedError
-            elif hasattr(self.estimator, "fit"):
+            elif hasattr(self.estimator, "fit") and not _has_learned(self.estimator):
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
             return False
@@ -167,15 +167,18 @@ class QueryContext:
 
     def _samples(self, X: Any, name: str) -> Samples:
         """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
-        first = self.transformers[0] if self.transformers else self.inner_estimator
-        raw_nan = not isinstance(first, NeuralNet) and allows_nan(first)
         in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
         transform = chained(self.transformers) if self.has_network else None
-        allow_nan = transform is None and (raw_nan or in_memory)
+        allow_nan = transform is None and (in_memory or self._takes_nan())
         samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)
-        if in_memory and not raw_nan:
-            check_finite(samples.X, name)
+        if in_memory:
+            check_finite(samples.X, name, unless=self._takes_nan)
         return samples
+
+    def _takes_nan(self) -> bool:
+        """Whether whoever gets the raw samples says that it takes NaN."""
+        first = self.transformers[0] if self.transformers else self.inner_estimator
+        return not isinstance(first, NeuralNet) and allows_nan(first)
 
     def require_network(self) -> None:
         """Raise :class:`~skal.exceptions.NoNetworkError` unless the estimator ends in a skorch net."""
@@ -422,3 +425,10 @@ class QueryContext:
                 )
         check_distributions(proba)
         return proba
+
+
+def _has_learned(estimator: Any) -> bool:
+    """What scikit-learn's ``check_is_fitted`` looks at first where it is not told otherwise; the rest takes longer."""
+    if hasattr(estimator, "__sklearn_is_fitted__"):
+        return False
+    return any(name.endswith("_") and not name.startswith("__") for name in getattr(estimator, "__dict__", ()))

@@ -205,12 +205,17 @@ def check_distributions(proba: np.ndarray) -> None:
         ...
     skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
     """
+    if proba.ndim == 2 and proba.size:
+        with np.errstate(invalid="ignore"):
+            lowest, off = proba.min(), np.abs(proba.sum(axis=1) - 1).max()
+        if lowest >= -1e-4 and off <= 1e-3:  # neither holds if there is NaN or infinity
+            return
     if not np.isfinite(proba).all():
         raise NonFiniteError(
             "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "
             "diverged: lower the learning rate or scale the inputs, and fit again."
         )
-    if proba.ndim != 2 or proba.min() < -1e-4 or np.abs(proba.sum(axis=1) - 1).max() > 1e-3:
+    if proba.ndim != 2 or proba.size:
         raise OutputError(
             "The estimator's predict_proba must give one distribution per row. "
             f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "

@@ -24,6 +24,7 @@ from skal.validation import check_choice, check_integer, check_real, make_genera
 
 _SKETCH = 4096  # length of the sketches where exact gradients do not fit
 _COLUMNS = 16  # samples whose inner products with all others are computed at once
+_KEPT_COLUMNS = 4 * _COLUMNS  # and how many of these products are kept
 
 
 class DynamicAL(ScoreStrategy):
@@ -193,11 +194,12 @@ class DynamicAL(ScoreStrategy):
         def products(best: int, gains: Tensor) -> Tensor:
             # those that may be chosen next are taken along: one product of matrices instead of several with vectors
             if best not in columns:
-                others = gains.topk(min(_COLUMNS, len(gains))).indices.tolist()
-                some = [best, *(row for row in others if row != best)][:_COLUMNS]
-                columns.clear()
-                columns.update(zip(some, kept.with_some(some).unbind(1), strict=True))
-            return columns[best]
+                others = gains.topk(min(len(columns) + _COLUMNS, len(gains))).indices.tolist()
+                some = [best, *(row for row in others if row != best and row not in columns)][:_COLUMNS]
+                while len(columns) + len(some) > _KEPT_COLUMNS:  # the oldest go
+                    del columns[next(iter(columns))]
+                columns.update((row, x.clone()) for row, x in zip(some, kept.with_some(some).unbind(1), strict=True))
+            return columns.pop(best)
 
         return greedy_batch(scores, products, n_instances)
 
@@ -215,7 +217,7 @@ class DynamicAL(ScoreStrategy):
     def _kept_bytes(self, context: QueryContext, engine: TangentEngine) -> int:
         """Of what an exact ``greedy`` keeps of one sample; putting chunks together takes half as much again."""
         kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
-        return 3 * kept // 2 + 8 * _COLUMNS + 64
+        return 3 * kept // 2 + 8 * (_KEPT_COLUMNS + _COLUMNS) + 64
 
     def _keeps_all(self, context: QueryContext, engine: TangentEngine, n: int) -> bool:
         """Whether ``greedy`` keeps the exact gradients of n samples."""

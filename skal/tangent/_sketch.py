@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skal._core.samples import Samples
-from skal.tangent._cotangents import Cotangent, kernel_cotangents, LossCotangent
+from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from skal._core.losses import CrossEntropy, SquaredError
-from skal.tangent._cotangents import kernel_cotangents, LossCotangent, probes
+from skal.tangent._cotangents import LossCotangent, kernel_cotangents, probes
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5, 0.1], [0.3, 0.2, 4.0, -1.0]], dtype=torch.float64)
 LABELS = torch.tensor([3, 2])

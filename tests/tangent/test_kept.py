@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skal._core.samples import Samples
-from skal.tangent._cotangents import kernel_cotangents, LossCotangent, one_logit
+from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
 from skal.tangent._kept import _joined, keep_gradients, kept_bytes
