@@ -108,6 +108,9 @@ def test_console_command_exists(words):
         assert find_spec(words[2]) is not None
     elif name == "pip":  # what it installs is looked at in test_packaging.py
         assert words[1] == "install"
+    elif name == "nox":
+        sessions = re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE)
+        assert words[1:] == [] or (words[1] == "-s" and words[2] in sessions)
     elif name == "torchrun":
         assert (ROOT / words[-1]).is_file()
     else:
