@@ -48,6 +48,14 @@ class _Read(NamedTuple):
     logits: Tensor  # (n, c)
 
 
+class _Layout(NamedTuple):
+    """How gradients are kept: these layers as factors; of the others so many entries, or a sketch, folded or not."""
+
+    factored: list[str]
+    length: int
+    is_folded: bool
+
+
 class Features(NamedTuple):
     """What is kept of the candidates; numbers of samples × labels and single ones are in float64."""
 
@@ -86,8 +94,8 @@ class FeatureReader:
         self.engine, self.kind, self.ridge, self.seed = engine, kind, ridge, seed
         self.k, self._exact_length = lengths
         self._cotangents = kernel_cotangents(kind, engine.n_classes)
-        always = _DOUBLE * (2 * len(labelled) + 4 * engine.n_classes + 2)  # bytes of what is in float64
-        self._lay_out(labelled, (room - always) // engine.element_size)
+        self._n = len(labelled)
+        self._lay_out(labelled, room)
         products = torch.float64 if self._signs is None else engine.network.precision
         self.epsilon = precision_of_variances(engine.network.dtype, products)
         self._labelled = self._read(labelled, lambda read: read)
@@ -95,40 +103,50 @@ class FeatureReader:
         self._K_factors, self.K_LL = self._kernel(self._labelled)
         self.solver = RidgeSolver(self.K_LL, ridge)
         self._folded = self._fold(self._labelled.rest)
-        width = sum(a.shape[1] + g.shape[1] for a, g in self._labelled.factors)
-        folded_bytes = self._folded.element_size() * self._folded.shape[1]
-        self.bytes_per_sample = engine.element_size * width + folded_bytes + always
-        # with as much memory as one could wish for: every outer product as factors, and short gradients as they are
-        longest = max(engine.element_size * self.k, _DOUBLE * min(self._exact_length, sum(engine.sizes.values())))
-        self.most_bytes = engine.element_size * self._factor_width + longest + always
+        self.bytes_per_sample = self.bytes_within(room, engine.memory)
 
     def _lay_out(self, labelled: Samples, room: int) -> None:
         """Decide which layers are kept as factors, and in which form the others are compared with the labelled ones."""
         engine = self.engine
         forms: Gradients = {}
         list(engine.run(labelled.take(range(1)), self._cotangents, lambda found, n: forms.update(next(found))))
-        widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
-        self._factor_width = sum(widths.values())
-        self._factored: list[str] = []
-        for name in sorted(widths, key=widths.__getitem__):
-            if room - widths[name] < self.k:
-                break
-            room -= widths[name]
-            self._factored.append(name)
+        self._widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
+        layout = self._layout(room, engine.memory)
+        self._factored, d = layout.factored, layout.length
         self._rest = {name: size for name, size in engine.sizes.items() if name not in self._factored}
-        d, row_bytes = sum(self._rest.values()), len(labelled) * engine.element_size
-        self._long: Sketch | None = None
-        longest = rows_within(engine.memory, 4 * row_bytes, at_least=self.k)
-        if d > longest:
-            d, self._long = longest, Sketch(engine, longest, self.seed)
+        self._long = Sketch(engine, d, self.seed) if d < sum(self._rest.values()) else None
         self._signs: Tensor | None = None
-        too_long = d > self._exact_length or d * _DOUBLE > room * engine.element_size
-        if d > self.k and too_long:
+        if layout.is_folded:
             signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
         self.chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
         if engine.device.type == "cpu":
             self.chunk = min(self.chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
+
+    @property
+    def _always(self) -> int:
+        """Bytes of a sample that are kept in float64, whatever the layout."""
+        return _DOUBLE * (2 * self._n + 4 * self.engine.n_classes + 2)
+
+    def _layout(self, room: int, engine_memory: int) -> _Layout:
+        """What is kept of gradients in ``room`` bytes for each sample."""
+        engine, left = self.engine, (room - self._always) // self.engine.element_size
+        factored: list[str] = []
+        for name in sorted(self._widths, key=self._widths.__getitem__):
+            if left - self._widths[name] < self.k:
+                break
+            left -= self._widths[name]
+            factored.append(name)
+        d = sum(size for name, size in engine.sizes.items() if name not in factored)
+        d = min(d, rows_within(engine_memory, 4 * self._n * engine.element_size, at_least=self.k))
+        too_long = d > self._exact_length or d * _DOUBLE > left * engine.element_size
+        return _Layout(factored, d, is_folded=d > self.k and too_long)
+
+    def bytes_within(self, room: int, engine_memory: int) -> int:
+        """Bytes that a sample takes if there is this much room for it: more than that where nothing fits."""
+        layout, element_size = self._layout(room, engine_memory), self.engine.element_size
+        rest = element_size * self.k if layout.is_folded else _DOUBLE * layout.length
+        return element_size * sum(self._widths[name] for name in layout.factored) + rest + self._always
 
     @property
     def form(self) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
 from skal._lookahead.newton import LabelSteps
 from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
-from skal._lookahead.selection import variance_batch, variance_scores
+from skal._lookahead.selection import shortlist_room, variance_batch, variance_scores
 from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups, too_little_memory
 from skal._lookahead.variance import VarianceGains, newton_importance
 from skal.base import top
@@ -110,10 +110,11 @@ def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) ->
     ``variance`` needs no labels. For the others they are those that are predicted.
     """
     settings.check_evaluation(context.owner, context.n_pool)
-    variance = settings.criterion == "variance"
-    source, evaluation = _prepared(context, settings, in_groups=variance)
-    if variance:
-        return variance_batch(context, source, evaluation, n_instances)
+    if settings.criterion == "variance":
+        N = context.n_pool
+        room = shortlist_room(N - settings.n_evaluation(N), n_instances)
+        return variance_batch(context, *_prepared(context, settings, in_groups=True, n_shortlisted=room), n_instances)
+    source, evaluation = _prepared(context, settings)
     posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
     return choose(posterior, settings, settled_reference(context, settings), n_instances)
 
@@ -207,20 +208,23 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
         lengths = (k, settings.exact_length)
         return FeatureReader(engine, context.labelled, settings.kernel, lengths, ridge, seed, room)
 
-    return FeatureSource(context, make_reader, memory // 4)
+    return FeatureSource(context, make_reader, memory // 4, n_kept)
 
 
-def _prepared(context: QueryContext, settings: Settings, in_groups: bool = False) -> tuple[Source, np.ndarray]:
+def _prepared(
+    context: QueryContext, settings: Settings, in_groups: bool = False, n_shortlisted: int = 0
+) -> tuple[Source, np.ndarray]:
     """A source, and the rows over which the change is summed.
 
-    A memory bound is refused if the pool does not fit, or the evaluation set with a few more samples at a time.
+    A memory bound is refused if the pool does not fit, or the evaluation set with a few more samples at a time. Where
+    a batch is chosen in two stages, with room for so many shortlisted samples, whoever chooses it sees to that.
     """
     N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
     evaluation = settings.evaluation_rows(N, generator)
     e = len(evaluation) if in_groups else N
-    n_kept = min(N, e + max(1, e // 4))
+    n_kept = min(N, e + max(1, e // 4, n_shortlisted))
     source = make_source(context, settings, generator, n_kept)
-    if source.room(e) < n_kept:
+    if not n_shortlisted and source.room(e) < n_kept:
         raise too_little_memory(context, source.room(e), lambda bound: source.room(e, bound) >= n_kept)
     return source, evaluation
 

@@ -40,14 +40,9 @@ def variance_batch(
         chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
         return chosen.cpu().numpy(), gains.cpu().numpy()
     others, step = np.setdiff1d(np.arange(N), evaluation), room - e
-
-    def is_enough(room: int) -> bool:
-        """Whether the batches of all groups have room, beside the evaluation samples."""
-        n_groups = -(-len(others) // max(1, room - e))
-        return room >= N or (e < room and n_instances * n_groups <= room - e)
-
-    if not is_enough(room):
-        raise too_little_memory(context, room, lambda bound: is_enough(source.greedy_room(n_numbers, bound)))
+    smallest = min(N, e + shortlist_room(len(others), n_instances))
+    if room < smallest:
+        raise too_little_memory(context, room, lambda bound: source.greedy_room(n_numbers, bound) >= smallest)
     warnings.warn(
         f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
         "differ. Raise max_memory, or set subset.",
@@ -61,6 +56,21 @@ def variance_batch(
         candidates = candidates if start else np.concatenate([evaluation, candidates])
         shortlist.append(_best_of(context, source, evaluation, candidates, tau, n_instances)[0])
     return _best_of(context, source, evaluation, np.sort(np.concatenate(shortlist)), tau, n_instances)
+
+
+def shortlist_room(n_others: int, n_instances: int) -> int:
+    """The smallest s with ``n_instances ⌈n_others / s⌉ ≤ s``: of groups of s samples, all batches are one more group.
+
+    Examples
+    --------
+    >>> shortlist_room(18_000, 20)
+    600
+    """
+    low, high = 0, max(1, n_others, n_instances)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if n_instances * -(-n_others // middle) <= middle else (middle, high)
+    return high
 
 
 def _best_of(

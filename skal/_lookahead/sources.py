@@ -98,11 +98,11 @@ def _share(source: _WithMemory, bound: int | None) -> int:
 
 
 def too_little_memory(context: QueryContext, room: int, fits: Callable[[int], bool]) -> InvalidParameterError:
-    """What to raise where ``max_memory`` is too small: it names a bound that is enough, to one percent the smallest."""
+    """What to raise where ``max_memory`` is too small: it names the smallest bound that fits."""
     low, high = context.memory, 2 * context.memory
     while not fits(high):
         low, high = high, 2 * high
-    while high - low > high // 100:
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     expected = f"at least {high} bytes (there is room for {room} samples at a time)"
@@ -224,12 +224,17 @@ class _Covariances:
 
 
 class FeatureSource:
-    """Features of one pass, within a number of bytes; the reader that is made has read the labelled samples."""
+    """Features of one pass, within a number of bytes; the reader that is made has read the labelled samples.
+
+    It was given room for the features of ``n_kept`` candidates.
+    """
 
     importance = staticmethod(newton_importance)
 
-    def __init__(self, context: QueryContext, make_reader: Callable[[], FeatureReader], memory: int) -> None:
-        self.context, self.make_reader, self.memory = context, make_reader, memory
+    def __init__(
+        self, context: QueryContext, make_reader: Callable[[], FeatureReader], memory: int, n_kept: int
+    ) -> None:
+        self.context, self.make_reader, self.memory, self.n_kept = context, make_reader, memory, n_kept
         self._shared: Features | None = None  # of the evaluation set, where a pool comes in groups
         try:
             self.reader = make_reader()
@@ -264,9 +269,10 @@ class FeatureSource:
         return filled(iter([self._shared, self._features(pool.take(rows[n_shared:]))]), len(rows))
 
     def room(self, n_evaluation: int, bound: int | None = None) -> int:
-        """How many candidates fit into memory: as many as their features allow, which have more to keep if they may."""
-        of_one = self.reader.bytes_per_sample if bound is None else self.reader.most_bytes
-        return rows_within(_share(self, bound), of_one, at_least=0)
+        """How many candidates fit into memory: as many as their features allow, which are longer where they may be."""
+        memory = _share(self, bound)
+        of_one = self.reader.bytes_within(memory // self.n_kept, self.reader.engine.memory * memory // self.memory)
+        return rows_within(memory, of_one, at_least=0)
 
     def greedy_room(self, n_numbers: int, bound: int | None = None) -> int:
         """How many may be conditioned on, with this many numbers for each: covariances and picks."""

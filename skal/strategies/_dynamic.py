@@ -215,9 +215,9 @@ class DynamicAL(ScoreStrategy):
         return _SKETCH if self.n_features == "auto" else int(self.n_features)  # type: ignore[arg-type]
 
     def _kept_bytes(self, context: QueryContext, engine: TangentEngine) -> int:
-        """Of what an exact ``greedy`` keeps of one sample; putting chunks together takes half as much again."""
+        """Of what an exact ``greedy`` keeps of one sample, and of products with some others while they are made."""
         kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
-        return 3 * kept // 2 + 8 * (_KEPT_COLUMNS + _COLUMNS) + 64
+        return kept + 8 * _KEPT_COLUMNS + 20 * _COLUMNS + 64
 
     def _keeps_all(self, context: QueryContext, engine: TangentEngine, n: int) -> bool:
         """Whether ``greedy`` keeps the exact gradients of n samples."""
@@ -245,12 +245,14 @@ class DynamicAL(ScoreStrategy):
 
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         engine = self._engine(context)
-        kept = 0
         if self._interacts and self._keeps_all(context, engine, n):
-            kept = n * self._kept_bytes(context, engine)
+            kept, of_chunk = n * self._kept_bytes(context, engine), 0
         elif self._interacts:
-            kept = min(n, self._room(engine)) * self._row_bytes(engine)
-        return 40 * n + engine.chunk_bytes() + kept
+            sketch = self._row_bytes(engine)
+            kept, of_chunk = min(n, self._room(engine)) * sketch, 2 * sketch
+        else:
+            kept, of_chunk = 0, 0
+        return 40 * n + engine.chunk_bytes(of_chunk) + kept
 
 
 def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:

@@ -158,9 +158,9 @@ class TangentEngine:
                 with torch.autocast(self.device.type, self.autocast):
                     yield
 
-    def chunk_bytes(self) -> int:
-        """Bytes that a chunk of samples takes, as far as can be told beforehand."""
-        return min(self.memory, self.batch_size * self.sample_bytes)
+    def chunk_bytes(self, kept_bytes: int = 0) -> int:
+        """Bytes that a chunk of samples takes, this many kept of each, as far as can be told beforehand."""
+        return min(self.memory, self.chunk_size(kept_bytes) * (self.sample_bytes + kept_bytes))
 
     @property
     def device(self) -> torch.device:

@@ -144,9 +144,11 @@ class Product(PerSampleGradient):
         return norms, ((a @ direction.reshape(g.shape[1], a.shape[1]).T) * g).sum(1)
 
     def lengths(self) -> Tensor:
-        a, g = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (self.a, self.g))
-        products: Tensor = a * g
-        return products
+        total = self.a.new_ones(self.n, dtype=torch.float64)
+        for rows in pieces(self.n, 3 * self.kept_entries()):
+            for x in (self.a, self.g):
+                total[rows] *= torch.linalg.vector_norm(x[rows], dim=1, dtype=torch.float64)
+        return total
 
     def gram(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Product):
@@ -438,9 +440,11 @@ def _squared_norms(gradients: Tensor) -> Tensor:
 
 
 def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:
-    """(n, p), (m, p) -> (n, m) in float64, converting this many of the columns at a time."""
+    """(n, p), (m, p) -> (n, m) in float64, converting this many of the columns at a time, and some rows of the second."""
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)
     for start in range(0, first.shape[1], columns):
         part = slice(start, start + columns)
-        total.addmm_(first[:, part].double(), second[:, part].double().T)
+        left = first[:, part].double()
+        for rows in pieces(len(second), 2 * left.shape[1]):
+            total[:, rows].addmm_(left, second[rows, part].double().T)
     return total

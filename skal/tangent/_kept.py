@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -32,13 +34,17 @@ class KeptGradients:
         self.gradients, self.n, self.device = gradients, n, device
 
     def take(self, rows: Any) -> KeptGradients:
-        """Those of some samples."""
-        rows = torch.as_tensor(rows, device=self.device)
+        """Those of some samples; a slice of them copies nothing."""
+        if isinstance(rows, slice):
+            n = len(range(*rows.indices(self.n)))
+        else:
+            rows = torch.as_tensor(rows, device=self.device)
+            n = len(rows)
         gradients = [
             {name: g.remade(*(x[rows] for x in g.tensors())) for name, g in by_name.items()}
             for by_name in self.gradients
         ]
-        return KeptGradients(gradients, len(rows), self.device)
+        return KeptGradients(gradients, n, self.device)
 
     def gram(self, other: KeptGradients) -> Tensor:
         """Inner products of all pairs, over all cotangents, in float64: (n, m)."""
@@ -72,7 +78,8 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
     size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
 
     def shard(part: Samples) -> list[tuple[int, _Packed]]:
-        return list(engine.run(part, cotangents, _packed, batch_size=size))
+        with closing(engine.run(part, cotangents, _packed, batch_size=size)) as chunks:
+            return _gathered(chunks, len(part))
 
     network = engine.network
     chunks = [chunk for part in network.sharding.map(shard, samples, size, engine.device) for chunk in part]
@@ -89,7 +96,38 @@ def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotange
     """Bytes that :func:`keep_gradients` takes for one sample, from the first of these."""
     kept = keep_gradients(engine, samples.take(range(1)), cotangents)
     tensors = [x for by_name in kept.gradients for g in by_name.values() for x in g.tensors()]
-    return sum(x.numel() * x.element_size() for x in tensors)
+    n_bytes = sum(x.numel() * x.element_size() for x in tensors)
+    # putting together what workers have read takes half as much again
+    return n_bytes if engine.network.sharding.jobs() == 1 else 3 * n_bytes // 2
+
+
+def _gathered(chunks: Iterator[tuple[int, _Packed]], n: int) -> list[tuple[int, _Packed]]:
+    """Chunks of n samples in all, those of one form as one: many small tensors would leave gaps in memory."""
+    whole: _Packed = []
+    position, others = 0, []
+    for size, packed in chunks:
+        if not position:
+            whole = [
+                {name: (form, tuple(x.new_empty(n, *x.shape[1:]) for x in own)) for name, (form, own) in found.items()}
+                for found in packed
+            ]
+        if others or _shapes(packed) != _shapes(whole):
+            others.append((size, packed))
+            continue
+        for into, found in zip(whole, packed, strict=True):
+            for name, (_, tensors) in found.items():
+                for x, part in zip(into[name][1], tensors, strict=True):
+                    x[position : position + size] = part
+        position += size
+    begun = [{name: (form, tuple(x[:position] for x in own)) for name, (form, own) in found.items()} for found in whole]
+    return [(position, begun), *others]
+
+
+def _shapes(packed: _Packed) -> list[dict[str, Any]]:
+    return [
+        {name: (type(form), [x.shape[1:] for x in tensors]) for name, (form, tensors) in found.items()}
+        for found in packed
+    ]
 
 
 def _packed(gradients: Any, n: int) -> tuple[int, _Packed]:
@@ -118,6 +156,8 @@ def _joined(parts: list[tuple[int, Any]]) -> PerSampleGradient:
 
 def _concatenated(tensors: list[Tensor]) -> Tensor:
     """Sequences may be longer in one chunk than in another: zeros contribute nothing."""
+    if len(tensors) == 1:
+        return tensors[0]
     longest = max(x.shape[1] for x in tensors)
     if all(x.shape[1] == longest for x in tensors):
         return torch.cat(tensors)

@@ -21,7 +21,7 @@ from torch import Tensor
 from skal._core.samples import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._engine import TangentEngine
-from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
+from skal.tangent._factors import PIECE_BYTES, Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
 from skal.validation import check_choice, check_integer
 
@@ -113,7 +113,7 @@ def _vectors(
         # sketches that are added up need signs of their own; those that are kept apart must be comparable
         streams = [0 if apart else stream for stream in range(len(cotangents))]
         sketches = [Sketch(engine, n_features, random_state, stream) for stream in streams]
-        size = engine.batch_size
+        size = engine.chunk_size(2 * n_features * engine.element_size * len(sketches))
 
     def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
         if sketches:
@@ -122,6 +122,8 @@ def _vectors(
             parts = [written_out(engine, by_name, n, engine.sizes) for by_name in gradients]
         if apart:
             return torch.stack(parts, dim=1)
+        if len(parts) == 1:
+            return parts[0]
         return torch.stack(parts).sum(0) if sketches else torch.cat(parts, dim=1)
 
     vectors = engine.collect(samples, cotangents, reduce, batch_size=size)
@@ -179,6 +181,7 @@ class Sketch:
 
     def __init__(self, engine: TangentEngine, k: int, random_state: int, stream: int = 0) -> None:
         self.k, self.dtype, self.device = k, engine.network.precision, engine.device
+        self._piece_bytes = min(PIECE_BYTES, engine.memory // 4)  # there are up to three of them at a time
         self.signs: dict[str, _Signs] = {}
         for position, (name, parameter) in enumerate(engine.network.trainable().items()):
             generator = np.random.default_rng([random_state, stream, position])
@@ -201,7 +204,7 @@ class Sketch:
             if isinstance(gradient, Rows):
                 self._add_rows(gradient, signs, out)
                 continue
-            for rows in pieces(n, gradient.written_out_entries):
+            for rows in pieces(n, gradient.written_out_entries, self._piece_bytes):
                 self._add(self._matrices(gradient, signs, rows), signs.offset, out[rows])
         return out
 

@@ -164,6 +164,7 @@ class CandidateKernel:
             index, value = pruned_search(kernel, local, bar)
             if index >= 0:
                 winner, bar = batches[start + index], value
+            del kernel  # there is room for one group at a time
         return winner, bar
 
     def sketched_best(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
@@ -228,6 +229,7 @@ class CandidateKernel:
             values = ridge_logdets(kernel, local, ridge)
             if values.max() > record:
                 best, record = batches[start + int(values.argmax())], values.max()
+            del kernel  # there is room for one group at a time
         return best
 
     def greedy(self, points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,8 +263,7 @@ class Room:
         self.keeps_labelled = n * (kept + KERNEL_BYTES * n) <= memory // 4
         self.matrix = max(1, isqrt(rows_within(memory, KERNEL_BYTES)) - n)
         left = memory - KERNEL_BYTES * n * n - (n * kept if self.keeps_labelled else 0)
-        # putting chunks together takes half as much again
-        self.points = rows_within(left, 3 * kept // 2 + KERNEL_BYTES * n + 64, at_least=0)
+        self.points = rows_within(left, kept + KERNEL_BYTES * n + 64, at_least=0)
 
     def group(self, size: int) -> int:
         """Points that batches of this size are searched among at a time."""
@@ -274,7 +275,7 @@ class Room:
 
     def fits_whole(self, n_points: int) -> bool:
         """Whether the kernel on so many points fits beside their gradients."""
-        return KERNEL_BYTES * (n_points + self.n) ** 2 + 3 * self.kept // 2 * n_points <= self.memory
+        return KERNEL_BYTES * (n_points + self.n) ** 2 + self.kept * n_points <= self.memory
 
     def bytes_for(self, n_points: int, n_batches: int, size: int) -> int:
         """Bytes at the peak when batches of this size hold so many points."""
@@ -283,7 +284,7 @@ class Room:
             return KERNEL_BYTES * (points + self.n) ** 2
         own = KERNEL_BYTES * self.n**2 + (self.n * self.kept if self.keeps_labelled else 0)
         whole = KERNEL_BYTES * points**2 if self.whole(points, n_batches, size) else 0
-        return own + points * (3 * self.kept // 2 + KERNEL_BYTES * self.n + 64) + whole
+        return own + points * (self.kept + KERNEL_BYTES * self.n + 64) + whole
 
     def n_read(self, n_points: int, n_batches: int, size: int) -> int:
         """Samples whose gradients are read, if batches of this size hold so many points."""
@@ -297,7 +298,7 @@ def _symmetric(gradients: KeptGradients) -> np.ndarray:
     n = gradients.n
     K = np.empty((n, n))
     for start in range(0, n, _STRIP):
-        rows, onwards = np.arange(start, min(start + _STRIP, n)), np.arange(start, n)
-        K[rows, start:] = gradients.take(rows).gram(gradients.take(onwards)).cpu().numpy()
+        rows, onwards = slice(start, min(start + _STRIP, n)), slice(start, n)
+        K[rows, onwards] = gradients.take(rows).gram(gradients.take(onwards)).cpu().numpy()
     upper = np.triu(K)
     return upper + np.triu(upper, 1).T
