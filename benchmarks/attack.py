@@ -31,6 +31,7 @@ import torch
 
 import skal.strategies
 from benchmarks._attack_cases import REFUSED, fresh_learner, labels, learners, loss_predicting, pools
+from benchmarks._attack_entries import entry_cases
 from benchmarks._measure import markdown
 from skal import ActiveLearner, ActiveLearningClassifier
 from skal.base import QueryStrategy, ScoreStrategy
@@ -71,6 +72,7 @@ def cases() -> Iterator[Case]:
             bad = type(own)(estimator=own.estimator, X_training=own.X_training, y_training=y)
             yield "labels", f"{name}: {what}", "may work", lambda s=strategy, le=bad: s.select(le, X, 3)
     yield from other_entry_points(learner, X)
+    yield from entry_cases(strategies(), learner, predicting, X)
 
 
 def other_entry_points(learner: Any, X: np.ndarray) -> Iterator[Case]:
@@ -166,19 +168,19 @@ def is_garbage(result: Any) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print how many cases came to what."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument("--only", default="", help="only cases whose group or name contains this text")
     parser.add_argument("--show", action="store_true", help="print every foreign traceback and garbage")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     counts: dict[str, Counter] = {}
     for group, name, must, call in cases():
-        if options.only not in name:
+        if options.only not in f"{group}, {name}":
             continue
         kind, error = outcome(must, call)
         counts.setdefault(group, Counter())[kind] += 1
         if options.show and kind in ("foreign traceback", "garbage"):
             said = "" if error is None else f"{type(error).__name__}: {error}".splitlines()[0][:150]
-            print(f"{kind}: {name}: {said}")
+            print(f"{kind}: {name}: {said}", flush=True)
     rows = [[group, sum(count.values()), *(count[kind] for kind in KINDS)] for group, count in counts.items()]
     total = sum(counts.values(), Counter())
     rows.append(["all", sum(total.values()), *(total[kind] for kind in KINDS)])

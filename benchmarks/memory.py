@@ -105,7 +105,9 @@ def peak(make: Callable[[str], Any], bound: str, learner: Any, X: np.ndarray, n_
     def measured() -> str:
         # a forked process has not touched the libraries' pages yet
         make("1GB").select(learner, X[:WARM_UP], 5)
-        import ctypes; ctypes.CDLL(None).malloc_trim(0)
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)
         before = _resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         make(bound).select(learner, X, n_instances)

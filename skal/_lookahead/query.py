@@ -19,8 +19,15 @@ from skal._core.samples import Samples
 from skal._lookahead.features import FeatureReader
 from skal._lookahead.newton import LabelSteps
 from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
-from skal._lookahead.selection import shortlist_room, variance_batch, variance_scores
-from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups, too_little_memory
+from skal._lookahead.selection import (
+    batch_room,
+    candidates_at_a_time,
+    check_room,
+    shortlist_room,
+    variance_batch,
+    variance_scores,
+)
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups
 from skal._lookahead.variance import VarianceGains, newton_importance
 from skal.base import top
 from skal.context import QueryContext
@@ -110,11 +117,9 @@ def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) ->
     ``variance`` needs no labels. For the others they are those that are predicted.
     """
     settings.check_evaluation(context.owner, context.n_pool)
+    source, evaluation = _prepared_batch(context, settings, n_instances)
     if settings.criterion == "variance":
-        N = context.n_pool
-        room = shortlist_room(N - settings.n_evaluation(N), n_instances)
-        return variance_batch(context, *_prepared(context, settings, in_groups=True, n_shortlisted=room), n_instances)
-    source, evaluation = _prepared(context, settings)
+        return variance_batch(context, source, evaluation, n_instances)
     posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
     return choose(posterior, settings, settled_reference(context, settings), n_instances)
 
@@ -222,11 +227,30 @@ def _prepared(
     N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
     evaluation = settings.evaluation_rows(N, generator)
     e = len(evaluation) if in_groups else N
-    n_kept = min(N, e + max(1, e // 4, n_shortlisted))
-    source = make_source(context, settings, generator, n_kept)
-    if not n_shortlisted and source.room(e) < n_kept:
-        raise too_little_memory(context, source.room(e), lambda bound: source.room(e, bound) >= n_kept)
+    source = make_source(context, settings, generator, candidates_at_a_time(N, e, n_shortlisted))
+    if not n_shortlisted:
+        check_room(context, source, e)
     return source, evaluation
+
+
+def _prepared_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[Source, np.ndarray]:
+    """The same for a greedy batch, which ``variance`` may choose in two stages."""
+    if settings.criterion != "variance":
+        return _prepared(context, settings)
+    N = context.n_pool
+    n_shortlisted = shortlist_room(N - settings.n_evaluation(N), n_instances)
+    return _prepared(context, settings, in_groups=True, n_shortlisted=n_shortlisted)
+
+
+def check_memory(context: QueryContext, settings: Settings, n_instances: int) -> None:
+    """Refuse a bound that a query would refuse, before it is made."""
+    if settings.batch == "top":
+        if settings.retraining not in ONE_BY_ONE:
+            _prepared(context, settings, in_groups=True)
+        return
+    source, evaluation = _prepared_batch(context, settings, n_instances)
+    if settings.criterion == "variance":
+        batch_room(context, source, len(evaluation), n_instances)
 
 
 def _scores(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:

@@ -33,16 +33,12 @@ def variance_batch(
     batch of its own, and the batch is chosen among those. The first pick is the same as at once.
     """
     N, e = context.n_pool, len(evaluation)
-    n_numbers = e + 4 * n_instances  # a pick leaves two numbers per candidate, one of them with a copy
-    room = source.greedy_room(n_numbers)
+    room = batch_room(context, source, e, n_instances)
     if room >= N:
         posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
         chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
         return chosen.cpu().numpy(), gains.cpu().numpy()
     others, step = np.setdiff1d(np.arange(N), evaluation), room - e
-    smallest = min(N, e + shortlist_room(len(others), n_instances))
-    if room < smallest:
-        raise too_little_memory(context, room, lambda bound: source.greedy_room(n_numbers, bound) >= smallest)
     warnings.warn(
         f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
         "differ. Raise max_memory, or set subset.",
@@ -56,6 +52,29 @@ def variance_batch(
         candidates = candidates if start else np.concatenate([evaluation, candidates])
         shortlist.append(_best_of(context, source, evaluation, candidates, tau, n_instances)[0])
     return _best_of(context, source, evaluation, np.sort(np.concatenate(shortlist)), tau, n_instances)
+
+
+def batch_room(context: QueryContext, source: PosteriorSource, n_evaluation: int, n_instances: int) -> int:
+    """How many candidates of a batch fit into memory at a time; too few for two stages are refused."""
+    n_numbers = n_evaluation + 4 * n_instances  # a pick leaves two numbers per candidate, one of them with a copy
+    room, N = source.greedy_room(n_numbers), context.n_pool
+    smallest = min(N, n_evaluation + shortlist_room(N - n_evaluation, n_instances))
+    if room < smallest:
+        raise too_little_memory(context, room, lambda bound: source.greedy_room(n_numbers, bound) >= smallest)
+    return room
+
+
+def check_room(context: QueryContext, source: PosteriorSource, n_evaluation: int) -> None:
+    """Refuse a bound that the evaluation samples and a quarter as many candidates do not fit into."""
+    n_kept = candidates_at_a_time(context.n_pool, n_evaluation)
+    if source.room(n_evaluation) < n_kept:
+        room = source.room(n_evaluation)
+        raise too_little_memory(context, room, lambda bound: source.room(n_evaluation, bound) >= n_kept)
+
+
+def candidates_at_a_time(n: int, n_evaluation: int, n_shortlisted: int = 0) -> int:
+    """How many of n candidates there should be room for, beside the evaluation samples, which count too."""
+    return min(n, n_evaluation + max(1, n_evaluation // 4, n_shortlisted))
 
 
 def shortlist_room(n_others: int, n_instances: int) -> int:

@@ -73,7 +73,10 @@ class Store:
                 f"{self.folder} holds no benchmark: settings.json is missing. Pass skal bench's --out folder."
             )
         settings = _read(path)
-        return Protocol.from_dict(settings["protocol"]), settings["details"]
+        try:
+            return Protocol.from_dict(settings["protocol"]), settings["details"]
+        except (TypeError, KeyError) as error:
+            raise StoreError(f"{path} does not hold a benchmark's settings. Pass skal bench's --out folder.") from error
 
     def write(self, run: Run) -> None:
         """Save a finished run; its outcome last, since that is what says that it is finished."""

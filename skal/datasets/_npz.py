@@ -30,7 +30,7 @@ def npz_layouts(name: str, target_names: tuple[str, ...] | None = None) -> tuple
 def check_npz(paths: Sequence[Path]) -> None:
     """Refuse a file that is no npz archive, or lacks one of the four arrays."""
     (path,) = paths
-    stored = _stored(path)
+    stored = stored_arrays(path)
     missing = [key for key in _KEYS if key not in stored]
     if missing:
         raise ValueError(
@@ -47,11 +47,11 @@ def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None)
     per sample: what the features were made of.
     """
     (path,) = paths
-    stored = _stored(path)
+    stored = stored_arrays(path)
     train, test = _split(path, "train"), _split(path, "test")
     for key in ("target_names", "class_names"):
         if target_names is None and key in stored:
-            target_names = tuple(str(entry) for entry in _array(path, key).ravel())
+            target_names = tuple(str(entry) for entry in read_array(path, key).ravel())
     if target_names is None:
         target_names = _numbered(np.union1d(train.y, test.y), path)
     texts = {
@@ -63,7 +63,7 @@ def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None)
 
 
 def _texts(path: Path, key: str, length: int) -> list[str]:
-    array = _array(path, key)
+    array = read_array(path, key)
     if array.shape != (length,) or array.dtype.kind != "U":
         raise ValueError(
             f"{path}, {key}: texts must be an array of {length} strings, one per sample. Got {array.dtype} of shape "
@@ -73,7 +73,7 @@ def _texts(path: Path, key: str, length: int) -> list[str]:
     return names
 
 
-def _stored(path: Path) -> list[str]:
+def stored_arrays(path: Path) -> list[str]:
     """Names of the arrays in the file."""
     # Opened apart from reading, so that a file without read permission is not called damaged.
     with path.open("rb") as file:
@@ -86,12 +86,13 @@ def _stored(path: Path) -> list[str]:
 
 def _split(path: Path, name: str) -> Split:
     X, y = f"{path}, X_{name}", f"{path}, y_{name}"
-    array = _array(path, f"X_{name}")
+    array = read_array(path, f"X_{name}")
     samples = to_features(array, X) if array.ndim == 2 else scale_images(to_nchw(array, X), X)
-    return Split(samples, to_labels(_array(path, f"y_{name}"), y), str(path))
+    return Split(samples, to_labels(read_array(path, f"y_{name}"), y), str(path))
 
 
-def _array(path: Path, key: str) -> NDArray[Any]:
+def read_array(path: Path, key: str) -> NDArray[Any]:
+    """One array, if it is no larger unpacked than it may be; a ValueError that says why not."""
     try:
         _check_size(path, key)
         with np.load(path, allow_pickle=False) as archive:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -160,11 +161,17 @@ def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress
 
 
 def _read_features(features: Any, n_samples: int) -> np.ndarray:
-    array = np.load(features, mmap_mode="r") if isinstance(features, (str, Path)) else np.asarray(features)
-    if array.ndim != 2 or len(array) != n_samples or array.dtype.kind not in "fiu":
-        expected = f"an array of numbers of shape ({n_samples}, d), a row for each sample in the order of their ids"
-        remedy = "Compute the features of exactly these samples."
-        raise InvalidParameterError.for_parameter("label", "features", expected, array.shape, remedy)
+    expected = f"an array of numbers of shape ({n_samples}, d), a row for each sample in the order of their ids"
+    try:
+        array = np.load(features, mmap_mode="r") if isinstance(features, (str, Path)) else np.asarray(features)
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        expected, remedy = f"{expected}, or an npy file of it", f"{type(error).__name__}: {error}."
+        raise InvalidParameterError.for_parameter("label", "features", expected, features, remedy) from error
+    is_array = isinstance(array, np.ndarray) and array.ndim == 2 and array.dtype.kind in "fiu"
+    if not is_array or len(array) != n_samples:
+        got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else f"an archive, {features}"
+        remedy = "Compute the features of exactly these samples, and write them with numpy.save."
+        raise InvalidParameterError.for_parameter("label", "features", expected, got, remedy)
     return np.asarray(array, dtype=np.float32)
 
 
@@ -182,7 +189,12 @@ def _own(model: Any) -> Callable[[int], Any] | None:
     takes = "n_classes" in inspect.signature(model).parameters
 
     def make(n_classes: int) -> Any:
-        made = model(n_classes=n_classes) if takes else model()
+        try:
+            made = model(n_classes=n_classes) if takes else model()
+        except Exception as error:
+            expected, got = "a function that returns a classifier", f"{type(error).__name__}: {error}"
+            remedy = "It is called without arguments, or with n_classes if it has that parameter."
+            raise InvalidParameterError.for_parameter("label", "model", expected, got, remedy) from error
         if not hasattr(made, "fit"):
             expected, remedy = (
                 "a function that returns a classifier",
@@ -205,7 +217,12 @@ def load_object(text: str, name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        expected, got = f"FILE.py:NAME with a file that runs ({path})", f"{type(error).__name__}: {error}"
+        remedy = f"Try python {place.name} by itself."
+        raise InvalidParameterError.for_parameter("label", name, expected, got, remedy) from error
     if not hasattr(module, attribute):
         there = [key for key in vars(module) if not key.startswith("_")]
         raise InvalidParameterError.for_parameter("label", name, f"a name in {path}", attribute, f"It has {there}.")

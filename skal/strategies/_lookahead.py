@@ -10,8 +10,8 @@ import numpy as np
 from skal._core.cost import Passes
 from skal._lookahead.criteria import CRITERIA
 from skal._lookahead.posterior import MADE
-from skal._lookahead.query import ONE_BY_ONE, Settings, greedy_batch, pool_scores
-from skal._lookahead.selection import variance_batch, variance_scores
+from skal._lookahead.query import ONE_BY_ONE, Settings, check_memory, greedy_batch, pool_scores
+from skal._lookahead.selection import batch_room, check_room, variance_batch, variance_scores
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
@@ -258,7 +258,9 @@ class NTKLookahead(ScoreStrategy):
         kernel = self._feature_kernel(context)
         if kernel is None:
             return pool_scores(context, Settings.of(self))
-        return variance_scores(context, *self._feature_source(context, kernel)).cpu().numpy()
+        source, evaluation = self._feature_source(context, kernel)
+        check_room(context, source, len(evaluation))
+        return variance_scores(context, source, evaluation).cpu().numpy()
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         settings, kernel = Settings.of(self), self._feature_kernel(context)
@@ -283,8 +285,21 @@ class NTKLookahead(ScoreStrategy):
         times = context.n_classes if self.kernel in ("entk", "trace") else 1
         return Passes(4 * n, 3 * times * n, 4 * labelled, 3 * times * labelled)
 
+    def _check_memory(self, context: QueryContext, n_instances: int) -> None:
+        """Refuse what a query would refuse."""
+        settings, kernel = Settings.of(self), self._feature_kernel(context)
+        if kernel is None:
+            check_memory(context, settings, n_instances)
+            return
+        source, evaluation = self._feature_source(context, kernel)
+        if settings.batch == "top":
+            check_room(context, source, len(evaluation))
+        else:
+            batch_room(context, source, len(evaluation), n_instances)
+
     def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
         settings, memory, labelled = Settings.of(self), context.memory, context.n_labelled
+        self._check_memory(context if n == context.n_pool else context.restrict(np.arange(n)), n_instances)
         if self._feature_kernel(context) is not None:
             width = feature_width(context, self.features)
             entries = settings.n_evaluation(n) + 2 * n_instances + 3 * labelled + 2 * width

@@ -1,5 +1,6 @@
 """NTK look-ahead on networks: gradients by autograd, one at a time, and a solve for every sample and label."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -397,6 +398,47 @@ def test_too_little_memory_is_an_error_that_says_what_to_do():
         NTKLookahead(max_memory=500).scores(learner, X_pool)
     with pytest.raises(InvalidParameterError, match=r"max_memory.*at least \d+ bytes"):
         NTKLookahead(batch="greedy", n_features=None, max_memory="3KB").select(learner, X_pool, 2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"batch": "top"},
+        {"criterion": "mlmoc", "reference": "linearized"},
+        {"criterion": "mlmoc", "reference": "linearized", "batch": "greedy"},
+        {"n_features": 20},
+        {"n_features": None},
+        {"features": "last_layer"},
+        {"features": "last_layer", "batch": "top"},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::skal.exceptions.TwoLevelWarning")
+def test_the_bound_that_is_named_is_the_smallest_that_works(settings):
+    learner, X_pool = mlp(n_pool=60)
+    bound = 2000
+
+    def asked(max_memory, of="select"):
+        return getattr(NTKLookahead(max_memory=max_memory, evaluation=12, random_state=0, **settings), of)
+
+    for _ in range(3):  # shares of the bound are whole bytes, so that what is named may be a few bytes short
+        try:
+            asked(bound)(learner, X_pool, 3)
+            break
+        except InvalidParameterError as error:
+            named = int(re.search(r"at least (\d+) bytes", str(error))[1])
+            with pytest.raises(InvalidParameterError, match=f"at least {named} bytes"):
+                asked(bound, "cost")(learner, X_pool, 3)
+            assert bound == 2000 or named <= bound + 100
+            bound = named
+    else:
+        pytest.fail("what was named is refused")
+    assert bound > 2000
+    if not settings:
+        asked(bound, "cost")(learner, X_pool, 3)
+    with pytest.raises(InvalidParameterError, match="max_memory"):
+        asked(int(0.98 * bound))(learner, X_pool, 3)
 
 
 def test_a_subset_is_scored_against_itself():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
 from skal.labelling._sources._base import Ids, Source
 from skal.loop._identity import distinct
@@ -66,22 +67,17 @@ class ArraySource(Source):
     def from_file(cls, path: Path) -> ArraySource:
         """An npz file with an array ``X``, and perhaps ``ids`` and ``y``."""
         try:
-            with np.load(path, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
-        except (ValueError, OSError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            stored = stored_arrays(path)
+            wanted = next((name for name in _NAMES if name in stored), stored[0] if len(stored) == 1 else None)
+            labels = next((name for name in _LABELS if name in stored), None)
+            arrays = {name: read_array(path, name) for name in (wanted, "ids", labels) if name in stored}
+        except ValueError as error:
+            raise SampleError(str(error)) from error
+        if wanted is None:
             raise SampleError(
-                f"{path} must be an npz file of plain arrays. Got {type(error).__name__}: {error}. "
-                "Write it with numpy.savez."
-            ) from error
-        name = next((name for name in _NAMES if name in arrays), next(iter(arrays)) if len(arrays) == 1 else None)
-        if name is None:
-            raise SampleError(
-                f"{path} must have an array X with the samples. Got {shorten(sorted(arrays))}. Rename one to X."
+                f"{path} must have an array X with the samples. Got {shorten(sorted(stored))}. Rename one to X."
             )
-        labels = next((arrays[name] for name in _LABELS if name in arrays), None)
-        return cls(arrays[name], arrays.get("ids"), labels)
+        return cls(arrays[wanted], arrays.get("ids"), arrays.get(labels))
 
     def samples(self) -> np.ndarray:
         """(n, d) or (n, c, h, w) float32; bytes are scaled to [0, 1]."""
