@@ -9,6 +9,7 @@ network's own pass over a batch, and a constant for the libraries' work space.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -105,7 +106,6 @@ def peak(make: Callable[[str], Any], bound: str, learner: Any, X: np.ndarray, n_
     def measured() -> str:
         # a forked process has not touched the libraries' pages yet
         make("1GB").select(learner, X[:WARM_UP], 5)
-        import ctypes
 
         ctypes.CDLL(None).malloc_trim(0)
         before = _resident("VmRSS")

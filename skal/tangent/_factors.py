@@ -440,7 +440,7 @@ def _squared_norms(gradients: Tensor) -> Tensor:
 
 
 def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:
-    """(n, p), (m, p) -> (n, m) in float64, converting this many of the columns at a time, and some rows of the second."""
+    """(n, p), (m, p) -> (n, m) in float64, converting so many columns at a time, and some rows of the second."""
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)
     for start in range(0, first.shape[1], columns):
         part = slice(start, start + columns)

@@ -125,7 +125,7 @@ def test_texts_of_jsonl_are_known_by_their_content(tmp_path):
         ("a.csv", "text\n", "at least one row"),
         ("a.csv", b"\xff\xfe\x00text", "CSV or JSONL"),
         ("a.jsonl", "{not json}\n", "CSV or JSONL"),
-        ("a.npz", b"not a zip", "npz file"),
+        ("a.npz", b"not a zip", "not an npz archive"),
     ],
 )
 def test_bad_tables_are_refused(name, content, message, tmp_path):
