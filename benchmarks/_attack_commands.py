@@ -81,7 +81,7 @@ def labelling(X: np.ndarray, folder: Path) -> Named:
             yield f"label({parameter}={what})", MAY_WORK, lambda p=parameter, v=value: labelled(**{p: v})
     yield "label(classes='ab')", MAY_WORK, lambda: labelled(classes="ab")
     yield "label(classes twice)", MAY_WORK, lambda: labelled(classes=["a", "a"])
-    yield "label(y of another class)", REFUSED, lambda: labelled(y=["a", "z", None, None, None, None])
+    yield "label(y of another class)", MAY_WORK, lambda: labelled(y=["a", "z", None, None, None, None])
 
 
 def commands(X: np.ndarray, folder: Path) -> Named:

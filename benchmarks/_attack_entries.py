@@ -191,7 +191,6 @@ def benchmarks(X: np.ndarray, folder: Path) -> Named:
         "no such setting": {"roundz": 3},
         "three arrays": {"data": (flat, y, flat)},
         "test of other columns": {"data": (flat, y, flat[:, :3], y)},
-        "test of other classes": {"data": (flat, y, flat, y + 10)},
         "test without samples": {"data": (flat, y, flat[:0], y[:0])},
         "one class": {"data": (flat, np.zeros(len(y), dtype=int))},
         "rounds=10**9": {"rounds": 10**9},

@@ -7,8 +7,10 @@ Each raises a :class:`skal.exceptions.SkalError` that names the parameter, what 
 from __future__ import annotations
 
 import numbers
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 __all__ = [
     "as_finite_array",
+    "as_list",
+    "as_path",
     "check_choice",
     "check_integer",
     "check_known",
@@ -194,6 +198,51 @@ def as_finite_array(owner: str, name: str, value: Any, shape: Sequence[int | str
         got = "NaN or infinity" if fits else f"shape {array.shape}"
     expected = f"finite numbers of shape ({', '.join(map(str, shape))})"
     raise InvalidParameterError.for_parameter(owner, name, expected, got, remedy or "Pass an array of this shape.")
+
+
+def as_list(owner: str, name: str, value: Any, *, expected: str, remedy: str) -> list[Any]:
+    """The entries of a sequence, an array or an iterator; a text, or what has no entries, is refused.
+
+    Parameters
+    ----------
+    owner, name, value, remedy
+        As in :func:`check_integer`.
+    expected : str
+        What the value should be, in words.
+
+    Examples
+    --------
+    >>> from skal.validation import as_list
+    >>> as_list("label", "ids", np.array([3, 4]), expected="a list of ids", remedy="Pass one for each sample.")
+    [3, 4]
+    """
+    entries = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(entries, (str, bytes, type)) or not isinstance(entries, Iterable):
+        raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)
+    return list(entries)
+
+
+def as_path(owner: str, name: str, value: Any) -> Path:
+    """The path of a file that can be written: its folder is there, and it is no folder itself.
+
+    Parameters
+    ----------
+    owner, name, value
+        As in :func:`check_integer`.
+
+    Examples
+    --------
+    >>> from skal.validation import as_path
+    >>> as_path("to_csv", "path", "labels.csv").name
+    'labels.csv'
+    """
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise InvalidTypeError.for_parameter(owner, name, "the path of a file", value, "Pass a str or a pathlib.Path.")
+    path = Path(value)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        expected, remedy = "the path of a file in a folder that is there", "Name a file, and make its folder first."
+        raise InvalidParameterError.for_parameter(owner, name, expected, str(path), remedy)
+    return path
 
 
 def parse_memory(owner: str, name: str, value: Any) -> int | None:

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from skal.bench._specs import describe
 from skal.bench._store import Store
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.strategies._names import make_strategy
-from skal.validation import check_n_jobs
+from skal.validation import as_list, check_n_jobs
 
 Strategies = dict[str, tuple[Any, Any]]
 
@@ -116,6 +117,12 @@ def run_benchmark(
     protocol = (protocol or _standard(bunch)).with_settings(**settings)
     net = protocol.net if net is None else net
     own_net = None if isinstance(net, str) else net
+    if own_net is not None and (isinstance(own_net, type) or not hasattr(own_net, "get_params")):
+        expected, remedy = "the name of a network, or an unfitted classifier", "Pass 'mlp', or an object, not a class."
+        raise InvalidTypeError.for_parameter("run_benchmark", "net", expected, own_net, remedy)
+    if out is not None and (not isinstance(out, (str, os.PathLike)) or Path(out).is_file()):
+        expected, remedy = "the path of a folder, or None", "Name a folder; it is made if it is not there."
+        raise InvalidTypeError.for_parameter("run_benchmark", "out", expected, out, remedy)
     chosen = _strategies(protocol.strategies if strategies is None else strategies, own_net)
     protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data, bunch), net=_name(net)).check()
     arrays = make_data(bunch, protocol)
@@ -206,6 +213,8 @@ def _standard(bunch: Any) -> Protocol:
 def _strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> Strategies:
     """Each strategy by its name, and the net for it: None for the protocol's."""
     if not isinstance(strategies, Mapping):
+        expected, remedy = "a list of strategies, or a mapping of names to these", "Pass ['random', 'margin']."
+        strategies = as_list("run_benchmark", "strategies", strategies, expected=expected, remedy=remedy)
         names = tuple(e if isinstance(e, str) else getattr(e, "__name__", repr(e)) for e in strategies)
         Protocol(strategies=names).check()  # as a dict, names that come twice would go unnoticed
         strategies = dict(zip(names, strategies, strict=True))

@@ -9,8 +9,10 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.preprocessing import normalize
 from sklearn.utils import Bunch
+from torch.utils.data import Dataset
 
 from skal.bench._protocol import Protocol
 from skal.datasets import load
@@ -143,11 +145,8 @@ def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
 
 def _divided(X: Any, y: Any) -> Bunch:
     """A fifth of each class, the same whenever this is called, is for testing."""
-    X, y = _samples(X), np.asarray(y)
-    if y.ndim != 1 or len(X) != len(y):
-        expected = "(X, y) with one label for each sample"
-        got = f"arrays of shapes {X.shape} and {y.shape}"
-        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, "Pass y of shape (n,).")
+    X = _samples(X)
+    y = _labels(y, len(X))
     order = np.random.default_rng(0).permutation(len(y))
     test = np.zeros(len(y), dtype=bool)
     test[order[every_fifth(y[order])]] = True
@@ -159,20 +158,54 @@ def _divided(X: Any, y: Any) -> Bunch:
 
 
 def _samples(X: Any) -> np.ndarray:
-    X = np.asarray(X)
-    if X.dtype.kind not in "fiub" or X.ndim < 2:
-        expected = "made of arrays of numbers, of shape (n, features) or (n, channels, height, width)"
-        got, remedy = f"{X.dtype} of shape {X.shape}", "Turn texts or files into features first."
+    expected = "made of arrays of numbers, of shape (n, features) or (n, channels, height, width)"
+    X = _as_array(X, expected, "Turn texts or files into features first.")
+    if X.dtype.kind not in "fiub" or X.ndim < 2 or 0 in X.shape or not np.isfinite(X).all():
+        got = f"{X.dtype} of shape {X.shape}"
+        if X.dtype.kind == "f" and X.ndim >= 2 and X.size:
+            got += ", with NaN or infinity"
+        remedy = "Turn texts or files into features, and fill or remove what is missing."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
     array: np.ndarray = X if X.dtype == np.float32 else X.astype(np.float32)
     return array
 
 
+def _labels(y: Any, n: int) -> np.ndarray:
+    """(n,) labels that can be sorted."""
+    expected, remedy = "made of arrays of samples with one label for each", "Pass y of shape (n,), without gaps."
+    y = _as_array(y, expected, remedy)
+    kinds = {type(label) for label in y.tolist()} if y.dtype.kind == "O" and y.ndim == 1 else {int}
+    sortable = y.dtype.kind in "iubfUSO" and len(kinds) == 1 and issubclass(*kinds, (str, int, float))
+    if y.shape != (n,) or not sortable or pd.isna(y).any():
+        got = f"{n} samples and labels of {y.dtype} of shape {y.shape}"
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
+    return y
+
+
+def _as_array(value: Any, expected: str, remedy: str) -> np.ndarray:
+    try:
+        if isinstance(value, Dataset):  # which numpy would read one sample after the other, for ever
+            raise TypeError("a Dataset")
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        got = f"a {type(value).__name__} ({str(error).split('.')[0]})"
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy) from error
+
+
 def make_data(bunch: Any, protocol: Protocol) -> Data:
     """The arrays of a data set as the protocol wants them."""
-    X_train, X_test = _scaled(_samples(bunch.X_train), _samples(bunch.X_test), protocol.inputs)
-    classes, codes = np.unique(np.concatenate([bunch.y_train, bunch.y_test]), return_inverse=True)
-    y_train, y_test = np.split(codes.astype(np.int64), [len(bunch.y_train)])
+    X_train, X_test = _samples(bunch.X_train), _samples(bunch.X_test)
+    if X_train.shape[1:] != X_test.shape[1:]:
+        expected, got = "made of samples of one shape", f"{X_train.shape[1:]} for training, {X_test.shape[1:]} to test"
+        remedy = "Prepare both in the same way."
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
+    X_train, X_test = _scaled(X_train, X_test, protocol.inputs)
+    own, other = _labels(bunch.y_train, len(X_train)), _labels(bunch.y_test, len(X_test))
+    classes, codes = np.unique(np.concatenate([own, other]), return_inverse=True)
+    if len(classes) < 2:
+        expected, got = "made of samples of at least two classes", f"only {classes.tolist()}"
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, "Check y.")
+    y_train, y_test = np.split(codes.astype(np.int64), [len(own)])
     if protocol.n_test is not None and protocol.n_test < len(X_test):
         rows = np.sort(np.random.default_rng(0).choice(len(X_test), size=protocol.n_test, replace=False))
         X_test, y_test = X_test[rows], y_test[rows]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from skal.exceptions import InvalidTypeError
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
@@ -23,6 +23,7 @@ from skal.labelling._sources import ArraySource, Source, TextTable, open_source
 from skal.labelling._sources._images import open_image
 from skal.loop import ActiveLearningClassifier
 from skal.stopping import Forecast, StoppingCriterion
+from skal.validation import as_list, check_integer
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def label(
     >>> len(found.labels)
     0
     """
+    check_integer("label", "port", port, 0, remedy="Pass 0 for any port that is free.")
     settings = {"strategy": strategy, "batch": batch, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _given(source, y)
@@ -226,7 +228,10 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
 
 
 def _given(source: Source, y: Any) -> dict[str, str]:
-    values = np.asarray(y, dtype=object).tolist()
+    expected, remedy = f"a list of {len(source)} labels, None where there is none", "Pass one for each sample."
+    values = as_list("label", "y", y, expected=expected, remedy=remedy)
+    if len(values) != len(source) or any(isinstance(value, (list, tuple, dict, set, np.ndarray)) for value in values):
+        raise InvalidParameterError.for_parameter("label", "y", expected, y, remedy)
     known = [(key, value) for key, value in zip(source.ids, values, strict=True) if not pd.isna(value)]
     return {key: str(value) for key, value in known}
 

@@ -90,7 +90,7 @@ def choose_model(
         X, prepare = compute_features(source, backbone, cache)
         words = f"a linear classifier on features of {backbone}"
         return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare)
-    if model in (None, "network", "linear"):
+    if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)
     assert make is not None
@@ -177,7 +177,7 @@ def _read_features(features: Any, n_samples: int) -> np.ndarray:
 
 def _own(model: Any) -> Callable[[int], Any] | None:
     """A user's model as a function of the number of classes."""
-    if model is None or model in ("network", "linear"):
+    if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return None
     if isinstance(model, str):
         model = load_object(model, "model")

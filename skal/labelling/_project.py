@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skal.exceptions import InvalidParameterError, SampleError, SkalError, shorten
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
 from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
@@ -23,6 +23,7 @@ from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
 from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
+from skal.validation import check_integer, check_real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
@@ -73,6 +74,11 @@ class Project:
         source_name: str | None = None,
         text: str | None = None,
     ) -> None:
+        check_integer("label", "batch", batch, 1)
+        check_real("label", "share", share, 0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.")
+        if stop is not None and not isinstance(stop, StoppingCriterion):
+            expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
+            raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
         self.batch = batch
         kept = read_settings(self.folder)

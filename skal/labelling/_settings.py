@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skal.exceptions import CheckpointError, InvalidParameterError
+from skal.validation import as_list
 
 FILE = "project.json"
 
@@ -29,7 +30,9 @@ def parse_classes(text: str) -> list[str]:
 
 def check_classes(classes: Iterable[Any]) -> list[str]:
     """Classes as text, distinct and not empty."""
-    names = [str(name).strip() for name in ([classes] if isinstance(classes, str) else classes)]
+    expected, remedy = "a list of names", "Pass for example ['cat', 'dog']."
+    given = [classes] if isinstance(classes, str) else classes
+    names = [str(name).strip() for name in as_list("label", "classes", given, expected=expected, remedy=remedy)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or "" in names or twice:
         got = f"{twice} more than once" if twice else f"{names}"
@@ -60,7 +63,8 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Replace the settings in one step."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f"{FILE}.new"
-    with open(new, "w", encoding="utf-8") as file:
+    new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
+    with open(new, "x", encoding="utf-8") as file:
         json.dump(settings, file, indent=1, ensure_ascii=False)
         file.flush()
         os.fsync(file.fileno())

@@ -24,7 +24,7 @@ from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._config import LoopConfig
 from skal.loop._engine import LoopResults
-from skal.loop._estimators import uses_unlabelled
+from skal.loop._estimators import checked_classifier, uses_unlabelled
 from skal.loop._model import read_model, write_model
 from skal.loop._reading import check_one_label_each, label_reader, which_have_labels
 from skal.loop._session import LabellingSession
@@ -345,7 +345,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does
-        inner, transformers = unwrap_estimator(self.estimator)
+        inner, transformers = unwrap_estimator(checked_classifier(type(self).__name__, self.estimator))
         tags = get_tags(transformers[0] if transformers else inner).input_tags
         opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
         opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict

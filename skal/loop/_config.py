@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.metrics import get_scorer_names
 from skorch import NeuralNet
 
 from skal._core.containers import n_rows
@@ -104,6 +105,8 @@ class LoopConfig:
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
+        self._check_scoring()
+        check_choice(owner, "progress", self.progress, [True, False])
         check_integer(owner, "n_initial", self.n_initial, 0)
         check_integer(owner, "query_size", self.query_size, 1)
         check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
@@ -200,6 +203,13 @@ class LoopConfig:
         if self.stop is not None and (reason := self.stop.reason(state.history, len(state.labelled))) is not None:
             return f"stop: {reason}"
         return "pool exhausted" if len(self.pool(state)) == 0 else None
+
+    def _check_scoring(self) -> None:
+        known = isinstance(self.scoring, str) and self.scoring in get_scorer_names()
+        if self.scoring is not None and not known and (isinstance(self.scoring, type) or not callable(self.scoring)):
+            expected = "None, the name of a scorer of scikit-learn, or a callable scorer(estimator, X, y)"
+            remedy = "See sklearn.metrics.get_scorer_names()."
+            raise InvalidParameterError.for_parameter(self.owner, "scoring", expected, self.scoring, remedy)
 
     def _check_stop(self) -> None:
         if self.stop is None:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
+from skal.exceptions import InvalidTypeError
 
 
 def _nested(estimator: Any) -> Iterator[Any]:
@@ -22,6 +23,14 @@ def _nested(estimator: Any) -> Iterator[Any]:
     while estimator is not None:
         yield estimator
         estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
+
+
+def checked_classifier(owner: str, estimator: Any) -> Any:
+    """The estimator, if it is an object that scikit-learn can fit and copy."""
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
+        raise InvalidTypeError.for_parameter(owner, "estimator", expected, estimator, remedy)
+    return estimator
 
 
 def uses_unlabelled(estimator: Any) -> bool:

@@ -39,8 +39,9 @@ def new_given_labels(config: LoopConfig, store: RunCheckpoint) -> tuple[list[tup
 
 def positions_of(owner: str, keys: Any, ids: SampleIds) -> list[int]:
     """Where the samples of these ids stand; unknown ones refused."""
-    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
-        expected = "a dict from id to label" if owner in ("relabel", "add") else "a list of ids"
+    takes_labels = owner in ("relabel", "add")
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Mapping if takes_labels else Iterable):
+        expected = "a dict from id to label" if takes_labels else "a list of ids"
         raise InvalidTypeError.for_parameter(owner, "ids", expected, keys, "See session.ids.")
     found = {plain_id(key): ids.position(key) for key in keys}
     unknown = [key for key, position in found.items() if position is None]

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, Subset
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.content import content_digest
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
+from skal.validation import as_list
 
 _CACHE = "ids.json"
 _SPOT_CHECKS = 1000
@@ -160,6 +161,7 @@ class SampleIds:
         if not self.readonly:
             self.folder.mkdir(parents=True, exist_ok=True)
             new = self.folder / f"{_CACHE}.new"
+            new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
             new.write_text(json.dumps({"digest": _digest_of(ids), "data": self.fingerprint, "ids": ids}))
             os.replace(new, self.folder / _CACHE)
         return ids
@@ -189,7 +191,10 @@ def explicit_ids(X: Any, ids: Any) -> list[Any] | None:
         ids = _of_dataset(X)
     if ids is None:
         return None
-    plain = [plain_id(key) for key in (ids.tolist() if hasattr(ids, "tolist") else ids)]
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+    remedy = "Pass one integer or string per sample, such as its file name."
+    listed = as_list("start", "ids", ids, expected=f"a list of {n_rows(X)} ids", remedy=remedy)
+    plain = [plain_id(key) for key in listed]
     if len(plain) == n_rows(X) and len(set(plain)) == len(plain):
         return plain
     if hasattr(X, "iloc") and not given:

@@ -32,6 +32,11 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
     (['cat', None], '<U0')
     """
     if isinstance(labels, torch.Tensor):
+        if labels.is_meta:
+            remedy = "Pass labels that have been computed."
+            raise InvalidTypeError(
+                f"The labels must be values. Got a tensor of the device 'meta', without any. {remedy}"
+            )
         labels = labels.detach().cpu().numpy()
     array = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     if not isinstance(array, np.ndarray):

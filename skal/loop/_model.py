@@ -66,6 +66,8 @@ def write_model(path: Any, predictor: Predictor, labelled: Any, attributes: dict
     data = to_json(content, tensors)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in (_TENSORS, _JSON):
+        (folder / name).unlink(missing_ok=True)  # an earlier model, or a link that somebody has put there
     (folder / _TENSORS).write_bytes(save_tensors(tensors))
     (folder / _JSON).write_text(json.dumps(json.loads(data), indent=1))
 

@@ -7,7 +7,6 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from skal.loop._labels import read_labels
 from skal.loop._state import LoopState
 from skal.loop._view import as_html, checked_figure_request, draw_samples, summary
 from skal.stopping import Forecast
+from skal.validation import as_path
 
 if TYPE_CHECKING:
     from skal.loop._classifier import ActiveLearningClassifier
@@ -233,7 +233,8 @@ class LabellingSession:
 
     def undecline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
         """Let declined samples be asked for again."""
-        ids = list(ids)
+        if isinstance(ids, Iterator):
+            ids = list(ids)
         declined = {*self.state.declined, *(index for index, value in self.state.told if value is None)}
         positions = self._positions("undecline", ids)
         strange = [key for key, index in zip(ids, positions, strict=True) if index not in declined]
@@ -271,7 +272,7 @@ class LabellingSession:
 
     def to_csv(self, path: Any) -> None:
         """Write ``labels()`` to a CSV file."""
-        self.labels().to_csv(path, index=False)
+        self.labels().to_csv(as_path("to_csv", "path", path), index=False)
 
     def to_json(self, path: Any) -> None:
         """Write ``labels()`` to a JSON file: a list of objects."""
@@ -279,7 +280,8 @@ class LabellingSession:
             {name: None if pd.isna(value) else value for name, value in row.items()}
             for row in self.labels().astype(object).to_dict("records")
         ]
-        Path(path).write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(rows, indent=1, ensure_ascii=False)
+        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
 
     def show(self, indices: Any = None) -> Any:
         """Draw the samples that are asked for, or others: images as such, text and numbers as a table.

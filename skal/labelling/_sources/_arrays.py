@@ -13,7 +13,7 @@ import numpy as np
 
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
-from skal.labelling._sources._base import Ids, Source
+from skal.labelling._sources._base import Ids, Source, given_ids
 from skal.loop._identity import distinct
 
 _NAMES = ("X", "X_train", "images", "x")
@@ -40,7 +40,12 @@ class ArraySource(Source):
     """
 
     def __init__(self, X: Any, ids: Sequence[Any] | None = None, labels: Sequence[Any] | None = None) -> None:
-        array = np.asarray(X)
+        try:
+            array = np.asarray(X)
+        except ValueError as error:
+            raise SampleError(
+                "The samples must be an array of numbers: all of one shape. Got rows of several. Pad or resize them."
+            ) from error
         if array.ndim not in (2, 3, 4) or array.dtype.kind not in "biuf" or len(array) == 0:
             raise SampleError(
                 "The samples must be an array of numbers with 2, 3 or 4 dimensions and at least one row. "
@@ -50,13 +55,8 @@ class ArraySource(Source):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SampleError("The samples must be finite numbers. Got NaN or infinity. Fill or remove these rows.")
         self._array = _channels_first(array)
-        given = None if ids is None else [str(key) for key in np.asarray(ids).tolist()]
-        keys = distinct(self._digest(position) for position in range(len(array))) if given is None else given
-        if len(keys) != len(array) or len(set(keys)) < len(keys):
-            raise SampleError(
-                f"The ids must be distinct, one for each of the {len(array)} samples. Got {len(keys)} ids, "
-                f"{len(set(keys))} of them distinct. Pass one name per sample."
-            )
+        n = len(array)
+        keys = distinct(self._digest(position) for position in range(n)) if ids is None else given_ids(ids, n)
         self.ids = Ids(keys, self._digest)
         known = [] if labels is None else np.asarray(labels, dtype=object).tolist()
         self.folder_labels = {

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from skal.exceptions import SampleError, shorten
+from skal.validation import as_list
 
 ID_COLUMNS = ("id", "file", "filename", "path", "image")
 LABEL_COLUMNS = ("label", "class", "target", "y")
@@ -70,6 +71,18 @@ class Source(ABC):
     def unreadable(self) -> dict[int, str]:
         """Positions found to be unreadable so far, and why."""
         return {}
+
+
+def given_ids(ids: Any, n: int) -> list[str]:
+    """Ids as text, distinct, one for each of n samples."""
+    remedy = "Pass one name per sample."
+    keys = [str(key) for key in as_list("label", "ids", ids, expected=f"a list of {n} ids", remedy=remedy)]
+    if len(keys) != n or len(set(keys)) < len(keys):
+        raise SampleError(
+            f"The ids must be distinct, one for each of the {n} samples. Got {len(keys)} ids, {len(set(keys))} of them "
+            f"distinct. {remedy}"
+        )
+    return keys
 
 
 def known_labels(path: Path, ids: Sequence[str] | None) -> dict[str, str]:

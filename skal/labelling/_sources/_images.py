@@ -209,5 +209,6 @@ class SmallPictures(Dataset[Any]):
         if isinstance(self._pixels, np.memmap):
             self._pixels.flush()
             new = self._notes.with_suffix(".new.npy")
+            new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
             np.save(new, np.where(self._state == _READ, self._stamps, 0))
             new.replace(self._notes)  # a process that is killed here leaves the last one

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import SampleError, shorten
-from skal.labelling._sources._base import Ids, Source, read_table
+from skal.labelling._sources._base import Ids, Source, given_ids, read_table
 from skal.loop._identity import distinct
 
 
@@ -37,8 +37,8 @@ class TextTable(Source):
         self.texts = [str(text) for text in texts]
         if not self.texts:
             raise SampleError("There must be at least one text. Got none. Check the file.")
-        keys = [_hash(text) for text in self.texts] if ids is None else [str(key) for key in ids]
-        self.ids = Ids(distinct(keys) if ids is None else keys, lambda position: _hash(self.texts[position]))
+        keys = distinct(map(_hash, self.texts)) if ids is None else given_ids(ids, len(self.texts))
+        self.ids = Ids(keys, lambda position: _hash(self.texts[position]))
         self.folder_labels = {}
 
     @classmethod
