@@ -24,7 +24,7 @@ Case = tuple[str, str, str, Callable[[], Any]]  # group, name, what must happen,
 SECONDS = 60  # longer is an endless loop, or a server that should not have been started
 
 # so many passes take for ever, and so many workers never start
-_NO_LIMIT = {("n_passes", "10**30"), ("n_jobs", "10**30"), ("n_instances", "10**30")}
+_NO_LIMIT = {("n_passes", "10**30"), ("n_trials", "10**30"), ("n_jobs", "10**30"), ("n_instances", "10**30")}
 
 
 def within(call: Callable[[], Any]) -> Callable[[], Any]:

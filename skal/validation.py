@@ -27,6 +27,7 @@ __all__ = [
     "check_n_jobs",
     "check_real",
     "check_seed",
+    "is_auto",
     "make_generator",
     "parse_memory",
 ]
@@ -136,6 +137,18 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
         remedy = remedy or "Use one of the listed values."
         raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
+
+    Examples
+    --------
+    >>> from skal.validation import is_auto
+    >>> is_auto("auto"), is_auto(np.array(["auto", "auto"])), is_auto(3)
+    (True, False, False)
+    """
+    return isinstance(value, str) and value == "auto"
 
 
 def check_known(what: str, given: Iterable[str], known: Iterable[str], *, remedy: str) -> None:

@@ -82,6 +82,7 @@ def training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
             f"The estimator must be a classifier with fit. Got {got} instead. Pass an object, not a class; wrap a "
             "torch module in skorch.NeuralNetClassifier."
         )
+    _refuse_several_labels(estimator, y)
     try:
         yield
     except Exception as error:
@@ -97,9 +98,29 @@ def training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
         ) from error
 
 
+def _refuse_several_labels(estimator: Any, y: Any) -> None:
+    """Cross-entropy takes rows of numbers for probabilities of the classes, whatever they are."""
+    net, _ = unwrap_estimator(estimator)
+    if getattr(y, "ndim", 1) != 2 or not issubclass(_criterion(net), nn.CrossEntropyLoss):
+        return
+    sums = y.sum(1)
+    if y.shape[1] > 1 and not np.allclose(sums.detach().cpu() if isinstance(sums, Tensor) else sums, 1, atol=1e-3):
+        raise NetworkError(
+            f"The labels must be one class per sample. Got rows of {y.shape[1]} numbers that do not sum to 1: samples "
+            "with several labels at once are not supported. Pass one integer each, or train one network per label."
+        )
+
+
+def _criterion(net: Any) -> type:
+    criterion = getattr(net, "criterion", None)
+    return criterion if isinstance(criterion, type) else type(criterion)
+
+
 def _advice(net: Any, X: Any, y: Any) -> str:
     """What to change about labels, criterion or samples, in the order in which they are usually wrong."""
-    criterion = net.criterion if isinstance(net.criterion, type) else type(net.criterion)
+    criterion = _criterion(net)
+    if isinstance(net, NeuralNetRegressor):
+        return "Regression is not supported: sort the targets into bins, and use skorch.NeuralNetClassifier."
     binary = isinstance(net, NeuralNetBinaryClassifier)
     try:
         labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)

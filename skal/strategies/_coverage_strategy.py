@@ -19,7 +19,7 @@ from skal.strategies._coverage import BLOCK_BYTES, greedy_coverage
 from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
 from skal.strategies._similarity import KERNELS, Kernel
-from skal.validation import check_choice, check_integer, check_real, make_generator
+from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
 
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
@@ -69,9 +69,9 @@ class CoverageStrategy(QueryStrategy):
         if isinstance(self.radius, str):
             check_choice(owner, "radius", self.radius, self.radii)
         else:
-            check_real(owner, "radius", self.radius, 1e-12, remedy="Pass a number > 0, or 'auto'.")
+            check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
         check_features(owner, self.features)
-        if self.evaluation != "auto":
+        if not is_auto(self.evaluation):
             check_integer(owner, "evaluation", self.evaluation, 1, optional=True)
 
     @property

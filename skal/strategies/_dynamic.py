@@ -20,7 +20,7 @@ from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._sketch import loss_features
-from skal.validation import check_choice, check_integer, check_real, make_generator
+from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
 
 _SKETCH = 4096  # length of the sketches where exact gradients do not fit
 _COLUMNS = 16  # samples whose inner products with all others are computed at once
@@ -128,7 +128,7 @@ class DynamicAL(ScoreStrategy):
         owner = type(self).__name__
         check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
-        if self.n_features != "auto":
+        if not is_auto(self.n_features):
             check_integer(owner, "n_features", self.n_features, 1, optional=True)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
@@ -139,7 +139,7 @@ class DynamicAL(ScoreStrategy):
     @property
     def _interacts(self) -> bool:
         """Whether samples of a batch count together; influence alone knows no interaction among them."""
-        return self.batch == "greedy" and not np.isinf(self.gamma)
+        return self.batch == "greedy" and not np.isinf(float(self.gamma))
 
     def _pool_scores(self, context: QueryContext, engine: TangentEngine) -> Tensor:
         """(N,) scores of the pool; another γ or batch in the same query takes the same pass."""
@@ -153,7 +153,7 @@ class DynamicAL(ScoreStrategy):
         what = ("loss scores", self.backend, engine.batch_size, self.needs_labels)
         also = (context.labelled, context.class_labels) if self.needs_labels else ()
         norms, dots = context.remember(what, compute, also=also)
-        return dynamic_scores(norms, dots, self.gamma)
+        return dynamic_scores(norms, dots, float(self.gamma))
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return self._pool_scores(context, self._engine(context)).cpu().numpy()
@@ -188,7 +188,7 @@ class DynamicAL(ScoreStrategy):
             direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
         kept = keep_gradients(engine, context.pool, [LossCotangent(network.loss)])
         norms, dots = engine.scores(kept.gradients[0], kept.n, direction)
-        scores = self._checked_finite(dynamic_scores(norms, dots, self.gamma))
+        scores = self._checked_finite(dynamic_scores(norms, dots, float(self.gamma)))
         columns: dict[int, Tensor] = {}
 
         def products(best: int, gains: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ class Gains:
 
     def _collect_pairs(self, symmetric: bool) -> Tensor | None:
         """Gains of all candidates, from the pairs that count, which are kept; None if there are too many of them."""
-        pairs = Pairs(self._n, self._room // _PAIR_BYTES, self._weights)
+        pairs = Pairs(self._n, min(self._room // _PAIR_BYTES, self._n * len(self._weights)), self._weights)
         for part in self._halves_that_count() if symmetric else self._parts_that_count():
             if not pairs.add(*part):
                 return None

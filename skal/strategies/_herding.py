@@ -16,7 +16,7 @@ from skal.strategies._measures import UNCERTAINTIES
 from skal.strategies._pool_features import FeatureShape, PoolFeatures
 from skal.strategies._similarity import labelled_radius
 from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
-from skal.validation import check_choice, check_real
+from skal.validation import check_choice, check_real, is_auto
 
 
 class MaxHerding(CoverageStrategy):
@@ -207,7 +207,7 @@ class UHerding(CoverageStrategy):
         super()._check_params()
         owner = type(self).__name__
         check_choice(owner, "uncertainty", self.uncertainty, list(UNCERTAINTIES))
-        if self.temperature != "auto":
+        if not is_auto(self.temperature):
             check_real(owner, "temperature", self.temperature, 1e-6, 1e6, remedy="Pass a number > 0, or 'auto'.")
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:

@@ -17,7 +17,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._features import check_features, come_from_estimator, feature_width, only_head_is_trained
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
-from skal.validation import check_choice, check_integer, check_real, make_generator
+from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
 
@@ -192,16 +192,16 @@ class NTKLookahead(ScoreStrategy):
         check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
         check_choice(owner, "kernel", self.kernel, ["auto", *_TANGENT_KERNELS, *KERNELS])
         check_features(owner, self.features)
-        if not isinstance(self.radius, str) or self.radius != "auto":
-            check_real(owner, "radius", self.radius, 1e-12, remedy="Pass a number > 0, or 'auto'.")
+        if not is_auto(self.radius):
+            check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
         check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
         check_choice(owner, "reference", self.reference, ["network", "linearized"])
         check_choice(owner, "batch", self.batch, ["auto", "top", "greedy"])
         check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
-            if not (isinstance(value, str) and value == "auto"):
+            if not is_auto(value):
                 check_integer(owner, name, value, 1, optional=True, remedy="Pass an integer > 0, None or 'auto'.")
-        if self.ridge != "auto":
+        if not is_auto(self.ridge):
             check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
         self._check_features()
         if self.criterion == "variance" and self.retraining not in ("linearized", "infinite"):
@@ -215,7 +215,7 @@ class NTKLookahead(ScoreStrategy):
 
     def _check_features(self) -> None:
         """Kernels on features go with ``variance`` alone, and tangent kernels have no features to choose."""
-        owner, chosen = type(self).__name__, not (isinstance(self.features, str) and self.features == "auto")
+        owner, chosen = type(self).__name__, not is_auto(self.features)
         if self.kernel in KERNELS and self.criterion != "variance":
             expected = f"a tangent kernel with criterion={self.criterion!r}"
             raise InvalidParameterError.for_parameter(owner, "kernel", expected, self.kernel, "Use 'auto' or 'pntk'.")
@@ -236,7 +236,7 @@ class NTKLookahead(ScoreStrategy):
         """The kernel on features that this query uses; None for a tangent kernel."""
         if self.needs_network or self.kernel in KERNELS:
             return None if self.needs_network else self.kernel
-        given = not (isinstance(self.features, str) and self.features == "auto")
+        given = not is_auto(self.features)
         if given or not context.has_network:
             return "rbf"
         frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
