@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import (
     as_finite_array,
+    as_list,
+    as_path,
     check_choice,
     check_integer,
     check_n_jobs,
@@ -200,3 +202,19 @@ def test_arrays_of_the_expected_shape_become_float64(value, shape, expected):
 def test_other_arrays_are_refused(value, shape, got):
     with pytest.raises(InvalidParameterError, match=rf"'K' parameter of Owner must be finite numbers.* Got .*{got}"):
         as_finite_array("Owner", "K", value, shape)
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", 3, None, list])
+def test_what_has_no_entries_is_no_list(value):
+    with pytest.raises(InvalidTypeError, match="'ids' parameter of label must be a list of ids"):
+        as_list("label", "ids", value, expected="a list of ids", remedy="Pass one each.")
+
+
+def test_paths_that_cannot_be_written(tmp_path):
+    assert as_path("to_csv", "path", str(tmp_path / "x.csv")) == tmp_path / "x.csv"
+    for value in (None, 3, ""):
+        with pytest.raises(InvalidTypeError, match="path of a file"):
+            as_path("to_csv", "path", value)
+    for value in (tmp_path, tmp_path / "none" / "x.csv"):
+        with pytest.raises(InvalidParameterError, match="in a folder that is there"):
+            as_path("to_csv", "path", value)

@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import normalize
 from skorch import NeuralNetClassifier
+from torch.utils.data import TensorDataset
 
 from skal.base import QueryStrategy
 from skal.bench import BenchmarkError, BenchmarkResult, Protocol, markdown_report, run_benchmark
@@ -467,3 +468,30 @@ def test_settings_have_the_names_of_the_loop_too():
     assert (protocol.batch, protocol.rounds) == (protocol.query_size, protocol.n_rounds) == (7, 3)
     with pytest.raises(InvalidParameterError, match="query_size or its other name, batch"):
         Protocol().with_settings(query_size=7, batch=7)
+
+
+ROWS = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"data": ([[1.0], [1.0, 2.0]], [0, 1])}, "data"),
+        ({"data": (TensorDataset(torch.zeros(4, 2)), [0, 1, 0, 1])}, "data"),
+        ({"data": (ROWS[0][:, :0], ROWS[1])}, "data"),
+        ({"data": (np.where(ROWS[0] == 3, np.nan, ROWS[0]), ROWS[1])}, "data"),
+        ({"data": (ROWS[0], [None] * 40)}, "data"),
+        ({"data": (ROWS[0], [[0], [1, 2]] * 20)}, "data"),
+        ({"data": (ROWS[0], np.zeros(40, dtype=int))}, "data"),
+        ({"data": (*ROWS, ROWS[0][:, :1], ROWS[1])}, "data"),
+        ({"net": 3}, "net"),
+        ({"net": LogisticRegression}, "net"),
+        ({"strategies": 3}, "strategies"),
+        ({"out": 3}, "out"),
+        ({"out": __file__}, "out"),
+    ],
+)
+def test_what_no_benchmark_can_work_with_is_named(settings, name):
+    given = {"strategies": ["random"], "data": ROWS, "net": "logistic", "rounds": 1, "seeds": 1} | settings
+    with pytest.raises((InvalidTypeError, InvalidParameterError), match=f"'{name}' parameter of run_benchmark"):
+        run_benchmark(**given)

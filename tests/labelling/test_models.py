@@ -11,6 +11,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.labelling import read_images
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
+from skal.labelling._settings import read_settings, write_settings
 from skal.labelling._sources import ArraySource, ImageFolder, TextTable
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
@@ -149,3 +150,49 @@ def test_the_network_is_for_square_images_alone():
         choose_model(ArraySource(np.zeros((3, 5))), model="network")
     with pytest.raises(InvalidParameterError, match="texts"):
         choose_model(TextTable(["a", "b"]), model="network")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"classes": 3}, "'classes' parameter of label"),
+        ({"y": ["a"]}, "'y' parameter of label"),
+        ({"ids": 3}, "'ids' parameter of label"),
+        ({"ids": ["a", "a", "b"]}, "ids must be distinct"),
+        ({"X": [[1.0], [1.0, 2.0]]}, "all of one shape"),
+        ({"model": np.zeros(3)}, "'model' parameter of label"),
+        ({"model": lambda: 1 / 0}, "returns a classifier. Got 'ZeroDivisionError"),
+        ({"features": "no such file.npy"}, "'features' parameter of label"),
+        ({"backbone": 3}, "'backbone' parameter of label"),
+        ({"batch": None}, "'batch' parameter of label"),
+        ({"share": 2}, "'share' parameter of label"),
+        ({"stop": 3}, "'stop' parameter of label"),
+        ({"port": None}, "'port' parameter of label"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_labelled_is_named(settings, words, tmp_path):
+    given = {"X": np.eye(3), "classes": ["a", "b"], "folder": tmp_path, "browser": False} | settings
+    with pytest.raises(SkalError, match=words):
+        skal.label(**given)
+
+
+def test_features_in_an_archive_are_refused(tmp_path):
+    np.savez(tmp_path / "features.npz", X=np.eye(3))
+    with pytest.raises(InvalidParameterError, match=r"an archive.*numpy\.save"):
+        choose_model(ArraySource(np.eye(3)), features=tmp_path / "features.npz")
+
+
+def test_a_file_that_does_not_run_is_named(tmp_path):
+    (tmp_path / "model.py").write_text("import no_such_package")
+    with pytest.raises(InvalidParameterError, match="ModuleNotFoundError"):
+        choose_model(ArraySource(np.eye(3)), model=f"{tmp_path}/model.py:make")
+
+
+def test_a_link_in_the_place_of_the_next_settings_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "project.json.new").symlink_to(victim)
+    write_settings(tmp_path, {"classes": ["a"]})
+    assert victim.read_text() == "mine"
+    assert read_settings(tmp_path) == {"classes": ["a"]}

@@ -382,3 +382,46 @@ def test_the_bar_begins_where_the_session_does(make_loop, flat_data, tmp_path, c
         session.tell(y[session.ask()])
     make_loop(checkpoint=tmp_path, progress=True).start(X).close()
     assert "9/21" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [
+        ("relabel", [1, 2]),
+        ("add", iter([1])),
+        ("decline", 3),
+        ("undecline", None),
+        ("to_csv", 3),
+        ("to_csv", "no such folder/labels.csv"),
+        ("to_json", None),
+        ("to_json", "."),
+    ],
+)
+def test_what_is_no_list_of_ids_and_no_path_is_named(method, value, make_loop, flat_data):
+    X, y = flat_data
+    session = make_loop().start(X)
+    session.tell(y[session.ask()])
+    with pytest.raises((InvalidTypeError, InvalidParameterError), match=f"parameter of {method}"):
+        getattr(session, method)(value)
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"estimator": None}, "estimator"),
+        ({"estimator": LogisticRegression}, "estimator"),
+        ({"scoring": "acuracy"}, "scoring"),
+        ({"scoring": 3}, "scoring"),
+        ({"progress": np.array([1, 2])}, "progress"),
+    ],
+)
+def test_what_no_loop_can_work_with_is_named(params, name, flat_data):
+    X, y = flat_data
+    loop = ActiveLearningClassifier(**({"estimator": LogisticRegression()} | params))
+    with pytest.raises((InvalidTypeError, InvalidParameterError), match=f"'{name}' parameter of Active"):
+        loop.fit(X, y)
+
+
+def test_ids_that_are_no_list(flat_data):
+    with pytest.raises(InvalidTypeError, match="'ids' parameter of start"):
+        ActiveLearningClassifier(LogisticRegression()).start(flat_data[0], ids=3)

@@ -8,10 +8,22 @@ import torch
 
 from skal.base import ScoreStrategy
 from skal.checks import make_learner
-from skal.exceptions import InvalidQueryError, NonFiniteError, SkalError
+from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError, SkalError
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
-from skal.strategies import ALBL, BADGE, BAIT, CoreSet, DynamicAL, Margin, MaxHerding, ProbCover, TypiClust, UHerding
+from skal.strategies import (
+    ALBL,
+    BADGE,
+    BAIT,
+    CoreSet,
+    DynamicAL,
+    Margin,
+    MaxHerding,
+    NTKLookahead,
+    ProbCover,
+    TypiClust,
+    UHerding,
+)
 from skal.strategies._coreset import furthest_first
 
 COVERAGE = [
@@ -117,3 +129,21 @@ def test_probabilities_of_a_fixmatch_that_has_diverged():
         next(net.module_.parameters()).fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="FixMatchClassifier must be finite"):
         net.predict_proba(X)
+
+
+@pytest.mark.parametrize("strategy", [MaxHerding, UHerding, ProbCover])
+def test_bounds_beyond_any_memory(strategy):
+    learner, X_pool = make_learner()
+    expected = strategy(random_state=0).select(learner, X_pool, 3)[0]
+    assert np.array_equal(strategy(max_memory=10**30, random_state=0).select(learner, X_pool, 3)[0], expected)
+    with pytest.raises(InvalidParameterError, match="'radius' parameter"):
+        strategy(radius=1e308).select(learner, X_pool, 3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"), [(DynamicAL, "n_features"), (UHerding, "temperature"), (NTKLookahead, "ridge")]
+)
+def test_an_array_is_not_auto(strategy, name):
+    learner, X_pool = make_learner()
+    with pytest.raises(SkalError, match=f"'{name}' parameter"):
+        strategy(**{name: np.array([1.0, 2.0])}).select(learner, X_pool, 3)

@@ -9,7 +9,7 @@ from skal._core.samples import Samples
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
-from skal.tangent._kept import _joined, keep_gradients, kept_bytes
+from skal.tangent._kept import _gathered, _joined, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
 
 from ..support.networks import build
@@ -154,3 +154,25 @@ def test_what_attention_does_otherwise_is_left_to_others(params):
     norms = engine.collect(Samples(X), [one_logit(1)], lambda found, n: engine.scores(next(found), n)[0])
     gradients = torch.autograd.grad(module.eval()(X[:1])[0, 1], list(module.parameters()))
     torch.testing.assert_close(sum(g.square().sum() for g in gradients), norms[0])
+
+
+def test_chunks_of_one_form_are_gathered_and_others_follow():
+    form = Dense(torch.zeros(0, 3))
+    parts = [torch.rand(2, 3), torch.rand(1, 3), torch.rand(2, 5), torch.rand(1, 3)]
+    chunks = [(len(x), [{"weight": (form, (x,))}]) for x in parts]
+    (n, (begun,)), *others = _gathered(iter(chunks), 6)
+    assert n == 3
+    assert torch.equal(begun["weight"][1][0], torch.cat(parts[:2]))
+    assert [size for size, _ in others] == [2, 1]
+    assert torch.equal(others[0][1][0]["weight"][1][0], parts[2])
+
+
+def test_a_slice_of_kept_gradients_copies_nothing():
+    engine, samples = engine_for("mlp")
+    kept = keep_gradients(engine, samples, kernel_cotangents("pntk", engine.n_classes))
+    part = kept.take(slice(2, 5))
+    assert part.n == 3
+    np.testing.assert_array_equal(part.squares(), kept.squares()[2:5])
+    for name, gradient in part.gradients[0].items():
+        for mine, whole in zip(gradient.tensors(), kept.gradients[0][name].tensors(), strict=True):
+            assert mine.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
