@@ -53,7 +53,7 @@ LABELS = {
     "words": (net(), X, np.array(["a", "b", "c"])[y], "LabelEncoder"),
     "several": (net(), X, np.eye(3, dtype=np.int64)[y][:, :2], "several labels at once are not supported"),
     "several, as numbers": (net(), X, np.float32([[0, 1, 1]] * 24), "several labels at once are not supported"),
-    "regression": (net(cls=NeuralNetRegressor, criterion=nn.L1Loss), X, y[:5], "Regression is not supported"),
+    "regression": (net(cls=NeuralNetRegressor, criterion=nn.NLLLoss), X, np.float32(y), "Regression is not supported"),
     "binary loss": (net(criterion=nn.BCEWithLogitsLoss), X, y, "skorch.NeuralNetBinaryClassifier"),
     "columns": (net(), X[:, :3], y, r"shape \(24, 3\)"),
 }

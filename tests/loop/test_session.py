@@ -424,4 +424,4 @@ def test_what_no_loop_can_work_with_is_named(params, name, flat_data):
 
 def test_ids_that_are_no_list(flat_data):
     with pytest.raises(InvalidTypeError, match="'ids' parameter of start"):
-        ActiveLearningClassifier(LogisticRegression()).start(flat_data[0], ids=3)
+        ActiveLearningClassifier(LogisticRegression(), n_rounds=None).start(flat_data[0], ids=3)
