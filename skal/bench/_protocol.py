@@ -13,6 +13,7 @@ from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
 _STARTS = ("random", "balanced", "zero_shot")  # and any strategy
+_MOST_SEEDS = 10**5
 # what check allows
 _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("n_initial", "batch", "seeds", "batch_size", "max_epochs"), partial(check_integer, minimum=1)),
@@ -178,6 +179,9 @@ class Protocol:
         owner = "Protocol"
         for name, check in _CHECKS.items():
             check(owner, name, getattr(self, name))
+        if self.seeds > _MOST_SEEDS:
+            expected, remedy = f"at most {_MOST_SEEDS:,}", "A few dozen tell strategies apart."
+            raise InvalidParameterError.for_parameter(owner, "seeds", expected, self.seeds, remedy)
         if self.start not in _STARTS:
             make_strategy(self.start)
         if self.semi_supervised is not None and self.inputs != "unit":

@@ -26,6 +26,8 @@ def save(path, n=60):
 def test_more_rounds_than_a_list_can_hold_are_refused():
     with pytest.raises(InvalidParameterError, match=r"'rounds' parameter.*Got 1000000000 instead"):
         run_benchmark(["random"], data="digits", net="mlp", rounds=10**9)
+    with pytest.raises(InvalidParameterError, match="'seeds' parameter"):
+        run_benchmark(["random"], data="digits", net="mlp", seeds=10**30)
 
 
 @pytest.mark.parametrize(
