@@ -154,7 +154,6 @@ def commands(X: np.ndarray, folder: Path) -> Named:
         "label --hold-out nan": ["label", str(table), "--classes", "a,b", "--hold-out", "nan", *out],
         "label --port": ["label", str(table), "--classes", "a,b", "--port", "99999", *out],
         "label --size 0": ["label", str(png.parent), "--classes", "a,b", "--size", "0", *out],
-        "label broken pictures": ["label", str(png.parent), "--classes", "a,b", *out],
         "label --model no file": ["label", str(table), "--classes", "a,b", "--model", "none.py:make", *out],
         "label --model no function": ["label", str(table), "--classes", "a,b", "--model", f"{python}:none", *out],
         "label --model raises": ["label", str(table), "--classes", "a,b", "--model", f"{python}:make", *out],

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from skal.exceptions import InvalidTypeError, SampleError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
 from skal.labelling import read_images
 from skal.labelling._label import as_source
 from skal.labelling._sources import ArraySource, ImageFolder, TextTable, known_labels, open_source
@@ -184,3 +184,16 @@ def test_two_files_of_one_name_need_their_folders(tmp_path):
     path.write_text("file,label\n1.jpg,cat\n")
     with pytest.raises(SampleError, match=r"2 files of that name.*a/1\.jpg.*Name the folder"):
         known_labels(path, ["a/1.jpg", "b/1.jpg"])
+
+
+def test_pictures_without_pixels_are_refused(image_folder):
+    with pytest.raises(InvalidParameterError, match="'size' parameter of label"):
+        open_source(image_folder, size=0)
+
+
+def test_an_array_that_is_larger_than_its_file_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.zeros((60, 8, 8)))
+    content = (tmp_path / "a.npz").read_bytes().replace(b"(60, 8, 8)", b"(9999999,)")
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(SampleError, match="X cannot be read"):
+        open_source(tmp_path / "a.npz")

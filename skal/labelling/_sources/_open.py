@@ -11,6 +11,7 @@ from skal.labelling._sources._arrays import ArraySource
 from skal.labelling._sources._base import Source
 from skal.labelling._sources._images import ImageFolder
 from skal.labelling._sources._texts import TextTable
+from skal.validation import check_integer
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -33,6 +34,7 @@ def open_source(path: Any, *, text: str | None = None, size: int = 32, cache: Pa
     -------
     Source
     """
+    check_integer("label", "size", size, 8, remedy="Pass the pixels a side that the model sees, such as 32.")
     place = Path(path)
     if place.is_dir():
         return ImageFolder(place, size=size, cache=cache)
