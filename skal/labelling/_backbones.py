@@ -42,7 +42,7 @@ def load_backbone(text: str) -> Backbone:
     ``kind`` says "text" if it takes texts.
     """
     if not isinstance(text, str):
-        expected, remedy = "KIND:NAME or FILE.py:NAME", f"Kinds are {', '.join(_KINDS)}."
+        expected, remedy = "KIND:NAME or FILE.py:NAME", f"Kinds are {', '.join(_PACKAGES)}."
         raise InvalidTypeError.for_parameter("label", "backbone", expected, text, remedy)
     kind, _, name = text.partition(":")
     if kind not in _PACKAGES:
