@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
+from skal.exceptions import InvalidParameterError, SkalError
 from skal.labelling._sources import ImageFolder, Source
 from skal.labelling._sources._images import open_image
 
@@ -41,9 +41,6 @@ def load_backbone(text: str) -> Backbone:
     A function of your own returns a callable from a list of images or texts to an (n, d) array; its attribute
     ``kind`` says "text" if it takes texts.
     """
-    if not isinstance(text, str):
-        expected, remedy = "KIND:NAME or FILE.py:NAME", f"Kinds are {', '.join(_PACKAGES)}."
-        raise InvalidTypeError.for_parameter("label", "backbone", expected, text, remedy)
     kind, _, name = text.partition(":")
     if kind not in _PACKAGES:
         from skal.labelling._models import load_object

@@ -87,6 +87,9 @@ def choose_model(
         X = _read_features(features, len(source))
         return Model(X, _own(model) or (lambda n: linear_on_features()), "a linear classifier on given features")
     if backbone is not None:
+        if not isinstance(backbone, str):
+            expected, remedy = "KIND:NAME or FILE.py:NAME", "Name a network, such as 'timm:resnet18'."
+            raise InvalidTypeError.for_parameter("label", "backbone", expected, backbone, remedy)
         X, prepare = compute_features(source, backbone, cache)
         words = f"a linear classifier on features of {backbone}"
         return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare)
