@@ -246,9 +246,10 @@ class LoopConfig:
         if self.checkpoint is None:
             return
         is_path = isinstance(self.checkpoint, (str, os.PathLike))
-        if not is_path or Path(self.checkpoint).is_file():
+        if not is_path or not os.fspath(self.checkpoint) or Path(self.checkpoint).is_file():
             error = InvalidParameterError if is_path else InvalidTypeError
-            remedy = "There is a file of that name: choose another." if is_path else "Name a folder."
+            is_file = is_path and os.fspath(self.checkpoint)
+            remedy = "There is a file of that name: choose another." if is_file else "Name a folder."
             expected = "the path of a folder, or None"
             raise error.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, remedy)
         if is_warm_started(self.estimator):

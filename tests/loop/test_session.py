@@ -412,6 +412,7 @@ def test_what_is_no_list_of_ids_and_no_path_is_named(method, value, make_loop, f
         ({"estimator": LogisticRegression}, "estimator"),
         ({"scoring": "acuracy"}, "scoring"),
         ({"scoring": 3}, "scoring"),
+        ({"checkpoint": ""}, "checkpoint"),
         ({"progress": np.array([1, 2])}, "progress"),
     ],
 )
