@@ -80,9 +80,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     checkpoint : path or None, default=None
         A folder to write to in every round. ``fit`` or ``start`` with the same data and parameters goes on from there.
     progress : bool, default=False
-        Show a progress bar.
+        Show one progress bar for the whole run.
     verbose : int, default=0
-        1 prints a row per round.
+        1 shows what happens on the way: a printed row per round.
     random_state : None, int, Generator or RandomState, default=None
         For the initial set, the training and the strategy. The global generators are left alone.
     stop : StoppingCriterion or None, default=None
