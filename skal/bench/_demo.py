@@ -35,7 +35,7 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
     """
     data = load("digits")
     X, X_test = (normalize(part.reshape(len(part), -1)) for part in (data.X_train, data.X_test))
-    budget = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds}
+    budget: dict[str, Any] = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds}
     if n_initial + n_rounds * query_size > len(X) // 2:
         expected, remedy = f"at most {len(X) // 2} labels in all", "Ask for fewer labels or rounds."
         got = f"{n_initial} + {n_rounds} × {query_size}"

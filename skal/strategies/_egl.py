@@ -14,7 +14,7 @@ from skal._core.outputs import logits_to_proba
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import LossCotangent
+from skal.tangent._cotangents import Cotangent, LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients
 from skal.validation import check_choice
@@ -127,7 +127,7 @@ class EGL(ScoreStrategy):
             norms = engine.all_norms(list(gradients), n).clamp_min(0).sqrt()
             return (logits_to_proba(engine.logits().double(), engine.network.net) * norms).sum(dim=1)
 
-        labels = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
+        labels: list[Cotangent] = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
         # the gradients at the layers' outputs are kept for all labels, so that the inputs are looked at once
         size = engine.chunk_size(engine.n_classes * engine.activation_bytes)
         return engine.collect(context.pool, labels, expected_length, batch_size=size)

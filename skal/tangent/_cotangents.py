@@ -9,8 +9,9 @@ The target of a loss is the (n,) labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,8 @@ def pull_all_back(
         yield pull_back(v, logits, inputs, retain_graph=number < len(cotangents) - 1)
 
 
-class LossCotangent(NamedTuple):
+@dataclass(frozen=True)
+class LossCotangent:
     """The derivative of a loss: of the target, or of one label for all samples.
 
     Without either, the network's own prediction is taken for the label.

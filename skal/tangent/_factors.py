@@ -298,7 +298,7 @@ class Outer(PerSampleGradient):
     def all_norms(self, others: list[Tensor]) -> Tensor:
         """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
         if self.is_plain:
-            lengths = torch.linalg.vector_norm(torch.stack([g.flatten(1) for g in others]), dim=2).square()
+            lengths: Tensor = torch.linalg.vector_norm(torch.stack([g.flatten(1) for g in others]), dim=2).square()
             return lengths.mul_(_squared_norms(self.columns(slice(None)).flatten(1)))
         k, t, i, o = len(others), self.positions, self.n_in, self.n_out
         by_gram = t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
@@ -413,7 +413,8 @@ def all_squared_norms(gradients: list[PerSampleGradient]) -> Tensor:
     """Squared norms of the gradients of one parameter for k cotangents: (k, n)."""
     dense = [g.gradients for g in gradients if isinstance(g, Dense)]
     if len(dense) == len(gradients):
-        return torch.linalg.vector_norm(torch.stack(dense), dim=2).square()
+        squares: Tensor = torch.linalg.vector_norm(torch.stack(dense), dim=2).square()
+        return squares
     outer = [g for g in gradients if isinstance(g, Outer)]
     first = outer[0] if outer else None
     shared = first is not None and first.inputs is not None and len(outer) == len(gradients)
