@@ -31,7 +31,7 @@ from skal.tangent import tangent_kernel
 # data, pool, labels at the start, and the seeds
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"data": "digits", "n_pool": 120, "initial": 20, "budget": 20, "seeds": 1, "max_epochs": 2},
-    "scaled": {"data": "mnist", "n_pool": 2000, "initial": 100, "budget": 200, "seeds": 3, "max_epochs": 60},
+    "scaled": {"data": "mnist", "n_pool": 1000, "initial": 100, "budget": 200, "seeds": 2, "max_epochs": 60},
     "full": {"data": "cifar10", "n_pool": 50_000, "initial": 500, "budget": 1000, "seeds": 5, "max_epochs": 200},
 }
 RIDGE = 1e-8  # relative: copies among the samples must not decide

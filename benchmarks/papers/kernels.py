@@ -31,7 +31,7 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"data": "digits", "n": 5, "n_test": 8, "widths": (16, 32), "seeds": 1, "steps": 2, "grows": (4, 8)},
-    "scaled": {"data": "digits", "n": 30, "n_test": 100, "widths": (16, 32, 64), "seeds": 2, "steps": 100,
+    "scaled": {"data": "digits", "n": 20, "n_test": 50, "widths": (16, 64), "seeds": 2, "steps": 100,
                "grows": (10, 20, 40, 80)},
     "full": {"data": "mnist", "n": 1000, "n_test": 1000, "widths": (16, 64, 256, 1024), "seeds": 3, "steps": 1000,
              "grows": (100, 300, 1000, 3000)},
@@ -113,7 +113,7 @@ def _grown(kind: str, n: int, size: str) -> dict[str, float]:
     settings = SIZES[size]
     data = images(settings["data"], size, n, 0)
     X, X_test = data.X_train.astype(np.float64), data.X_test[: settings["n_test"]].astype(np.float64)
-    module = make_network(kind, settings["widths"][0], X.shape[-1], 0)
+    module = make_network(kind, settings["widths"][-1], X.shape[-1], 0)
     found: dict[str, float] = {}
     for name in ("pntk", "entk"):
         start = time.process_time()
