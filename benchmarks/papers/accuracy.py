@@ -12,12 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.papers.study import Study, mean_std
-from skal._lookahead.comparators import infinite_diagonal, infinite_kernel
+from skal._lookahead.comparators import infinite_kernel
+from skal._lookahead.variance import TEMPERATURE
 from skal.bench import BenchmarkResult, preset, run_benchmark
 from skal.strategies import NTKLookahead
 
@@ -46,7 +48,11 @@ def naive_retraining(learner: Any, X_pool: Any, n_instances: int, subset: int) -
 
 
 class GaussianProcess(ClassifierMixin, BaseEstimator):
-    """The posterior mean of a Gaussian process with the kernel of an infinitely wide network, one output per class."""
+    """The posterior mean of a Gaussian process with the kernel of an infinitely wide network, one output per class.
+
+    What is predicted are probabilities: a softmax of the mean, at the temperature that the look-ahead takes for
+    outputs near 0 and 1.
+    """
 
     def __init__(self, depth: int = 3, ridge: float = 1e-4) -> None:
         self.depth = depth
@@ -54,27 +60,46 @@ class GaussianProcess(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> GaussianProcess:
         """Solve for the coefficients of the one-hot labels."""
-        import torch
-
         self.classes_, codes = np.unique(y, return_inverse=True)
-        self._X = torch.as_tensor(np.asarray(X).reshape(len(X), -1)).double()
+        self._X = _flat(X)
         K = infinite_kernel(self._X, self._X, self.depth)
-        noise = self.ridge * infinite_diagonal(self._X, self.depth).mean()
+        self.noise_ = self.ridge * float(K.diagonal().mean())
+        self._regular = K + self.noise_ * torch.eye(len(K), dtype=torch.float64)
         targets = torch.eye(len(self.classes_), dtype=torch.float64)[torch.as_tensor(codes)]
-        self._coefficients = torch.linalg.solve(K + noise * torch.eye(len(K), dtype=torch.float64), targets)
+        self._coefficients = torch.linalg.solve(self._regular, targets)
         return self
 
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """The softmax of the mean, at the temperature that outputs near 0 and 1 have in the look-ahead."""
-        import torch
+    def mean(self, X: np.ndarray) -> torch.Tensor:
+        """(n, C) means of the outputs."""
+        return infinite_kernel(_flat(X), self._X, self.depth) @ self._coefficients
 
-        rows = torch.as_tensor(np.asarray(X).reshape(len(X), -1)).double()
-        mean = infinite_kernel(rows, self._X, self.depth) @ self._coefficients
-        return torch.softmax(mean / 0.15, dim=1).numpy()
+    def covariance(self, X: np.ndarray) -> torch.Tensor:
+        """(n, n), what the labels leave of the kernel."""
+        rows = _flat(X)
+        between = infinite_kernel(rows, self._X, self.depth)
+        return infinite_kernel(rows, rows, self.depth) - between @ torch.linalg.solve(self._regular, between.T)
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """(n, C)."""
+        return torch.softmax(self.mean(X) / TEMPERATURE, dim=1).numpy()
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """The class with the largest mean."""
         return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def _flat(X: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(X).reshape(len(X), -1)).double()
+
+
+def gaussian_mlmoc(learner: Any, X_pool: Any, n_instances: int, subset: int) -> np.ndarray:
+    """MLMOC of the Gaussian process: one more label, the predicted one, moves the mean by ``S(x, x') r / u``."""
+    rows = np.random.permutation(len(X_pool))[:subset]
+    process, X = learner.estimator, np.asarray(X_pool)[rows]
+    mean, S = process.mean(X), process.covariance(X)
+    residual = torch.eye(mean.shape[1], dtype=mean.dtype)[mean.argmax(1)] - mean
+    scores = residual.norm(dim=1) * S.abs().sum(0) / (S.diagonal() + process.noise_)
+    return rows[scores.argsort(descending=True)[:n_instances].numpy()]
 
 
 def _run(
@@ -111,8 +136,9 @@ def _criteria(size: str, kept: Kept, folder: Path | None) -> str:
 
 
 def _gaussian_process(size: str, kept: Kept, folder: Path | None) -> str:
-    """The Gaussian process itself predicts and is asked; the strategies need only its probabilities."""
-    strategies = ("random", "entropy", "margin", "max_herding")
+    """The Gaussian process itself predicts and is asked; of the strategies only MLMOC needs more than probabilities."""
+    strategies: dict[str, Any] = {name: name for name in ("random", "entropy", "margin", "max_herding")}
+    strategies["mlmoc of the process"] = partial(gaussian_mlmoc, subset=SUBSET[size])
     return _table(_run(size, folder, strategies, net=GaussianProcess()))
 
 

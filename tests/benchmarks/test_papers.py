@@ -1,12 +1,18 @@
 """The papers' studies at their smallest: every command prints its table, and a second run measures nothing."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks._kept import Kept
 from benchmarks.papers import main
+from benchmarks.papers.accuracy import GaussianProcess, gaussian_mlmoc
 from benchmarks.papers.commands import STUDIES
+from skal.bench import PRESETS
 
 # seconds each at the smallest size; what is a benchmark has tests of its own
 QUICK = ["mmd_second", "mmd_budget", "criteria", "gaussian_process", "claim", "spectra", "growing"]
@@ -40,3 +46,27 @@ def test_kept_results_survive(tmp_path):
     assert Kept(path)("a", lambda: [1, 2]) == [1, 2]
     assert Kept(path)("a", lambda: pytest.fail("measured twice")) == [1, 2]
     assert json.loads(path.read_text())["key"] == "a"
+
+
+def test_the_page_names_every_study_and_every_preset():
+    page = Path(__file__).parents[2].joinpath("docs/guide/papers.md").read_text(encoding="utf-8")
+    assert [name for name in STUDIES if f"benchmarks.papers {name}`" not in page] == []
+    assert [name for name in PRESETS if not name.endswith("_scaled") and name not in page] == []
+
+
+def test_mlmoc_of_a_gaussian_process_is_that_of_one_that_is_fitted_again():
+    rng = np.random.default_rng(0)
+    X, y, pool = rng.normal(size=(6, 4)), np.array([0, 1, 2, 0, 1, 2]), rng.normal(size=(5, 4))
+    process = GaussianProcess().fit(X, y)
+    before, scores = process.mean(pool), []
+    for j in range(5):
+        again = GaussianProcess()
+        label = int(before[j].argmax())
+        again.fit(np.vstack([X, pool[j]]), np.append(y, label))
+        # the noise is relative to the labelled samples' kernel: take that of the first
+        K = again._regular - again.noise_ * torch.eye(7) + process.noise_ * torch.eye(7)
+        targets = torch.eye(3, dtype=torch.float64)[[*y, label]]
+        again._coefficients = torch.linalg.solve(K, targets)
+        scores.append(float((again.mean(pool) - before).norm(dim=1).sum()))
+    picked = gaussian_mlmoc(SimpleNamespace(estimator=process), pool, 5, subset=5)
+    assert picked.tolist() == np.argsort(scores)[::-1].tolist()
