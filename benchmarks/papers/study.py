@@ -48,4 +48,4 @@ def images(name: str, size: str, n: int, seed: int) -> Bunch:
 def mean_std(values: Sequence[Any], digits: int = 3) -> str:
     """Of runs, as text."""
     array = np.asarray(values, dtype=float)
-    return f"{array.mean():.{digits}g} ± {array.std(ddof=1) if len(array) > 1 else 0.0:.1g}"
+    return f"{array.mean():.{digits}g} ± {array.std(ddof=1) if len(array) > 1 else 0.0:.2g}"
