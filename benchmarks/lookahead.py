@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,8 @@ from scipy.stats import kendalltau, spearmanr
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
+from benchmarks._measure import interleaved, markdown
+from benchmarks.memory import peak
 from skal import LinearizedLearner
 from skal._lookahead.comparators import Retrainer
 from skal._lookahead.posterior import Posterior
@@ -348,22 +348,13 @@ def train(module: nn.Module, X: torch.Tensor, y: torch.Tensor, tolerance: float 
 
 
 def memory_table(data: str, quick: bool) -> str:
-    """Peak growth of a process that scores the pool once, beyond network and data; on Linux."""
+    """Peak growth of a process that chooses 20 samples, beyond network and data; on Linux."""
+    learner, X_pool = problem(data, *((20, 100) if quick else (100, 4000)), epochs=1)
     rows: list[list[object]] = []
     for bound in ("100MB",) if quick else ("200MB", "400MB", "1GB"):
-        grown = peak_memory("benchmarks.lookahead", "one", "--data", data, "--bound", bound, *["--quick"] * quick)
-        rows.append([bound, f"{grown / 1e6:.0f} MB"])
+        grown = peak(lambda bound: NTKLookahead(max_memory=bound, random_state=0), bound, learner, X_pool, 20)
+        rows.append([bound, f"{int(grown) / 1e6:.0f} MB" if grown.isdigit() else grown])
     return markdown(["max_memory", "measured"], rows)
-
-
-def one_query(data: str, bound: str, quick: bool) -> None:
-    """For :func:`memory_table`."""
-    learner, X_pool = problem(data, *((20, 100) if quick else (100, 4000)), epochs=1)
-    BADGE(random_state=0).select(learner, X_pool[:300], 20)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far was that of loading the data
-    print_baseline()
-    NTKLookahead(max_memory=bound, random_state=0).scores(learner, X_pool)
-    print_peak()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -371,14 +362,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead", description=__doc__)
     parser.add_argument("what", nargs="*", metavar="TABLE", help="see above; default: all")
     parser.add_argument("--data", default="mnist", help="mnist or digits")
-    parser.add_argument("--bound", default="1GB", help="max_memory of the one query that memory measures")
     parser.add_argument("--quick", action="store_true", help="tiny sizes on digits, to see that it runs")
     args = parser.parse_args(argv)
     data = "digits" if args.quick else args.data
     torch.set_num_threads(1)
-    if args.what == ["one"]:
-        one_query(data, args.bound, args.quick)
-        return 0
     tables: dict[str, Callable[[], str]] = {
         "batches": lambda: batch_table(data, args.quick),
         "speed": lambda: speed_table(data, args.quick),
