@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 
 import skal.stopping
 from benchmarks._attack_cases import MAY_WORK, REFUSED, labels, pools
@@ -88,7 +88,7 @@ def loops(X: np.ndarray) -> Named:
     given = {"n_initial": 8, "n_rounds": 1, "query_size": 4, "random_state": 0}
 
     def fitted(**changes: Any) -> None:
-        estimator = changes.pop("estimator", LogisticRegression(max_iter=20))
+        estimator = changes.pop("estimator", GaussianNB())
         ActiveLearningClassifier(estimator, **(given | changes)).fit(flat, y)
 
     for parameter in inspect.signature(ActiveLearningClassifier).parameters:
@@ -100,12 +100,12 @@ def loops(X: np.ndarray) -> Named:
                     lambda p=parameter, v=value: fitted(**{p: v}),
                 )
     for what, bad in labels(np.arange(40) % 4).items():
-        loop = ActiveLearningClassifier(LogisticRegression(max_iter=20), **given)
+        loop = ActiveLearningClassifier(GaussianNB(), **given)
         yield f"ActiveLearningClassifier.fit: y {what}", MAY_WORK, lambda lo=loop, b=bad: lo.fit(flat, b) and None
         yield f"ActiveLearningClassifier.start: y {what}", MAY_WORK, lambda lo=loop, b=bad: lo.start(flat, b) and None
     for what, value in VALUES.items():
         for parameter in ("ids", "eval_set"):
-            loop = ActiveLearningClassifier(LogisticRegression(), **given)
+            loop = ActiveLearningClassifier(GaussianNB(), **given)
             yield (
                 f"start({parameter}={what})",
                 MAY_WORK,
@@ -116,9 +116,9 @@ def loops(X: np.ndarray) -> Named:
 def sessions(X: np.ndarray, folder: Path) -> Named:
     """Everything that a session can be told, in a folder and without one."""
     flat = X.reshape(len(X), -1)
-    session = ActiveLearningClassifier(
-        LogisticRegression(max_iter=20), n_initial=8, n_rounds=3, query_size=4, random_state=0
-    ).start(flat, ids=[f"sample {i}" for i in range(len(flat))])
+    session = ActiveLearningClassifier(GaussianNB(), n_initial=8, n_rounds=3, query_size=4, random_state=0).start(
+        flat, ids=[f"sample {i}" for i in range(len(flat))]
+    )
     session.tell([int(i) % 4 for i in session.ask()])
     answers = {
         "too few": [0],

@@ -191,7 +191,8 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
 
 def _sums_up(part: np.ndarray) -> bool:
     """Whether a sum over all entries is finite, so that each of them is; of their squares where that is quicker."""
-    flat = part.reshape(-1) if part.flags.c_contiguous and part.dtype in _FLOATS else None
+    plain = part.flags.c_contiguous and part.dtype in _FLOATS and not isinstance(part, np.ma.MaskedArray)
+    flat = part.reshape(-1) if plain else None
     return bool(np.isfinite(part.sum() if flat is None else flat @ flat))
 
 

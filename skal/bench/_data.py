@@ -146,7 +146,7 @@ def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
 def _divided(X: Any, y: Any) -> Bunch:
     """A fifth of each class, the same whenever this is called, is for testing."""
     X = _samples(X)
-    y = _labels(y, len(X))
+    y = _labels(y, X)
     order = np.random.default_rng(0).permutation(len(y))
     test = np.zeros(len(y), dtype=bool)
     test[order[every_fifth(y[order])]] = True
@@ -170,14 +170,14 @@ def _samples(X: Any) -> np.ndarray:
     return array
 
 
-def _labels(y: Any, n: int) -> np.ndarray:
-    """(n,) labels that can be sorted."""
-    expected, remedy = "made of arrays of samples with one label for each", "Pass y of shape (n,), without gaps."
+def _labels(y: Any, X: np.ndarray) -> np.ndarray:
+    """(n,) labels of the samples, which can be sorted."""
+    expected, remedy = "arrays with one label for each sample", "Pass y of shape (n,), of one type and without gaps."
     y = _as_array(y, expected, remedy)
     kinds = {type(label) for label in y.tolist()} if y.dtype.kind == "O" and y.ndim == 1 else {int}
     sortable = y.dtype.kind in "iubfUSO" and len(kinds) == 1 and issubclass(*kinds, (str, int, float))
-    if y.shape != (n,) or not sortable or pd.isna(y).any():
-        got = f"{n} samples and labels of {y.dtype} of shape {y.shape}"
+    if y.shape != X.shape[:1] or not sortable or pd.isna(y).any():
+        got = f"arrays of shapes {X.shape} and {y.shape}, labels of {y.dtype}"
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
     return y
 
@@ -200,7 +200,7 @@ def make_data(bunch: Any, protocol: Protocol) -> Data:
         remedy = "Prepare both in the same way."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
     X_train, X_test = _scaled(X_train, X_test, protocol.inputs)
-    own, other = _labels(bunch.y_train, len(X_train)), _labels(bunch.y_test, len(X_test))
+    own, other = _labels(bunch.y_train, X_train), _labels(bunch.y_test, X_test)
     classes, codes = np.unique(np.concatenate([own, other]), return_inverse=True)
     if len(classes) < 2:
         expected, got = "made of samples of at least two classes", f"only {classes.tolist()}"

@@ -121,7 +121,7 @@ class ProbCover(CoverageStrategy):
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
         points = read.gathered(rows)
-        n_clusters = self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES)
+        n_clusters = min(n, self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES))
         few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
         clusters = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[1]
         return pure_radius(points, clusters, self.purity, block_bytes=min(_BLOCK_BYTES, room // 4))
