@@ -7,8 +7,11 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from skal._core.graph import nodes_behind
+from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
+from skal.tangent._structured import StructuredBackend
 
 from ..support import oracle
 from .checking import check_exact, plan_of
@@ -266,3 +269,17 @@ def test_hooks_that_change_an_output():
     module[0].register_forward_hook(lambda layer, args, output: output * 3)
     plan = check_exact(module, torch.randn(4, 4, dtype=torch.float64))
     assert plan == {"structured": {"2.weight", "2.bias"}, "func": {"0.weight", "0.bias"}}
+
+
+def test_attention_is_taken_apart_at_once_and_left_as_it_was():
+    torch.manual_seed(0)
+    module = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
+    network, own = Network(nn.Sequential(module, nn.Flatten(), nn.Linear(24, 3))), F._in_projection_packed
+    X = torch.randn(5, 3, 8)
+    logits, _ = StructuredBackend(network, set(network.trainable()))._forward(X)
+    assert F._in_projection_packed is own
+    plain = network.logits(X)
+    assert torch.equal(logits, plain)
+    apart, before = ({node.name() for node in nodes_behind(f)} for f in (logits, plain))
+    assert {"UnbindBackward0", "SelectBackward0"} & apart == {"UnbindBackward0"}
+    assert {"UnbindBackward0", "SelectBackward0"} & before == {"SelectBackward0"}
