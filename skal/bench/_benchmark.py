@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def run_benchmark(
     progress: bool = False,
     data_home: str | os.PathLike[str] | None = None,
     title: str | None = None,
+    initial: Any = None,
     **settings: Any,
 ) -> BenchmarkResult:
     """Compare strategies on a data set, over seeds that give all of them the same start.
@@ -89,6 +91,9 @@ def run_benchmark(
         Folder of the data sets' files; see :func:`skal.datasets.load`.
     title : str or None, default=None
         Of the report and the figures; by default it is made of data, network and labels.
+    initial : str, strategy or None, default=None
+        How the first labels are chosen, for all strategies alike: the setting ``start``, as a name or as a strategy
+        object such as ``MaxHerding()``, whose parameters must be numbers and texts.
     **settings
         Fields of :class:`skal.bench.Protocol` to change.
 
@@ -111,6 +116,8 @@ def run_benchmark(
     check_n_jobs("run_benchmark", n_jobs)
     if title is not None:
         settings["title"] = title
+    if initial is not None:
+        settings["start"] = _start(initial)
     base = protocol or Protocol()
     data = base.data if data is None else data
     bunch = find_data(data, settings.get("data_params", base.data_params), data_home)
@@ -202,6 +209,28 @@ def _attempt(task: Task, data: Data) -> Run | str:
         return run_task(task, data)
     except Exception:  # whatever a user's strategy, network or data may raise
         return f"{task.label}, seed {task.seed}: {traceback.format_exc()}"
+
+
+def _start(initial: Any) -> str:
+    """A strategy as the text that a protocol can keep."""
+    if isinstance(initial, str):
+        return initial
+    strategy = as_strategy(initial)
+    if strategy is not None:
+        text = f"{type(strategy).__name__}({_written(strategy)})"
+        with suppress(SkalError):
+            make_strategy(text)
+            return text
+    expected = "a name, or a strategy of skal whose parameters are numbers and texts"
+    remedy = "Pass for example 'max_herding', or MaxHerding(features='input')."
+    raise InvalidTypeError.for_parameter("run_benchmark", "initial", expected, initial, remedy)
+
+
+def _written(strategy: Any) -> str:
+    """The parameters that differ from their defaults, as code."""
+    standard = type(strategy)().get_params(deep=False)
+    changed = {k: v for k, v in strategy.get_params(deep=False).items() if repr(v) != repr(standard[k])}
+    return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
 
 def _standard(bunch: Any) -> Protocol:

@@ -28,7 +28,6 @@ from skal.loop._estimators import checked_classifier, uses_unlabelled
 from skal.loop._model import read_model, write_model
 from skal.loop._reading import check_one_label_each, label_reader, which_have_labels
 from skal.loop._session import LabellingSession
-from skal.strategies import margin
 
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -43,12 +42,11 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         A skorch net, a Pipeline that ends in one, or any scikit-learn classifier. A clone of it is fitted. If it learns
         from unlabelled data (scikit-learn's semi-supervised classifiers, or any with ``uses_unlabelled = True``), it
         gets all samples, with the label −1 where there is none.
-    query_strategy : callable, str or None, default=skal.strategies.margin
+    query_strategy : callable, str or None, default="auto"
         A strategy of skal or of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns positions. A
         string is the name of a strategy's function, such as ``"uherding"``; ``"auto"`` and None are the recommended
-        strategy for the estimator and the samples. One
-        that is an estimator is cloned, and seeded by the loop in every round: from its own ``random_state`` if that is
-        an integer, from the loop's if it is None.
+        strategy for the estimator and the samples. One that is an estimator is cloned, and seeded by the loop in every
+        round: from its own ``random_state`` if that is an integer, from the loop's if it is None.
     n_initial : int, default=20
         Labels before the first query. With 0 a skorch net makes the first query with its initial weights.
     initial : {"random", "stratified", "auto"}, strategy or array of int, default="auto"
@@ -137,7 +135,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     def __init__(
         self,
         estimator: Any,
-        query_strategy: Any = margin,
+        query_strategy: Any = "auto",
         *,
         n_initial: int = 20,
         initial: Any = "auto",

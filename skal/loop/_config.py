@@ -20,7 +20,7 @@ from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeErr
 from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
 from skal.loop._state import LoopState
 from skal.stopping import StoppingCriterion, UncertaintyPlateau
-from skal.strategies._names import KNOWN, named_strategy
+from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
 from skal.validation import check_choice, check_integer, check_real, check_seed
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _strategy_or_rule(owner: str, initial: Any) -> Any:
     """``initial`` with a strategy in place of its name; rules and positions as they are."""
     rules = ["random", "stratified"]
     if isinstance(initial, str) and initial not in rules:
-        if initial.split("(")[0].strip() not in KNOWN:
+        if not names_a_strategy(initial):
             check_choice(owner, "initial", initial, [*rules, *sorted(set(KNOWN) - set(rules))])
         return named_strategy(owner, "initial", initial)
     return named_strategy(owner, "initial", initial) if callable(initial) else initial

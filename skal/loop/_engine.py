@@ -180,6 +180,7 @@ class LoopEngine:
                 state.round += 1
                 continue
             state.open_round(positions, metrics, seconds=perf_counter() - start, source=self._source())
+            self.publish()  # which strategy chose them
             self.save()
         return state.unanswered()
 

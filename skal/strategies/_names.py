@@ -36,12 +36,14 @@ def named_strategy(owner: str, parameter: str, strategy: Any) -> Any:
 
 
 def make_strategy(spec: str) -> QueryStrategy:
-    """Make the strategy that a text names, with its parameters if it has any.
+    """Make the strategy that a text names, by its function or its class, with its parameters if it has any.
 
     Examples
     --------
     >>> make_strategy("dynamic_al(gamma=inf, batch='top')")
     DynamicAL(gamma=inf)
+    >>> make_strategy("MaxHerding(features='input')")
+    MaxHerding(features='input')
     """
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
@@ -55,8 +57,20 @@ def make_strategy(spec: str) -> QueryStrategy:
             f"A strategy must be written as a name, or as name(parameter=value). Got {spec!r} instead. "
             "Write for example 'badge' or 'dynamic_al(gamma=0)'."
         ) from None
-    check_known("name of a strategy", [name], sorted(KNOWN), remedy="Pass a strategy of your own as an object.")
-    return made(KNOWN[name], name, params)
+    known = _known()
+    if name not in known:
+        check_known("name of a strategy", [name], sorted(KNOWN), remedy="Pass a strategy of your own as an object.")
+    return made(known[name], name, params)
+
+
+def names_a_strategy(spec: str) -> bool:
+    """Whether a text begins with the name of a strategy."""
+    return spec.split("(")[0].strip() in _known()
+
+
+def _known() -> dict[str, type[QueryStrategy]]:
+    """By the names of functions and of classes."""
+    return {cls.__name__: cls for cls in KNOWN.values()} | KNOWN
 
 
 def _value(node: ast.expr) -> Any:

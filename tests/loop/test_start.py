@@ -39,7 +39,9 @@ def network(freeze=False):
 
 
 @pytest.mark.parametrize(
-    "initial", [MaxHerding(), "max_herding", max_herding, "auto"], ids=["object", "name", "function", "auto"]
+    "initial",
+    [MaxHerding(), "max_herding", "MaxHerding()", max_herding, "auto"],
+    ids=["object", "name", "class", "function", "auto"],
 )
 def test_the_first_samples_are_the_strategys(initial, data):
     X, y = data
@@ -63,12 +65,14 @@ def test_a_session_starts_with_a_strategy_and_goes_on_from_its_checkpoint(data, 
     X, y = data
     session = loop_of(LogisticRegression(), "auto", initial="auto", checkpoint=tmp_path).start(X)
     first = session.ask()
-    assert session.classifier.initial_ is None  # nothing has been answered yet
+    assert session.classifier.initial_ == "MaxHerding: no labels yet, and the inputs are features"
     del session
     again = loop_of(LogisticRegression(), "auto", initial="auto", checkpoint=tmp_path).start(X)
     assert again.ask().tolist() == first.tolist()
     again.tell(y[first])
     assert again.classifier.initial_ == "MaxHerding: no labels yet, and the inputs are features"
+    again.ask()
+    assert isinstance(again.classifier.query_strategy_, UHerding)  # as soon as it has chosen
 
 
 @pytest.mark.parametrize(
@@ -80,9 +84,12 @@ def test_a_session_starts_with_a_strategy_and_goes_on_from_its_checkpoint(data, 
     ],
     ids=["inputs", "frozen", "random"],
 )
-@pytest.mark.parametrize("auto", ["auto", None])
+@pytest.mark.parametrize("auto", ["auto", None, "default"])
 def test_what_is_recommended_and_why(estimator, start, then, auto, data):
-    loop = loop_of(estimator, auto, initial="auto").fit(*data)
+    loop = ActiveLearningClassifier(estimator, n_initial=9, n_rounds=1, query_size=5, random_state=0)
+    if auto != "default":
+        loop.set_params(query_strategy=auto, initial="auto")
+    loop.fit(*data)
     assert loop.initial_ == start
     assert repr(loop.query_strategy_).split("(")[0] + "()" == then
 
