@@ -24,7 +24,7 @@ from skal.bench._nets import make_net
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
-from skal.strategies import Entropy, RandomSampling, margin
+from skal.strategies import Entropy, MaxHerding, RandomSampling, TypiClust, margin
 from skal.strategies._names import make_strategy
 
 TINY = {
@@ -282,6 +282,18 @@ def test_a_strategy_chooses_the_first_labels_for_all(start):
     by_seed = {seed: {tuple(run.initial) for run in result.runs if run.seed == seed} for seed in (0, 1)}
     assert all(len(starts) == 1 for starts in by_seed.values())
     assert by_seed[0] != by_seed[1]
+
+
+def test_initial_takes_a_strategy_as_an_object_too():
+    settings = TINY | {"rounds": 0, "seeds": 1}
+    for initial in (MaxHerding(features="input", evaluation=50, random_state=0), TypiClust(features="input"), margin):
+        result = run_benchmark(["random"], initial=initial, **settings)
+        named = run_benchmark(["random"], start=result.protocol.start, **settings)
+        assert result.runs[0].initial == named.runs[0].initial
+    assert run_benchmark(["random"], initial="balanced", **settings).protocol.start == "balanced"
+    for initial in (MaxHerding(features=lambda X: X), len, 3):
+        with pytest.raises(InvalidTypeError, match="'initial' parameter of run_benchmark must be a name"):
+            run_benchmark(["random"], initial=initial, **settings)
 
 
 def test_a_classifier_that_is_no_network_has_a_coverage_start():
