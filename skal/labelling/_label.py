@@ -116,7 +116,7 @@ def label(
     Returns
     -------
     Labelled
-        When somebody has pressed "Finish", or Ctrl-C. In a notebook a widget, at once.
+        When somebody has pressed "Finish", or Ctrl-C. In a notebook a widget, at once, whose ``result()`` is this.
 
     Examples
     --------

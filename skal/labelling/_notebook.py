@@ -44,7 +44,7 @@ def reply(project: Project, message: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def cell(project: Project) -> Any:
-    """A widget for a project that has been started; its attribute ``project`` has the labels."""
+    """A widget for a project that has been started; its ``result()`` has the labels and the model so far."""
     try:
         import anywidget
     except ImportError as error:
@@ -61,6 +61,12 @@ def cell(project: Project) -> Any:
             super().__init__()
             self.project = project
             self.on_msg(self._answer)
+
+        def result(self) -> Any:
+            """What labelling has come to so far, as a script gets it at the end."""
+            from skal.labelling._label import result_of
+
+            return result_of(project)
 
         def _answer(self, widget: Any, message: Any, buffers: Any) -> None:
             content, data = reply(project, message)

@@ -103,10 +103,12 @@ class Forecast:
         )
         if self.later is None:
             return f"{now} No forecast yet: {self.reason}."
+        less = " That is less than now because the last model happens to lie above the fitted curve: expect no gain."
         return (
             f"{now} With {self.more} more labels: about {_percent(self.later)} % "
             f"({_percent(self.later_low)} to {_percent(self.later_high)} %), if the curve goes on as a power law and "
-            "you go on labelling in the same way. It says nothing about data that differ from this pool."
+            f"you go on labelling in the same way.{less if self.later < self.accuracy else ''} "
+            "It says nothing about data that differ from this pool."
         )
 
 

@@ -46,6 +46,7 @@ def test_a_notebook_gets_a_widget(tmp_path):
         found._handle_custom_msg({"number": "3", "method": "answer", "given": given}, [])
         assert heard[2][0] == {"number": "3", "answer": {}}
         assert project.labels()["label"].tolist() == ["3"]
+        assert found.result().labels["id"].tolist() == [key]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,15 @@ def test_a_falling_curve_is_taken_for_a_flat_one_and_stays_in_range():
     assert power_law(n, np.array([[0.2, 0.5, 0.8, 1.0]]), np.array([1e6]))[0, 0] <= 1
 
 
+def test_less_than_now_is_explained():
+    rising = np.arange(40) < np.array([[10], [20], [25], [30], [31]])
+    assert "expect no gain" not in forecast_accuracy([20, 40, 60, 80, 100], rising).text
+    lucky = np.arange(40) < np.array([[20], [20], [20], [20], [30]])
+    found = forecast_accuracy([20, 40, 60, 80, 100], lucky)
+    assert found.later < found.accuracy
+    assert "the last model happens to lie above the fitted curve: expect no gain" in found.text
+
+
 def test_no_forecast_from_too_little():
     correct = np.ones((3, 20), dtype=bool)
     found = forecast_accuracy([10, 20, 30], correct)
