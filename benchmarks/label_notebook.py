@@ -81,6 +81,14 @@ def _address(process: subprocess.Popen, runtime: Path, patience: float = 120.0) 
     raise RuntimeError("JupyterLab did not start")
 
 
+def run_cell(page: Page, place: int) -> None:
+    """Run a cell of the notebook that is open."""
+    from selenium.webdriver import ActionChains, Keys
+
+    page.click(".jp-Notebook .jp-Cell .cm-content", place)
+    ActionChains(page.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+
+
 def run(page: Page, folder: Path, n: int = 30) -> tuple[dict[str, str], dict[str, str], str]:
     """Label digits in the cell; what was said, what the file holds, and what the second cell prints."""
     from benchmarks._label_page import Keys
@@ -88,8 +96,7 @@ def run(page: Page, folder: Path, n: int = 30) -> tuple[dict[str, str], dict[str
     target = load_digits().target
     with lab(folder) as address:
         page.driver.get(address)
-        page.click(".jp-Notebook .jp-Cell .cm-content")
-        page.press(Keys.SHIFT, Keys.ENTER, Keys.NULL)
+        run_cell(page, 0)
         page.wait_for(lambda: page.run("return document.querySelector('.sample img')?.naturalWidth") == 8)
         page.run("document.querySelector('.skal').focus()")
         said = {}
@@ -100,8 +107,7 @@ def run(page: Page, folder: Path, n: int = 30) -> tuple[dict[str, str], dict[str
         page.press(Keys.BACKSPACE)  # undo belongs to the page, not to the notebook
         page.wait_for(lambda: page.current() == wrong)
         page.label(" ")
-        page.click(".jp-Notebook .jp-Cell .cm-content", 1)
-        page.press(Keys.SHIFT, Keys.ENTER, Keys.NULL)
+        run_cell(page, 1)
         printed = page.wait_for(lambda: page.text(".jp-Cell ~ .jp-Cell .jp-OutputArea-output"))
         page.driver.get("about:blank")
     rows = csv.DictReader(io.StringIO(export_labels(folder / "labels")))

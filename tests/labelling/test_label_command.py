@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from skal.cli import main
 
@@ -26,6 +27,10 @@ def work(client, n):
         client.call("answer", id=item["id"], label=truth(item["id"]))
         said[item["id"]] = truth(item["id"])
     return said
+
+
+def one_picture(folder):
+    Image.new("RGB", (20, 20), "red").save(folder / "a.png")
 
 
 def refused(arguments, capsys):
@@ -101,6 +106,11 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
         (lambda f: (f / "t.csv").write_text("a,b\nx,y\n"), ["{f}/t.csv", "--classes", "a,b"], "the column 'text'"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv"], "--classes cat,dog"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv", "--classes", "a,,b"], "double quotes"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--size", "-3"], "'size' parameter of label"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--batch", "0"], "'batch' parameter of label"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--features", "{f}/a.png"], "an npy file of it"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--features", "{f}/none.npy"], "an npy file of it"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--labels", "{f}/none.csv"], "a file that can be read"),
         (lambda f: np.savez(f / "a.npz", X=np.zeros(3)), ["{f}/a.npz", "--classes", "a,b"], "2, 3 or 4 dimensions"),
     ],
 )

@@ -143,8 +143,8 @@ def read_table(path: Path) -> pd.DataFrame:
             return pd.DataFrame([dict(json.loads(line)) for line in lines if line.strip()])
         separator = "\t" if path.suffix.lower() == ".tsv" else ","
         return pd.read_csv(path, dtype=str, keep_default_na=False, sep=separator)
-    except FileNotFoundError:
-        raise
+    except OSError as error:
+        raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
     except (ValueError, TypeError) as error:
         raise SampleError(
             f"{path} must be a CSV or JSONL file in UTF-8. Got something else ({type(error).__name__}: {error}). "
