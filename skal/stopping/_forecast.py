@@ -103,11 +103,15 @@ class Forecast:
         )
         if self.later is None:
             return f"{now} No forecast yet: {self.reason}."
-        less = " That is less than now because the last model happens to lie above the fitted curve: expect no gain."
+        less = ""
+        if round(100 * self.later) < round(100 * self.accuracy):
+            less = (
+                " That is less than now because the last model happens to lie above the fitted curve: expect no gain."
+            )
         return (
             f"{now} With {self.more} more labels: about {_percent(self.later)} % "
             f"({_percent(self.later_low)} to {_percent(self.later_high)} %), if the curve goes on as a power law and "
-            f"you go on labelling in the same way.{less if self.later < self.accuracy else ''} "
+            f"you go on labelling in the same way.{less} "
             "It says nothing about data that differ from this pool."
         )
 

@@ -54,6 +54,7 @@ def test_a_falling_curve_is_taken_for_a_flat_one_and_stays_in_range():
 def test_less_than_now_is_explained():
     rising = np.arange(40) < np.array([[10], [20], [25], [30], [31]])
     assert "expect no gain" not in forecast_accuracy([20, 40, 60, 80, 100], rising).text
+    assert "expect no gain" not in forecast_accuracy([20, 40, 60, 80], np.ones((4, 40), dtype=bool)).text
     lucky = np.arange(40) < np.array([[20], [20], [20], [20], [30]])
     found = forecast_accuracy([20, 40, 60, 80, 100], lucky)
     assert found.later < found.accuracy
