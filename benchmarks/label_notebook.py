@@ -96,6 +96,7 @@ def run(page: Page, folder: Path, n: int = 30) -> tuple[dict[str, str], dict[str
     target = load_digits().target
     with lab(folder) as address:
         page.driver.get(address)
+        page.wait_for(lambda: "| Idle" in page.text("#jp-main-statusbar"))  # what runs before that may be lost
         run_cell(page, 0)
         page.wait_for(lambda: page.run("return document.querySelector('.sample img')?.naturalWidth") == 8)
         page.run("document.querySelector('.skal').focus()")
