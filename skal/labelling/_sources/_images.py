@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from skal.exceptions import SampleError, SkalError
 from skal.labelling._sources._base import Ids, Source
-from skal.validation import check_integer
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
@@ -72,7 +71,6 @@ class ImageFolder(Source):
     kind = "image"
 
     def __init__(self, folder: Any, *, size: int = 32, cache: Path | None = None) -> None:
-        check_integer("label", "size", size, 4)
         self.folder, self.size = Path(folder).resolve(), size
         names = sorted(
             os.path.relpath(os.path.join(place, name), self.folder).replace(os.sep, "/")
