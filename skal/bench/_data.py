@@ -173,13 +173,13 @@ def _samples(X: Any) -> np.ndarray:
 def _labels(y: Any, X: np.ndarray) -> np.ndarray:
     """(n,) labels of the samples, which can be sorted."""
     expected, remedy = "arrays with one label for each sample", "Pass y of shape (n,), of one type and without gaps."
-    y = _as_array(y, expected, remedy)
-    kinds = {type(label) for label in y.tolist()} if y.dtype.kind == "O" and y.ndim == 1 else {int}
-    sortable = y.dtype.kind in "iubfUSO" and len(kinds) == 1 and issubclass(*kinds, (str, int, float))
-    if y.shape != X.shape[:1] or not sortable or pd.isna(y).any():
-        got = f"arrays of shapes {X.shape} and {y.shape}, labels of {y.dtype}"
+    labels: np.ndarray = _as_array(y, expected, remedy)
+    kinds = {type(label) for label in labels.tolist()} if labels.dtype.kind == "O" and labels.ndim == 1 else {int}
+    sortable = labels.dtype.kind in "iubfUSO" and len(kinds) == 1 and issubclass(kinds.pop(), (str, int, float))
+    if labels.shape != X.shape[:1] or not sortable or pd.isna(labels).any():
+        got = f"arrays of shapes {X.shape} and {labels.shape}, labels of {labels.dtype}"
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
-    return y
+    return labels
 
 
 def _as_array(value: Any, expected: str, remedy: str) -> np.ndarray:

@@ -78,7 +78,8 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
     size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
 
     def shard(part: Samples) -> list[tuple[int, _Packed]]:
-        with closing(engine.run(part, cotangents, _packed, batch_size=size)) as chunks:
+        chunks: Any = engine.run(part, cotangents, _packed, batch_size=size)
+        with closing(chunks):
             return _gathered(chunks, len(part))
 
     network = engine.network
@@ -104,7 +105,8 @@ def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotange
 def _gathered(chunks: Iterator[tuple[int, _Packed]], n: int) -> list[tuple[int, _Packed]]:
     """Chunks of n samples in all, those of one form as one: many small tensors would leave gaps in memory."""
     whole: _Packed = []
-    position, others = 0, []
+    others: list[tuple[int, _Packed]] = []
+    position = 0
     for size, packed in chunks:
         if not position:
             whole = [

@@ -70,7 +70,9 @@ class ArraySource(Source):
             stored = stored_arrays(path)
             wanted = next((name for name in _NAMES if name in stored), stored[0] if len(stored) == 1 else None)
             labels = next((name for name in _LABELS if name in stored), None)
-            arrays = {name: read_array(path, name) for name in (wanted, "ids", labels) if name in stored}
+            arrays: dict[Any, Any] = {
+                name: read_array(path, name) for name in (wanted, "ids", labels) if name in stored
+            }
         except ValueError as error:
             raise SampleError(str(error)) from error
         if wanted is None:
