@@ -142,6 +142,14 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
 def is_auto(value: Any) -> bool:
     """Whether a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
 
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    bool
+
     Examples
     --------
     >>> from skal.validation import is_auto

@@ -68,13 +68,13 @@ def test_the_second_strategy_of_a_round_makes_no_pass(first, second, again, own_
 @pytest.fixture
 def gradient_samples(monkeypatch):
     """Samples whose gradients are computed, in a list of one number."""
-    count, run = [0], TangentEngine.run
+    count, chunks = [0], TangentEngine._chunks
 
     def counted(self, samples, *args, **kwargs):
         count[0] += len(samples)
-        return run(self, samples, *args, **kwargs)
+        return chunks(self, samples, *args, **kwargs)
 
-    monkeypatch.setattr(TangentEngine, "run", counted)
+    monkeypatch.setattr(TangentEngine, "_chunks", counted)
     return count
 
 

@@ -193,11 +193,11 @@ class _Covariances:
     """
 
     def __init__(self, reader: FeatureReader, features: Features, evaluation: Tensor) -> None:
-        N, self.e = len(features.prior), len(evaluation)
-        is_other = torch.ones(N, dtype=torch.bool, device=evaluation.device)
-        is_other[evaluation] = False
-        self._order = torch.cat([evaluation, is_other.nonzero()[:, 0]])
-        self._place = torch.empty_like(self._order).index_copy_(0, self._order, torch.arange(N, device=is_other.device))
+        self.e = len(evaluation)
+        rank = torch.arange(len(features.prior), device=evaluation.device) + self.e
+        rank[evaluation] = torch.arange(self.e, device=evaluation.device)
+        self._order = rank.argsort()
+        self._place = self._order.argsort()
         self._reader, self._features = reader, features.take(self._order)
 
     def __call__(self, rows: Tensor, columns: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def approximation_ratio_of(
     >>> net = torch.nn.Linear(2, 2, bias=False)
     >>> _ = torch.nn.init.zeros_(net.weight)
     >>> Q, S = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    >>> approximation_ratio_of(net, Q, [0, 0], S, [0])
+    >>> round(approximation_ratio_of(net, Q, [0, 0], S, [0]), 6)
     0.5
     """
     g_S = loss_gradient(net, X_labelled, y_labelled, batch_size=batch_size)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -199,7 +199,7 @@ class TangentEngine:
         *,
         target: Tensor | None = None,
         batch_size: int | None = None,
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """``reduce(gradients for each cotangent, n)`` of one chunk after the other.
 
         A chunk that does not fit into memory is halved until it does. When samples turn up that use the network in a

@@ -78,8 +78,7 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
     size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
 
     def shard(part: Samples) -> list[tuple[int, _Packed]]:
-        chunks: Any = engine.run(part, cotangents, _packed, batch_size=size)
-        with closing(chunks):
+        with closing(engine.run(part, cotangents, _packed, batch_size=size)) as chunks:
             return _gathered(chunks, len(part))
 
     network = engine.network

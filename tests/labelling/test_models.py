@@ -169,7 +169,7 @@ def test_the_network_is_for_square_images_alone():
         ({"stop": 3}, "'stop' parameter of label"),
         ({"port": None}, "'port' parameter of label"),
     ],
-    ids=str,
+    ids=lambda case: "-".join(case) if isinstance(case, dict) else case,
 )
 def test_what_cannot_be_labelled_is_named(settings, words, tmp_path):
     given = {"X": np.eye(3), "classes": ["a", "b"], "folder": tmp_path, "browser": False} | settings
