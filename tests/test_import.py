@@ -29,7 +29,8 @@ LOOKED_FOR = "import skal; from importlib.util import find_spec; find_spec('modA
 @pytest.mark.parametrize("first", [LOOKED_FOR, "import modAL.models, skal"])
 def test_modal_is_repaired_in_either_order(first):
     """``modAL.expected_error`` does not import by itself, and repaired functions carry a mark."""
-    marks = "import modAL.expected_error; print(hasattr(modAL.utils.data.data_vstack, '_repaired_by_skal'))"
+    imports = "import modAL.expected_error, modAL.batch, modAL.multilabel"
+    marks = f"{imports}; print(hasattr(modAL.utils.data.data_vstack, '_repaired_by_skal'))"
     broken = "from skal.compat.modal import patch_modal; print(patch_modal())"
     assert printed(f"{first}; {marks}; {broken}") == ["True", "False"]
 

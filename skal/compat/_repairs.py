@@ -48,6 +48,8 @@ class Repair(NamedTuple):
 
 def make_repairs() -> bool:
     """Make the repairs that are needed and have not been made; whether there were any."""
+    import modAL.batch  # modules that modAL itself does not load, with functions to repair
+    import modAL.multilabel  # noqa: F401
     from modAL.models import ActiveLearner, BayesianOptimizer
     from modAL.models.base import BaseLearner
 
