@@ -18,7 +18,7 @@ from skorch.dataset import unpack_data
 from torch import Tensor
 
 from skal._core.network import preserved_rng
-from skal.validation import check_integer, check_real
+from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]
 
@@ -93,11 +93,15 @@ class StopAtTrainAccuracy(Callback):
     threshold : float, default=0.99
     every : int, default=1
         Epochs between two measurements; each costs a forward pass over the training set.
+    exact : bool, default=True
+        If False, a measurement ends with the batch that puts the threshold out of reach, mostly the first of them.
+        Training ends after the same epoch, and only the accuracies on the way are not known.
 
     Attributes
     ----------
     accuracy_ : float
-        The latest one, NaN before the first measurement. The net's history has it for every epoch, as ``train_acc``.
+        The latest one, NaN before the first measurement and after one that ended early. The net's history has it for
+        every epoch, as ``train_acc``.
 
     Examples
     --------
@@ -114,14 +118,16 @@ class StopAtTrainAccuracy(Callback):
     (True, 1.0)
     """
 
-    def __init__(self, threshold: float = 0.99, every: int = 1) -> None:
+    def __init__(self, threshold: float = 0.99, every: int = 1, exact: bool = True) -> None:
         self.threshold = threshold
         self.every = every
+        self.exact = exact
 
     def initialize(self) -> StopAtTrainAccuracy:
         """Check the parameters."""
         check_real(type(self).__name__, "threshold", self.threshold, 0, 1)
         check_integer(type(self).__name__, "every", self.every, 1)
+        check_choice(type(self).__name__, "exact", self.exact, [True, False])
         return self
 
     def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:
@@ -133,13 +139,14 @@ class StopAtTrainAccuracy(Callback):
         """Measure the accuracy, and stop the way skorch's own early stopping does."""
         due = (len(net.history) - self.epochs_before_) % self.every == 0
         if due:
-            self.accuracy_ = _accuracy(net, dataset_train)
+            self.accuracy_ = _accuracy(net, dataset_train, 0.0 if self.exact else self.threshold)
         net.history.record("train_acc", self.accuracy_)
         if due and self.accuracy_ >= self.threshold:
             raise KeyboardInterrupt
 
 
-def _accuracy(net: NeuralNet, dataset: Any) -> float:
+def _accuracy(net: NeuralNet, dataset: Any, least: float) -> float:
+    """Share of right predictions; NaN as soon as it must be below ``least``."""
     right = total = 0
     with preserved_rng():  # a data loader draws a seed: measuring must not change the training
         for batch in net.get_iterator(dataset, training=False):
@@ -148,6 +155,8 @@ def _accuracy(net: NeuralNet, dataset: Any) -> float:
             y = torch.as_tensor(unpack_data(batch)[1], device=output.device)
             right += int((_predicted(net, output) == y.reshape(-1)).sum())
             total += len(y)
+            if (len(dataset) - total + right) / len(dataset) < least:
+                return float("nan")
     return right / total
 
 

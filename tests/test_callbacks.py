@@ -150,6 +150,29 @@ class TestStopAtTrainAccuracy:
             losses.append(net.fit(X, y).history[:, "train_loss"])
         assert losses[0] == losses[1] == losses[2]
 
+    @pytest.mark.parametrize("threshold", [0.9, 1.0])
+    def test_ending_measurements_early_ends_training_after_the_same_epoch(self, make_net, flat_data, threshold):
+        X, y = flat_data
+        nets = []
+        for exact in (True, False):
+            torch.manual_seed(0)
+            callback = StopAtTrainAccuracy(threshold, exact=exact)
+            nets.append(self.make(make_net, callback, batch_size=8, iterator_train__shuffle=True).fit(X, y))
+        whole, early = (np.array(net.history[:, "train_acc"]) for net in nets)
+        assert len(whole) == len(early) > 1
+        assert early[-1] == whole[-1] >= threshold
+        assert np.isnan(early[:-1]).all()
+        assert nets[0].history[:, "train_loss"] == nets[1].history[:, "train_loss"]
+
+    def test_a_measurement_that_ends_early_does_not_read_the_rest(self, make_net, flat_data):
+        X, y = flat_data
+        seen = []
+        callback = StopAtTrainAccuracy(1.0, exact=False)
+        net = self.make(make_net, callback, max_epochs=1, lr=1e-6, batch_size=8)
+        net.initialize().module_.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+        net.partial_fit(X, y)
+        assert sum(seen) < 2 * len(X)  # once to train, and not again to the end
+
     def test_every(self, make_net, flat_data):
         X, y = flat_data
         net = self.make(make_net, StopAtTrainAccuracy(0.9, every=4)).fit(X, y)
@@ -232,7 +255,7 @@ class TestStopAtTrainAccuracy:
         X, y = flat_data
         net = self.make(make_net, StopAtTrainAccuracy(0.7, every=2)).fit(X, y)
         for copy in (clone(net), pickle.loads(pickle.dumps(net))):
-            assert copy.callbacks[0].get_params() == {"threshold": 0.7, "every": 2}
+            assert copy.callbacks[0].get_params() == {"threshold": 0.7, "every": 2, "exact": True}
             assert copy.fit(X, y).history[-1, "train_acc"] >= 0.7
 
     def test_in_a_grid_search(self, make_net, flat_data):
@@ -251,6 +274,7 @@ class TestStopAtTrainAccuracy:
             ({"threshold": "all"}, InvalidTypeError),
             ({"every": 0}, InvalidParameterError),
             ({"every": 1.5}, InvalidTypeError),
+            ({"exact": "no"}, InvalidParameterError),
         ],
     )
     def test_bad_parameters_are_named(self, make_net, flat_data, params, error):

@@ -54,13 +54,13 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     if protocol.net == "logistic":
         return _logistic(protocol, shape, n_classes, strategy, addition)
     settings: dict[str, Any] = {"train_split": None, "verbose": 0, "callbacks__print_log": None}
-    settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 512}
+    settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 128}
     settings |= _module(protocol, shape, n_classes, addition == "dropout")
     if protocol.semi_supervised is not None:
         return _semi_supervised(protocol, settings, addition)
     callbacks: list[Any] = [("fresh", FreshOptimizer())]
     if protocol.stop_accuracy is not None:
-        callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy)))
+        callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy, exact=False)))
     if protocol.schedule.startswith("one_cycle"):
         callbacks.append(("schedule", OneCycle(cycle_momentum=protocol.schedule == "one_cycle_momentum")))
     settings |= {
