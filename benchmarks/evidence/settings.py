@@ -79,9 +79,9 @@ CNN: dict[str, Any] = {"net": "cnn", "inputs": "signed"}
 FEW_10, MANY_10 = (10, 10, 8), (100, 100, 4)
 # logistic regression has no hidden layers to predict losses from
 NO_HIDDEN_LAYER = {"learning_loss": 0}
-# EPIG's information between pairs of labels has 77 times 77 entries: twenty seconds a run where others take one
-MANY_CLASSES = {"epig": 10}
-# BAIT inverts matrices of d times d: two minutes a run with 1,280 features, where Random takes a third of a second
+# EPIG's information between pairs of labels has 77 times 77 entries: twenty seconds a run where others take one.
+# BAIT has matrices of d times d, and one for each class: minutes a run with 77 classes or with 1,280 features
+MANY_CLASSES = {"epig": 10, "bait": 0}
 WIDE_FEATURES = {"bait": 0}
 # NPC's greedy search takes minutes for a batch of 250 and more
 LARGE_BATCHES = {"npc greedy": 0}
