@@ -3,10 +3,14 @@
 
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
-| inputs that are numbers, without a network | MaxHerding | UHerding |
+| rows of numbers: a table, embeddings | MaxHerding | UHerding |
 | a network with frozen (pre-trained) layers | MaxHerding | UHerding |
-| a network that starts from random weights | RandomSampling | Margin |
+| any other network: images from random weights | MaxHerding | NTKLookahead |
 | text, sparse or missing values, constant inputs | RandomSampling | Margin |
+
+The settings called development in ``benchmarks/evidence`` decided this; the others were run afterwards. A network
+without labels has no features yet: MaxHerding compares its inputs then. Where look-ahead cannot work on a network,
+Margin does.
 """
 
 from __future__ import annotations
@@ -18,11 +22,16 @@ import torch
 
 from skal.base import QueryStrategy
 from skal.context import QueryContext
+from skal.exceptions import SkalError
 from skal.strategies._names import make_strategy
 
 
+# pixels of larger images say little, and their distances cost much
+_MOST_INPUTS = 4096
+
+
 def recommend(context: QueryContext) -> tuple[str, str]:
-    """Name of the strategy for a query, and why it is this one.
+    """Strategy for a query, by name and parameters, and why it is this one.
 
     Examples
     --------
@@ -32,21 +41,36 @@ def recommend(context: QueryContext) -> tuple[str, str]:
     >>> recommend(QueryContext(learner, np.eye(3)))
     ('max_herding', 'no labels yet, and the inputs are features')
     """
-    reason = _why_no_features(context)
     started = context.is_fitted and context.n_labelled > 0
-    if reason is not None:
-        return ("margin", reason) if started else ("random", f"no labels yet, and {reason}")
-    source = "the frozen layers give features" if context.has_network else "the inputs are features"
+    if context.has_network and _has_frozen_layers(context):
+        return _herding(started, "the frozen layers give features")
+    if context.has_network and started and not _are_vectors(context):
+        return "ntk_lookahead", "the network started from random weights"
+    reason = _why_no_features(context)
+    if reason is None and context.has_network and not started:  # which has learnt nothing yet
+        return "max_herding(features='input')", "no labels yet, and the inputs can be compared"
+    if reason is None:
+        return _herding(started, "the inputs are features")
+    if context.has_network and started:
+        return "ntk_lookahead", f"the network started from random weights, and {reason}"
+    return ("margin", reason) if started else ("random", f"no labels yet, and {reason}")
+
+
+def _herding(started: bool, source: str) -> tuple[str, str]:
     return ("uherding", source) if started else ("max_herding", f"no labels yet, and {source}")
 
 
+def _are_vectors(context: QueryContext) -> bool:
+    """Whether every input is a row of numbers, and no image or sequence."""
+    return getattr(context.pool.read(0, 1), "ndim", 0) == 2
+
+
+def _has_frozen_layers(context: QueryContext) -> bool:
+    return context.is_fitted and any(not p.requires_grad for p in context.network.module.parameters())
+
+
 def _why_no_features(context: QueryContext) -> str | None:
-    """Why features of the pool would say nothing; None if they do."""
-    if context.has_network:
-        if not context.is_fitted:
-            return "the network is not initialised"
-        frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
-        return None if frozen else "the network started from random weights"
+    """Why comparing the inputs would say nothing; None if it does."""
     first = None
     constant = True
     for start in range(0, context.n_pool, 4096):
@@ -55,6 +79,10 @@ def _why_no_features(context: QueryContext) -> str | None:
         array = np.asarray(rows) if isinstance(rows, np.ndarray) or hasattr(rows, "iloc") else None
         if array is None or array.dtype.kind not in "fiub" or array.ndim < 2:
             return "the inputs are no table of numbers"
+        if context.has_network and array.dtype.kind != "f":
+            return "whole numbers that a network takes may be names, such as those of words"
+        if context.has_network and array[0].size > _MOST_INPUTS:
+            return f"the inputs have more than {_MOST_INPUTS:,} numbers each"
         if not np.isfinite(array).all():
             return "the inputs have missing values"
         # features are compared by their directions
@@ -88,6 +116,16 @@ class Recommended(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         name, self.reason_ = recommend(context)
+        try:
+            return self._ask(name, context, n_instances)
+        except SkalError as error:
+            if name != "ntk_lookahead":
+                raise
+            # gradients need more of a network than outputs; what is wrong with the pool Margin refuses, too
+            self.reason_ = f"look-ahead cannot work on this network: {error}"
+            return self._ask("margin", context, n_instances)
+
+    def _ask(self, name: str, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.strategy_ = make_strategy(name)
         if "random_state" in self.strategy_.get_params():
             self.strategy_.set_params(random_state=self.random_state)
