@@ -25,7 +25,6 @@ from skal.context import QueryContext
 from skal.exceptions import SkalError
 from skal.strategies._names import make_strategy
 
-
 # pixels of larger images say little, and their distances cost much
 _MOST_INPUTS = 4096
 
