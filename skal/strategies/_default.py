@@ -22,7 +22,7 @@ import torch
 
 from skal.base import QueryStrategy
 from skal.context import QueryContext
-from skal.exceptions import SkalError
+from skal.exceptions import SampleError, SkalError
 from skal.strategies._names import make_strategy
 
 # pixels of larger images say little, and their distances cost much
@@ -118,9 +118,9 @@ class Recommended(QueryStrategy):
         try:
             return self._ask(name, context, n_instances)
         except SkalError as error:
-            if name != "ntk_lookahead":
+            if name != "ntk_lookahead" or isinstance(error, SampleError):
                 raise
-            # gradients need more of a network than outputs; what is wrong with the pool Margin refuses, too
+            # gradients need more of a network than outputs do; what is wrong with the pool, Margin refuses, too
             self.reason_ = f"look-ahead cannot work on this network: {error}"
             return self._ask("margin", context, n_instances)
 
