@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdjustedInputWarning",
     "BudgetWarning",
+    "ChangedSamplesError",
     "CheckpointError",
     "ConvergenceWarning",
     "CrossEntropyWarning",
@@ -291,6 +292,28 @@ class SampleError(SkalError, ValueError):
     Traceback (most recent call last):
         ...
     skal.exceptions.SampleError: X_pool must be readable row by row. Got UnicodeDecodeError in row 30: 'utf-8' codec ...
+    """
+
+
+class ChangedSamplesError(SampleError):
+    """A Dataset gives other samples, or another number of them, when it is read again during a query.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import Dataset
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> class Augmented(Dataset):
+    ...     def __len__(self):
+    ...         return len(X_pool)
+    ...     def __getitem__(self, i):
+    ...         return X_pool[i] + 0.1 * torch.randn(1).item()
+    >>> margin(learner, Augmented())
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ChangedSamplesError: X_pool must hold the same samples whenever it is read. Got a Augmented ...
     """
 
 

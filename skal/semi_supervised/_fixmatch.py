@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import check_finite
-from skal._core.network import Network, preserved_rng
+from skal._core.generators import preserved_rng
+from skal._core.network import Network
 from skal._core.sample_weight import check_net_takes_weights
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
 from skal.semi_supervised._data import (
