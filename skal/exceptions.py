@@ -577,5 +577,8 @@ class VanishingKernelWarning(SkalWarning):
 
 def shorten(value: object, limit: int = 80) -> str:
     """The repr of a value, cut so that a message stays readable."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -12,9 +12,11 @@ from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._bald._dropout import over_passes, seeds_of
+from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import check_choice, check_integer, make_generator
+
+_MOST_SAMPLES = 10**7  # joint labels that are drawn
 
 
 class BALD(ScoreStrategy):
@@ -109,9 +111,11 @@ class BALD(ScoreStrategy):
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
-        check_integer(owner, "n_passes", self.n_passes, 2, remedy="Masks can only disagree if there are two.")
+        check_integer(
+            owner, "n_passes", self.n_passes, 2, MOST_PASSES, remedy="Masks can only disagree if there are two."
+        )
         check_choice(owner, "batch", self.batch, ["top", "joint"])
-        check_integer(owner, "n_samples", self.n_samples, 1)
+        check_integer(owner, "n_samples", self.n_samples, 1, _MOST_SAMPLES)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return self._information(context, seeds_of(self, make_generator(type(self).__name__, self.random_state)))
