@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from skal._core.network import Network
 
 DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
-_PRODUCT_BYTES = 2**20
+PRODUCT_BYTES = 2**20  # of a matrix that are multiplied at once
 
 _MESSAGES = (
     "can't allocate memory",
@@ -49,7 +49,7 @@ def product_rows(matrix: Tensor) -> int:
     """
     if matrix.device.type != "cpu":
         return max(1, len(matrix))
-    return rows_within(_PRODUCT_BYTES, matrix.element_size() * matrix[:1].numel())
+    return rows_within(PRODUCT_BYTES, matrix.element_size() * matrix[:1].numel())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
