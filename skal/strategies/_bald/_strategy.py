@@ -143,13 +143,14 @@ class BALD(ScoreStrategy):
         sample_bytes = 8 * self.n_passes * context.n_classes + 24
         room = rows_within(left, sample_bytes, at_least=0)
         if room < n_instances:
-            expected = f"at least {2 * n_instances * sample_bytes:,} bytes, for the predictions of a batch"
+            kept = n_instances * sample_bytes
+            expected = f"at least {kept + min(kept, 4 * BLOCK_BYTES):,} bytes, for the predictions of a batch"
             remedy = "Raise it, query fewer samples at a time, or lower n_passes."
             raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
         return room
 
     def _block_bytes(self, context: QueryContext) -> int:
-        """For predictions that are mixed at once, and their entropies: four such blocks are half of the bound."""
+        """For predictions that are mixed at once, and their entropies: four such blocks are at most half of the bound."""
         return min(BLOCK_BYTES, context.memory // 8)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
