@@ -16,38 +16,13 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from skorch.dataset import Dataset as SkorchDataset
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
+from benchmarks._attack_datasets import Items, Stream
 from skal.checks import make_learner
 from skal.loss_prediction import LossPredictionClassifier
 
 REFUSED, MAY_WORK = "must be refused", "may work"
-
-
-class Items(Dataset):
-    """Samples that a function makes."""
-
-    def __init__(self, n: int, item: Callable[[int], Any]) -> None:
-        self.n, self.item = n, item
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, row: int) -> Any:
-        return self.item(row)
-
-
-class Stream(IterableDataset):
-    """Samples that come one after the other, but know how many they are."""
-
-    def __init__(self, X: np.ndarray) -> None:
-        self.X = X
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def __iter__(self) -> Any:
-        return iter(self.X)
 
 
 class Returning(nn.Module):

@@ -62,7 +62,16 @@ def labelling(X: np.ndarray, folder: Path) -> Named:
 
     for what, (_, bad) in pools(X).items():
         yield f"label({what})", MAY_WORK, lambda b=bad: labelled(b)
-    for what, value in {"empty folder": folder, "no file": folder / "none.csv", "empty list": []}.items():
+    broken = made_file(folder / "broken" / "x.png", b"\x89PNG no picture").parent
+    made_file(broken / "y.jpg", b"")
+    empty = folder / "empty"
+    empty.mkdir()
+    for what, value in {
+        "empty folder": empty,
+        "no file": folder / "none.csv",
+        "empty list": [],
+        "broken pictures": broken,
+    }.items():
         yield f"label({what})", REFUSED, lambda v=value: labelled(v)
     for parameter in (
         "classes",
@@ -153,6 +162,7 @@ def commands(X: np.ndarray, folder: Path) -> Named:
         "label --hold-out 2": ["label", str(table), "--classes", "a,b", "--hold-out", "2", *out],
         "label --hold-out nan": ["label", str(table), "--classes", "a,b", "--hold-out", "nan", *out],
         "label --port": ["label", str(table), "--classes", "a,b", "--port", "99999", *out],
+        "label of broken pictures": ["label", str(png.parent), "--classes", "a,b", *out],
         "label --size 0": ["label", str(png.parent), "--classes", "a,b", "--size", "0", *out],
         "label --model no file": ["label", str(table), "--classes", "a,b", "--model", "none.py:make", *out],
         "label --model no function": ["label", str(table), "--classes", "a,b", "--model", f"{python}:none", *out],
@@ -188,10 +198,10 @@ def commands(X: np.ndarray, folder: Path) -> Named:
         "import into damaged": ["import", str(project), str(table)],
     }
     for name, arguments in given.items():
-        yield f"skal {name}", REFUSED, lambda a=arguments: _command(a)
+        yield f"skal {name}", REFUSED, lambda a=arguments: ended(a)
 
 
-def _command(arguments: list[str]) -> None:
+def ended(arguments: list[str]) -> None:
     """A command that ends with a message; its own errors are not caught here."""
     if arguments[0] == "label":
         arguments = [*arguments, "--no-browser"]

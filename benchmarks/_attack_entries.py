@@ -15,6 +15,7 @@ from sklearn.naive_bayes import GaussianNB
 import skal.stopping
 from benchmarks._attack_cases import MAY_WORK, REFUSED, labels, pools
 from benchmarks._attack_commands import VALUES, Named, commands, labelling, made_file
+from benchmarks._attack_counts import COUNTS, counts
 from skal import ActiveLearningClassifier
 from skal.base import QueryStrategy
 from skal.bench import run_benchmark
@@ -22,9 +23,6 @@ from skal.stopping import Budget
 
 Case = tuple[str, str, str, Callable[[], Any]]  # group, name, what must happen, call
 SECONDS = 90  # longer is an endless loop, or a server that should not have been started
-
-# so many passes take for ever, and so many workers never start
-_NO_LIMIT = {("n_passes", "10**30"), ("n_trials", "10**30"), ("n_jobs", "10**30"), ("n_instances", "10**30")}
 
 
 class TooLongError(Exception):
@@ -59,6 +57,7 @@ def entry_cases(strategies: dict[str, QueryStrategy], learner: Any, predicting: 
             "stopping": stopping(),
             "benchmarks": benchmarks(X, Path(folder)),
             "labelling": labelling(X, Path(folder)),
+            "counts": counts(learner, X, Path(folder)),
             "command line": commands(X, Path(folder)),
         }.items():
             for name, must, call in found:
@@ -71,13 +70,13 @@ def parameters(strategies: dict[str, QueryStrategy], learner: Any, predicting: A
         own = predicting if name == "LearningLoss" else learner
         for parameter in inspect.signature(type(strategy)).parameters:
             for what, value in VALUES.items():
-                if (parameter, what) not in _NO_LIMIT:
+                must = REFUSED if what == "10**30" and parameter in COUNTS else MAY_WORK
 
-                    def query(s: Any = strategy, p: str = parameter, v: Any = value, le: Any = own) -> Any:
-                        settings = s.get_params(deep=False) | {p: v}
-                        return type(s)(**settings).select(le, X, 3)
+                def query(s: Any = strategy, p: str = parameter, v: Any = value, le: Any = own) -> Any:
+                    settings = s.get_params(deep=False) | {p: v}
+                    return type(s)(**settings).select(le, X, 3)
 
-                    yield f"{name}({parameter}={what})", MAY_WORK, query
+                yield f"{name}({parameter}={what})", must, query
         for what, value in VALUES.items():
             yield f"{name}: n_instances={what}", REFUSED, lambda s=strategy, le=own, v=value: s.select(le, X, v)
 
@@ -189,7 +188,7 @@ def benchmarks(X: np.ndarray, folder: Path) -> Named:
         yield f"run_benchmark(data=(X, {what}))", MAY_WORK, lambda b=bad: run(data=(flat, b))
     for parameter in ("data", "net", "strategies", "out", "n_jobs", "title", "rounds", "seeds", "batch", "n_initial"):
         for what, value in VALUES.items():
-            if (parameter, what) not in _NO_LIMIT and not (parameter == "out" and isinstance(value, str)):
+            if not (parameter == "out" and isinstance(value, str)):
                 yield f"run_benchmark({parameter}={what})", MAY_WORK, lambda p=parameter, v=value: run(**{p: v})
     for name, settings in {
         "no such setting": {"roundz": 3},

@@ -31,9 +31,10 @@ import torch
 
 import skal.strategies
 from benchmarks._attack_cases import REFUSED, fresh_learner, labels, learners, loss_predicting, pools
+from benchmarks._attack_datasets import changing_pools
 from benchmarks._attack_entries import entry_cases
 from benchmarks._measure import markdown
-from skal import ActiveLearner, ActiveLearningClassifier
+from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, NTKLookahead
 from skal.base import QueryStrategy, ScoreStrategy
 from skal.exceptions import SkalError
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
@@ -65,6 +66,13 @@ def cases() -> Iterator[Case]:
             yield "pools", f"{name}: {pool}", must, lambda s=strategy, le=own, p=bad: s.select(le, p, 3)
             if isinstance(strategy, ScoreStrategy):
                 yield "pools", f"{name}.scores: {pool}", must, lambda s=strategy, le=own, p=bad: s.scores(le, p)
+        must = REFUSED if strategy.reads_outputs else "may work"
+        for what, pool in changing_pools(X).items():
+            yield "changing samples", f"{name}: {what}", must, lambda s=strategy, le=own, p=pool: s.select(le, p, 3)
+            if isinstance(strategy, ScoreStrategy):
+                again = changing_pools(X)[what]
+                call = lambda s=strategy, le=own, p=again: s.scores(le, p)  # noqa: E731
+                yield "changing samples", f"{name}.scores: {what}", must, call
         for what, (expected, make) in learners(learner).items():
             must = expected if strategy.reads_outputs and strategy.needs_network else "may work"
             yield "learners", f"{name}: {what}", must, lambda s=strategy, m=make: s.select(m(), X, 3)
@@ -105,6 +113,19 @@ def other_entry_points(learner: Any, X: np.ndarray) -> Iterator[Case]:
             if name == "ActiveLearner.fit" and bad is None:
                 continue  # a learner without labels
             yield "other entry points", f"{name}: {pool}", expected, lambda f=function, p=bad: f(p)
+    queries: dict[str, Callable[[Any], Any]] = {
+        "ActiveLearner.query": functions["ActiveLearner.query"],
+        "LinearizedLearner.query": lambda pool: linearized(pool),
+        "ActiveLearningClassifier.fit": functions["ActiveLearningClassifier.fit"],
+    }
+
+    def linearized(pool: Any) -> Any:
+        strategy = NTKLookahead(reference="linearized", random_state=0)
+        return LinearizedLearner(net, strategy, learner.X_training, y).query(pool, 3)
+
+    for name, function in queries.items():
+        for what, pool in changing_pools(X).items():
+            yield "changing samples", f"{name}: {what}", REFUSED, lambda f=function, p=pool: f(p)
     for what, bad in labels(y).items():
         yield (
             "other entry points",

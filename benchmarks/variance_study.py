@@ -23,7 +23,7 @@ from torch import nn
 
 from benchmarks._measure import markdown
 from skal import ActiveLearner
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.datasets import load
 from skal.nets import CNN
 from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling

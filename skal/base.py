@@ -150,7 +150,8 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         self.check_n_instances(n_instances, context.n_pool)
         with one_query(context.inner_estimator):
             rows, part = self.taking_part(context)
-            indices, metrics = self._select(part, int(n_instances))
+            with part.steady():
+                indices, metrics = self._select(part, int(n_instances))
             values = np.asarray(metrics)
             if values.dtype.kind == "f" and np.isnan(values).any():
                 raise NonFiniteError(
@@ -282,7 +283,8 @@ class ScoreStrategy(QueryStrategy):
         with one_query(context.inner_estimator):
             rows, part = self.taking_part(context)
             scores = np.full(context.n_pool, -np.inf)
-            scores[rows] = self._checked_score(part)
+            with part.steady():
+                scores[rows] = self._checked_score(part)
             return scores
 
     def _checked_score(self, context: QueryContext) -> np.ndarray:

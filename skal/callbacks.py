@@ -17,7 +17,7 @@ from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
 from torch import Tensor
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]

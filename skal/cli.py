@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
-from skal.exceptions import SkalError
+from skal.exceptions import SkalError, shorten
 from skal.labelling._commands import add_export, add_import, add_label
+from skal.validation import MOST
 
 __all__ = ["main"]
 
@@ -58,9 +59,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {text!r} instead")
-    return int(text)
+    digits = text.lstrip("0") if text.isdecimal() else ""
+    if not digits:
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {shorten(text)} instead")
+    if len(digits) > len(str(MOST)) or int(digits) > MOST:  # Python itself stumbles over thousands of digits
+        raise argparse.ArgumentTypeError(f"must be an integer from 1 to {MOST:,}. Got {shorten(text)} instead")
+    return int(digits)
 
 
 # options: (setting of skal.bench.Protocol, help)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from skal._core.network import Network
 from skal._core.outputs import check_distributions, is_binary
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding
+from skal._core.steadiness import Watch
 from skal.exceptions import (
     EmptyPoolError,
     InvalidParameterError,
@@ -113,6 +115,7 @@ class QueryContext:
             )
         self._set(batch_size, owner, sharding, max_memory)
         self._results: dict[Any, Any] | None = None  # what the arms of one query share
+        self._watches: list[Watch] = []  # over the Datasets of this query
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(
                 f"The X_pool given to {owner} must hold at least one sample. Got an empty pool instead. "
@@ -173,6 +176,26 @@ class QueryContext:
         samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)
         if in_memory:
             check_finite(samples.X, name, unless=self._takes_nan)
+        return samples
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Around a query: Datasets that give other samples when they are read again are refused.
+
+        Inside the query of another strategy, whose arm this one is, that one sees to it.
+        """
+        if self.pool.watch is not None:
+            yield
+            return
+        self._watch(self.pool)
+        yield
+        for watch in self._watches:
+            watch.end()
+
+    def _watch(self, samples: Samples) -> Samples:
+        watch = samples.start_watch()
+        if watch is not None:
+            self._watches.append(watch)
         return samples
 
     def _takes_nan(self) -> bool:
@@ -353,7 +376,7 @@ class QueryContext:
                 f"{self.owner} needs labelled data: the learner's X_training must hold at least one sample. "
                 "Got none instead. Teach the learner a few labels first, or use random_sampling for the first batch."
             )
-        return self._samples(self.learner.X_training, "X_training")
+        return self._watch(self._samples(self.learner.X_training, "X_training"))
 
     @cached_property
     def y_labelled(self) -> np.ndarray:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdjustedInputWarning",
     "BudgetWarning",
+    "ChangedSamplesError",
     "CheckpointError",
     "ConvergenceWarning",
     "CrossEntropyWarning",
@@ -294,6 +295,28 @@ class SampleError(SkalError, ValueError):
     """
 
 
+class ChangedSamplesError(SampleError):
+    """A Dataset gives other samples, or another number of them, when it is read again during a query.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import Dataset
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> class Augmented(Dataset):
+    ...     def __len__(self):
+    ...         return len(X_pool)
+    ...     def __getitem__(self, i):
+    ...         return X_pool[i] + 0.1 * torch.randn(1).item()
+    >>> margin(learner, Augmented())
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ChangedSamplesError: X_pool must hold the same samples whenever it is read. Got a Augmented ...
+    """
+
+
 class ShardError(SkalError, RuntimeError):
     """A part of the pool could not be read, by an error that cannot be raised again with the rows in its message.
 
@@ -554,5 +577,8 @@ class VanishingKernelWarning(SkalWarning):
 
 def shorten(value: object, limit: int = 80) -> str:
     """The repr of a value, cut so that a message stays readable."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

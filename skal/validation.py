@@ -32,6 +32,8 @@ __all__ = [
     "parse_memory",
 ]
 
+MOST = 10**12  # of anything that is counted, unless a parameter has a limit of its own
+MOST_JOBS = 4096  # joblib would start all of them
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -44,8 +46,17 @@ def _error(right_type: bool) -> type[InvalidParameterError] | type[InvalidTypeEr
     return InvalidParameterError if right_type else InvalidTypeError
 
 
-def check_integer(owner: str, name: str, value: Any, minimum: int, *, optional: bool = False, remedy: str = "") -> None:
-    """Refuse a value that is not an integer of at least ``minimum``.
+def check_integer(
+    owner: str,
+    name: str,
+    value: Any,
+    minimum: int,
+    maximum: int | None = MOST,
+    *,
+    optional: bool = False,
+    remedy: str = "",
+) -> None:
+    """Refuse a value that is not an integer from ``minimum`` to ``maximum``.
 
     Parameters
     ----------
@@ -55,10 +66,13 @@ def check_integer(owner: str, name: str, value: Any, minimum: int, *, optional: 
         The parameter's name.
     value : object
     minimum : int
+    maximum : int or None, default=10**12
+        More than anybody has samples, rounds or passes for: a count that would run for ever is refused at once. None
+        is no limit.
     optional : bool, default=False
         Whether None is allowed.
     remedy : str, optional
-        The end of the message: what to do.
+        The end of the message: what to do about a value that is too small, or no integer.
 
     Examples
     --------
@@ -69,9 +83,12 @@ def check_integer(owner: str, name: str, value: Any, minimum: int, *, optional: 
     skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
     """
     is_integer = _is_integer(value)
-    if (optional and value is None) or (is_integer and value >= minimum):
+    too_large = is_integer and maximum is not None and value > maximum
+    if (optional and value is None) or (is_integer and value >= minimum and not too_large):
         return
     expected = f"an integer >= {minimum}{' or None' if optional else ''}"
+    if too_large:
+        expected, remedy = f"an integer from {minimum} to {maximum:,}", f"Pass an integer of at most {maximum:,}."
     remedy = remedy or f"Pass an integer of at least {minimum}."
     raise _error(is_integer).for_parameter(owner, name, expected, value, remedy)
 
@@ -310,9 +327,13 @@ def check_n_jobs(owner: str, n_jobs: Any) -> None:
         ...
     skal.exceptions.InvalidParameterError: The 'n_jobs' parameter of MyStrategy must be None, an integer >= 1, or ...
     """
-    if n_jobs is not None and not (_is_integer(n_jobs) and n_jobs != 0):
+    is_known = n_jobs is None or (_is_integer(n_jobs) and n_jobs != 0)
+    if not is_known or (n_jobs is not None and abs(n_jobs) > MOST_JOBS):
         expected = "None, an integer >= 1, or a negative one (-1 is all processors)"
         remedy = "Use 1 to stay in this process."
+        if is_known:
+            expected = f"None, an integer from 1 to {MOST_JOBS:,}, or a negative one (-1 is all processors)"
+            remedy = f"Use -1 for all processors, or an integer of at most {MOST_JOBS:,}."
         raise _error(_is_integer(n_jobs)).for_parameter(owner, "n_jobs", expected, n_jobs, remedy)
 
 

@@ -39,6 +39,27 @@ def test_other_types_are_not_integers(value):
         check_integer("Owner", "count", value, 1)
 
 
+def test_integers_that_would_run_for_ever_are_refused_with_the_limit():
+    check_integer("Owner", "k", 10**12, 1)
+    check_integer("Owner", "k", 10**30, 1, None)
+    check_integer("Owner", "k", 7, 1, 7, optional=True)
+    with pytest.raises(
+        InvalidParameterError, match=r"'k' parameter of Owner must be an integer from 1 to 1,000,000,000"
+    ):
+        check_integer("Owner", "k", 10**30, 1, remedy="Pass more.")
+    with pytest.raises(InvalidParameterError, match=r"from 1 to 7\. Got 8 instead\. Pass an integer of at most 7\.$"):
+        check_integer("Owner", "k", 8, 1, 7, optional=True, remedy="Pass more.")
+    with pytest.raises(InvalidParameterError, match="too large to be shown"):
+        check_integer("Owner", "k", 10**9999, 1)
+
+
+@pytest.mark.parametrize("value", [4097, 10**30, -(10**30)])
+def test_more_jobs_than_can_be_started_are_refused(value):
+    check_n_jobs("Owner", 4096)
+    with pytest.raises(InvalidParameterError, match=r"'n_jobs' parameter of Owner .* from 1 to 4,096.* Use -1 for all"):
+        check_n_jobs("Owner", value)
+
+
 def test_none_passes_where_it_is_optional():
     check_integer("Owner", "count", None, 1, optional=True)
     with pytest.raises(InvalidParameterError, match="or None"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skal._core.containers import n_rows, take_rows
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.reuse import feature_reuse
 
 

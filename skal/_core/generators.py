@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,16 @@ class GeneratorStates:
             np.random.set_state(self._numpy)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
+
+
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Give torch, numpy and ``random`` their states back, whatever happens inside."""
+    before = GeneratorStates()
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 # the last state that was asked for, and the bytes that stood for it: asking takes longer than all else in a small query

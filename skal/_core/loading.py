@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from skal._core.containers import n_rows
+from skal._core.steadiness import Watch
 from skal.exceptions import InvalidTypeError, SampleError, SkalError
 
 # settings of a loader that leave samples out or change their order
@@ -33,10 +34,14 @@ class NamedRows(Dataset[Any]):
         What messages call it.
     numbers : (n,) sequence of int
         What messages call its rows.
+    watched : (Watch, (n,) sequence of int), optional
+        Who compares some of the items with what they were before, and what it calls the rows.
     """
 
-    def __init__(self, dataset: Any, name: str, numbers: Sequence[int] | Any) -> None:
-        self._dataset, self._name, self._numbers = dataset, name, numbers
+    def __init__(
+        self, dataset: Any, name: str, numbers: Sequence[int] | Any, watched: tuple[Watch, Any] | None = None
+    ) -> None:
+        self._dataset, self._name, self._numbers, self._watched = dataset, name, numbers, watched
         self._last, self.in_order = -1, True
 
     def __getattr__(self, name: str) -> Any:
@@ -51,7 +56,7 @@ class NamedRows(Dataset[Any]):
         self.in_order = self.in_order and row >= self._last
         self._last = row
         try:
-            return self._dataset[row]
+            item = self._dataset[row]
         except (SkalError, MemoryError, Warning):
             raise
         except Exception as error:
@@ -59,6 +64,13 @@ class NamedRows(Dataset[Any]):
                 f"{self._name} must be readable row by row. Got {type(error).__name__} in row "
                 f"{int(self._numbers[row])}: {error}. Repair that sample, or leave it out."
             ) from error
+        self._compare(row, item)
+        return item
+
+    def _compare(self, row: int, item: Any) -> None:
+        if self._watched is not None:
+            watch, rows = self._watched
+            watch.compare(int(rows[row]), item)
 
     def __getitems__(self, rows: list[int]) -> list[Any]:
         """Several rows at once, if the Dataset can do that."""
@@ -70,11 +82,21 @@ class NamedRows(Dataset[Any]):
             else:
                 self.in_order = self.in_order and list(rows) == sorted(rows) and rows[0] >= self._last
                 self._last = rows[-1]
+                if isinstance(items, list) and len(items) == len(rows):
+                    for row, item in zip(rows, items, strict=True):
+                        self._compare(row, item)
                 return items
         return [self[row] for row in rows]
 
 
-def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[int] | Any) -> Iterator[Any]:
+def loaded(
+    net: Any,
+    chunk: Any,
+    batch_size: int,
+    name: str,
+    numbers: Sequence[int] | Any,
+    watched: tuple[Watch, Any] | None = None,
+) -> Iterator[Any]:
     """What a loader makes of the rows, in their order, ``batch_size`` at a time.
 
     Parameters
@@ -86,6 +108,8 @@ def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[i
     name : str
     numbers : (n,) sequence of int
         What messages call the samples and their rows.
+    watched : (Watch, (n,) sequence of int), optional
+        Of a Dataset: see :class:`NamedRows`.
     """
     n = len(numbers)
     if isinstance(chunk, list) and (net is None or net.dataset is SkorchDataset):
@@ -97,7 +121,7 @@ def loaded(net: Any, chunk: Any, batch_size: int, name: str, numbers: Sequence[i
         dataset = chunk if net is None else net.get_dataset(chunk)
     if n_rows(dataset, name) != n:
         raise _miscounted(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
-    rows = NamedRows(dataset, name, numbers)
+    rows = NamedRows(dataset, name, numbers, watched if dataset is chunk else None)
     with _batching(name):
         loader = iter(_loader(net, rows, batch_size, name))
     count = 0

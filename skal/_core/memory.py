@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from skal._core.network import Network
 
 DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
+PRODUCT_BYTES = 2**20  # of a matrix that are multiplied at once
 
 _MESSAGES = (
     "can't allocate memory",
@@ -34,6 +35,21 @@ def rows_within(n_bytes: int, row_bytes: int, at_least: int = 1) -> int:
     (3, 1, 0)
     """
     return max(at_least, int(n_bytes) // max(1, int(row_bytes)))
+
+
+def product_rows(matrix: Tensor) -> int:
+    """How many rows of a matrix to multiply at once: all of them, unless that is done on the CPU.
+
+    There MKL copies both factors of a product into a work space, and keeps it: one as large as all rows would stay.
+
+    Examples
+    --------
+    >>> product_rows(torch.zeros(2000, 256).double())
+    512
+    """
+    if matrix.device.type != "cpu":
+        return max(1, len(matrix))
+    return rows_within(PRODUCT_BYTES, matrix.element_size() * matrix[:1].numel())
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
-from skal._core.generators import GeneratorStates
+from skal._core.generators import preserved_rng
 from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
 from skal._core.mistakes import check_rows, running
@@ -39,16 +39,6 @@ _FOR_TRAINING = (
     "train_split",
     "accelerator",  # of skorch.hf
 )
-
-
-@contextmanager
-def preserved_rng() -> Iterator[None]:
-    """Give torch, numpy and ``random`` their states back, whatever happens inside."""
-    before = GeneratorStates()
-    try:
-        yield
-    finally:
-        before.restore()
 
 
 @contextmanager
@@ -195,7 +185,8 @@ class Network:
         size = len(samples) if is_dataset else max(batch_size, 4096)
         for first, chunk in zip(range(0, len(samples), size), samples.chunks(size), strict=True):
             numbers = samples.row_numbers(first, first + size)
-            for number, batch in enumerate(loaded(self.net, chunk, batch_size, samples.name, numbers)):
+            watched = None if samples.watch is None else (samples.watch, samples.rows)
+            for number, batch in enumerate(loaded(self.net, chunk, batch_size, samples.name, numbers, watched)):
                 batch = dataset_input(batch)
                 if is_dataset:
                     start = number * batch_size

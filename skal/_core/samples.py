@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import as_rows, check_finite, n_rows, take_rows
 from skal._core.shipping import opened, reference_to, shippable
-from skal.exceptions import InvalidTypeError, SampleError
+from skal._core.steadiness import Watch, watch_of
+from skal.exceptions import ChangedSamplesError, InvalidTypeError, SampleError
 
 
 @dataclass(eq=False, repr=False)
@@ -35,6 +36,8 @@ class Samples:
         What error messages call the rows, where X is itself a part of something larger.
     size : int, optional
         Rows of X at first: a Dataset may not change its length.
+    watch : Watch, optional
+        Who notices that the samples of a Dataset change; parts of these samples have the same.
 
     Examples
     --------
@@ -51,6 +54,7 @@ class Samples:
     allow_nan: bool = False
     numbers: Sequence[int] | np.ndarray | None = None
     size: int | None = None
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         self.X = as_rows(self.X, self.name)
@@ -69,6 +73,8 @@ class Samples:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: where it finds the samples, or these rows and no others."""
+        if self.watch is not None:
+            self.watch.begin()  # so that what is read there is compared with what is read here
         state = dict(self.__dict__)
         reference = reference_to(self.X)
         if reference is not None:
@@ -88,10 +94,15 @@ class Samples:
         """Where in X the samples ``start`` … ``stop - 1`` stand."""
         return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
+    def start_watch(self) -> Watch | None:
+        """From the next reading on, notice if the samples of a Dataset change; None for everything else."""
+        self.watch = watch_of(self.X, self.name, self.rows, self.row_numbers(0, len(self)))
+        return self.watch
+
     def check_size(self) -> None:
         """Refuse a Dataset that has another length than at first: its rows may then be other samples."""
         if isinstance(self.X, Dataset) and n_rows(self.X, self.name) != self.size:
-            raise SampleError(
+            raise ChangedSamplesError(
                 f"{self.name} must keep its samples during a query. Got a {type(self.X).__name__} of {self.size} at "
                 f"first, and of {n_rows(self.X, self.name)} now. Query on a copy, or on a Subset that stays as it is."
             )
@@ -100,7 +111,10 @@ class Samples:
         """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed."""
         rows = self.rows[start:stop]
         self.check_size()
-        return take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
+        part = take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
+        if self.watch is not None:
+            self.watch.begin()
+        return part
 
     def chunks(self, size: int) -> Iterator[Any]:
         """Transformed chunks of at most ``size`` rows, checked to be finite (a Dataset's items are not looked at)."""

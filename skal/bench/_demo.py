@@ -12,11 +12,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 from tqdm.auto import tqdm
 
+from skal.bench._protocol import MOST_SEEDS
 from skal.bench._statistics import area
 from skal.bench._verdict import compare
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError
 from skal.loop import ActiveLearningClassifier
+from skal.validation import check_integer
 
 ARMS = {"random": "random", "recommended": "auto"}  # of the first labels and of the queries
 
@@ -33,6 +35,7 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
     >>> n_labels.tolist(), scores.shape
     ([10, 15], (2, 1, 2))
     """
+    check_integer("skal demo", "seeds", seeds, 1, MOST_SEEDS)
     data = load("digits")
     X, X_test = (normalize(part.reshape(len(part), -1)) for part in (data.X_train, data.X_test))
     budget: dict[str, Any] = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds}

@@ -13,10 +13,12 @@ from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
 _STARTS = ("random", "balanced", "zero_shot")  # and any strategy
-_MOST_SEEDS = 10**5
+MOST_SEEDS = 10**5  # a few dozen tell strategies apart
 # what check allows
 _CHECKS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("n_initial", "batch", "seeds", "batch_size", "max_epochs"), partial(check_integer, minimum=1)),
+    **dict.fromkeys(("n_initial", "batch", "batch_size"), partial(check_integer, minimum=1)),
+    "seeds": partial(check_integer, minimum=1, maximum=MOST_SEEDS),
+    "max_epochs": partial(check_integer, minimum=1, maximum=10**6),
     **dict.fromkeys(("n_pool", "n_test"), partial(check_integer, minimum=1, optional=True)),
     "rounds": partial(check_integer, minimum=0),
     **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
@@ -179,9 +181,6 @@ class Protocol:
         owner = "Protocol"
         for name, check in _CHECKS.items():
             check(owner, name, getattr(self, name))
-        if self.seeds > _MOST_SEEDS:
-            expected, remedy = f"at most {_MOST_SEEDS:,}", "A few dozen tell strategies apart."
-            raise InvalidParameterError.for_parameter(owner, "seeds", expected, self.seeds, remedy)
         if self.start not in _STARTS:
             make_strategy(self.start)
         if self.semi_supervised is not None and self.inputs != "unit":

@@ -17,7 +17,7 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNet
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal._core.sharding import one_thread
 from skal._version import __version__
 from skal.bench._data import Data

@@ -32,6 +32,7 @@ from skal.checks._answers import (
     check_subset,
 )
 from skal.checks._errors import (
+    check_changing_samples,
     check_empty_pool,
     check_mistakes,
     check_n_instances,

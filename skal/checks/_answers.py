@@ -11,8 +11,8 @@ import modAL.models
 import numpy as np
 from sklearn.base import clone
 
+from skal._core.generators import preserved_rng
 from skal._core.guard import one_query
-from skal._core.network import preserved_rng
 from skal.base import ScoreStrategy, query_function
 from skal.checks._support import answer, expect, expect_batch, expect_error, expect_same, fresh, variant
 from skal.compat.modal import expects_metrics

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from skal.checks._state import expect_unchanged, snapshot
 from skal.checks._support import (
@@ -31,6 +31,7 @@ from skal.checks._support import (
     variant,
 )
 from skal.exceptions import (
+    ChangedSamplesError,
     EmptyPoolError,
     InvalidParameterError,
     InvalidTypeError,
@@ -102,6 +103,41 @@ def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
     before = snapshot(diverged)
     expect_error(NonFiniteError, "NaN in the network's outputs", ["outputs"], fresh(strategy), diverged, X_pool, 1)
     expect_unchanged(before, snapshot(diverged), "A query that raises")
+
+
+class _Augmented(Dataset[Any]):
+    """Pairs (x, y) with a little noise, another one whenever they are read."""
+
+    def __init__(self, X: Any) -> None:
+        self.X = X
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.as_tensor(self.X[row]) + 0.01 * torch.rand(1), -1
+
+
+class _Reordered(_Augmented):
+    """Samples that are turned round whenever the first of them is read."""
+
+    turned = False
+
+    def __getitem__(self, row: int) -> Any:
+        self.turned = self.turned != (row == 0)
+        return torch.as_tensor(self.X[len(self.X) - 1 - row if self.turned else row]), -1
+
+
+def check_changing_samples(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """A Dataset that gives other samples when it is read again; nothing is changed by that, no generator either."""
+    cases = {"A Dataset with random augmentation": _Augmented, "A Dataset that is reordered": _Reordered}
+    for case, dataset in cases.items():
+        if strategy.reads_outputs:
+            before, parts = snapshot(learner), ("X_pool", "row", "augmentation")
+            expect_error(ChangedSamplesError, case, parts, fresh(strategy), learner, dataset(X_pool), 1)
+            expect_unchanged(before, snapshot(learner), case)
+        else:
+            expect_batch(strategy, learner, dataset(X_pool), 1, case)
 
 
 class _OneRowLess(Unchanged):

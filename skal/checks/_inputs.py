@@ -19,7 +19,7 @@ from skorch.dataset import Dataset as SkorchDataset
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.checks._support import Softmaxed, TwoInputs, answer, copied, expect_same, rewired, variant
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.checks._support import CheckFailure, expect, expect_error, expect_same, fresh
 
 # values that no strategy can use, for the parameters that strategies share

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from skal._core.estimators import unwrap_estimator
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.checks._support import copied, expect, fresh
 
 

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import InvalidParameterError as SklearnInva
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 from skal.exceptions import SkalError
 from skal.reuse import feature_reuse
 

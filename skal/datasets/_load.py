@@ -117,7 +117,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         remedy = f"Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
         expected = "the name of a data set, without folders or spaces"
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
-    check_integer("load", "image_size", image_size, 1, optional=True)
+    check_integer("load", "image_size", image_size, 1, 10**4, optional=True)
     layout, paths, description = _find(name, find_home(data_home))
     if image_size is not None and not layout.resizes:
         expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"

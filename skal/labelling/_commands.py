@@ -100,6 +100,7 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
     settings = settings or read_settings(out)
     args.text = args.text or settings.get("text")
     source = open_source(name, text=args.text, size=args.size, cache=out)
+    source.check_readable()
     known = dict(source.folder_labels) if args.labels == "folders" or isinstance(source, ArraySource) else {}
     if args.labels not in (None, "folders"):
         known |= known_labels(Path(args.labels), list(source.ids))

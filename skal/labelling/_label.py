@@ -20,7 +20,7 @@ from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TextTable, open_source
-from skal.labelling._sources._images import open_image
+from skal.labelling._sources._images import MOST_PIXELS, open_image
 from skal.loop import ActiveLearningClassifier
 from skal.stopping import Forecast, StoppingCriterion
 from skal.validation import as_list, check_integer
@@ -131,7 +131,7 @@ def label(
     >>> len(found.labels)
     0
     """
-    check_integer("label", "port", port, 0, remedy="Pass 0 for any port that is free.")
+    check_integer("label", "port", port, 0, 65_535, remedy="Pass 0 for any port that is free.")
     settings = {"strategy": strategy, "batch": batch, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _given(source, y)
@@ -183,7 +183,9 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
     if isinstance(X, Source):
         return X
     if isinstance(X, (str, Path)):
-        return open_source(X, cache=cache)
+        source = open_source(X, cache=cache)
+        source.check_readable()
+        return source
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
     if isinstance(X, pd.Series):
@@ -223,6 +225,7 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
     ...     read_images([Path(folder, "a.png")]).shape
     (1, 3, 32, 32)
     """
+    check_integer("read_images", "size", size, 1, MOST_PIXELS)
     images = [np.asarray(open_image(Path(path)).resize((size, size)), dtype=np.float32) / 255 for path in paths]
     return np.moveaxis(np.stack(images), 3, 1)
 

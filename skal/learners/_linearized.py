@@ -138,7 +138,7 @@ class LinearizedLearner(ActiveLearner):
         allowed = None if candidates is None else candidate_rows(type(self).__name__, candidates, context.n_pool)
         context = context if allowed is None else context.restrict(allowed)
         strategy.check_n_instances(n_instances, context.n_pool)
-        with one_query(context.inner_estimator):
+        with one_query(context.inner_estimator), context.steady():
             pool, positions = self._recognised(context, n_instances)
             posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skal._core.network import preserved_rng
+from skal._core.generators import preserved_rng
 
 _PURPOSES = ("start", "query", "fit", "holdout", "score", "audit")
 

@@ -109,7 +109,7 @@ class LossPredictionClassifier(NeuralNetClassifier):
     def initialize_module(self) -> LossPredictionClassifier:
         """Make the module, and put the loss prediction beside it."""
         owner = type(self).__name__
-        check_integer(owner, "hidden", self.hidden, 1)
+        check_integer(owner, "hidden", self.hidden, 1, 10**7)
         check_real(owner, "loss_weight", self.loss_weight, 0)
         check_real(owner, "margin", self.margin, 0)
         if self.cut_after != "auto":

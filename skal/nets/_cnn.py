@@ -4,7 +4,7 @@
 import torch
 from torch import nn
 
-from skal.nets._layers import check_sizes, dropout_layer
+from skal.nets._layers import MOST_UNITS, check_sizes, dropout_layer
 from skal.validation import check_integer, check_real
 
 # Two unpadded 5x5 convolutions, each followed by 2x2 pooling, leave at least one pixel from this size on.
@@ -42,7 +42,9 @@ class CNN(nn.Module):
     def __init__(self, in_channels: int = 3, n_classes: int = 10, image_size: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
         check_sizes("CNN", in_channels, n_classes=n_classes)
-        check_integer("CNN", "image_size", image_size, 4, remedy="Enlarge images that are smaller than 4x4.")
+        check_integer(
+            "CNN", "image_size", image_size, 4, MOST_UNITS, remedy="Enlarge images that are smaller than 4x4."
+        )
         check_real("CNN", "dropout", dropout, 0, 1, below_maximum=True)
 
         padding = 0 if image_size >= _SMALLEST_UNPADDED else 2

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.nets._layers import check_widths, hidden_layers
+from skal.nets._layers import MOST_UNITS, check_widths, hidden_layers
 from skal.validation import check_integer, check_real
 
 
@@ -49,7 +49,7 @@ class MLP(nn.Module):
             raise InvalidParameterError.for_parameter(
                 "MLP", "n_features", expected, n_features, "Pass (1, 8, 8) or 64."
             )
-        check_integer("MLP", "n_classes", n_classes, 1)
+        check_integer("MLP", "n_classes", n_classes, 1, MOST_UNITS)
         check_real("MLP", "dropout", dropout, 0, 1, below_maximum=True)
         widths = (prod(shape), *check_widths("MLP", "hidden", hidden))
         self.features = nn.Sequential(nn.Flatten(), *hidden_layers(widths, dropout))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.nets._layers import check_sizes, dropout_layer, initialise_convolutions
+from skal.nets._layers import MOST_LAYERS, check_sizes, dropout_layer, initialise_convolutions
 from skal.validation import check_choice, check_integer, check_real
 
 
@@ -54,7 +54,7 @@ class WideResNet(nn.Module):
         groups: int = 3,
     ) -> None:
         super().__init__()
-        check_integer("WideResNet", "depth", depth, 10)
+        check_integer("WideResNet", "depth", depth, 10, MOST_LAYERS)
         check_choice("WideResNet", "groups", groups, [1, 2, 3])
         n_blocks, rest = divmod(depth - 4, 6)
         if rest:

@@ -98,7 +98,7 @@ class StrongImage(WeakImage):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, C, H, W) images, augmented."""
-        check_integer(type(self).__name__, "n_ops", self.n_ops, 0)
+        check_integer(type(self).__name__, "n_ops", self.n_ops, 0, 1000)
         check_real(type(self).__name__, "cutout", self.cutout, 0, 1)
         check_real(type(self).__name__, "fill", self.fill)
         x = randaugment(super().__call__(x), self.n_ops)

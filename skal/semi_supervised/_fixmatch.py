@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import check_finite
-from skal._core.network import Network, preserved_rng
+from skal._core.generators import preserved_rng
+from skal._core.network import Network
 from skal._core.sample_weight import check_net_takes_weights
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
 from skal.semi_supervised._data import (
@@ -208,7 +209,7 @@ class FixMatchClassifier(AveragingClassifier):
     def _check_params(self) -> None:
         owner = type(self).__name__
         check_real(owner, "threshold", self.threshold, 0, 1)
-        check_integer(owner, "mu", self.mu, 1)
+        check_integer(owner, "mu", self.mu, 1, 10**6)
         check_real(owner, "lambda_u", self.lambda_u, 0)
         check_real(owner, "ema_decay", self.ema_decay, 0, 1)
         remedy = "Pass False to leave the learning rate to callbacks."
@@ -218,7 +219,7 @@ class FixMatchClassifier(AveragingClassifier):
         size = settings.get("batch_size", self.batch_size)
         if size != -1:
             check_integer(owner, name, size, 1, remedy="Pass -1 for batches of all labelled samples.")
-        check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, optional=True)
+        check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, 10**8, optional=True)
         check_integer(owner, "darp_every", self.darp_every, 1)
         check_real(owner, "darp_warmup", self.darp_warmup, 0, 1)
         remedy = "Pass None to keep all entries."

@@ -77,7 +77,7 @@ def fit_refinement(
     check_real("darp", "clip", clip, 1e-100, 1e-2)
     check_real("darp", "min_entropy", min_entropy, 1e-12, 1)
     check_real("darp", "tol", tol, 1e-14, 1)
-    check_integer("darp", "max_iter", max_iter, 1)
+    check_integer("darp", "max_iter", max_iter, 1, 10**9)
     thresholds = _thresholds(table, masses, alpha)
     log_q, entropy, n_truncated, n_restored = _prepare(table, thresholds, clip, min_entropy)
     wanted = masses > 0

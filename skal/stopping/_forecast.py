@@ -154,6 +154,7 @@ def forecast_accuracy(
     True
     """
     check_integer("forecast_accuracy", "more", more, 1)
+    check_integer("forecast_accuracy", "n_bootstrap", n_bootstrap, 1, 10**6)
     n = np.asarray(n_labelled, dtype=np.float64).reshape(-1)
     table = np.asarray(correct, dtype=bool)
     if table.ndim != 2 or len(table) != len(n) or (len(n) and n.min() < 1):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skal._core.losses import CrossEntropy, Loss
-from skal._core.memory import rows_within
+from skal._core.memory import product_rows, rows_within
 from skal.base import query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
@@ -232,6 +232,7 @@ def _block(n_bytes: int, n_chosen: int) -> int:
 def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor, block: int = _BLOCK) -> np.ndarray:
     """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
     rows, total = _OuterProducts(q, phi), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
+    block = min(block, product_rows(phi))
     for start in range(0, len(q), block):
         part = slice(start, start + block)
         total.index_add_(0, rows.squares(part, picked.tolist()).argmin(dim=1), mass[part])
@@ -256,6 +257,7 @@ class _OuterProducts:
 def _refresh(bound: Tensor, rows: _OuterProducts, picked: list[int], known: int, block: int) -> int:
     """Bring all bounds up to date, in place; returns how many of the chosen they now take into account."""
     if known < len(picked):
+        block = min(block, product_rows(rows.phi))
         for start in range(0, len(bound), block):
             part = slice(start, start + block)
             bound[part] = torch.minimum(bound[part], rows.squares(part, picked[known:]).amin(dim=1))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal._core.memory import product_rows, rows_within
 from skal.base import Passes, query_function
 from skal.context import QueryContext
 from skal.strategies._features import feature_width, features_of, settled
@@ -231,6 +231,7 @@ def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor, blo
     """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
     centre_norms = centres.square().sum(dim=1)
     step = rows_within(block_bytes, points.element_size() * len(centres))
+    step = min(step, product_rows(points))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
         scale = norms[rows, None] + centre_norms

@@ -100,7 +100,7 @@ class DropQuery(QueryStrategy):
         super()._check_params()
         owner = type(self).__name__
         check_real(owner, "p", self.p, 0.01, 0.99, remedy="Pass the share of features to drop.")
-        check_integer(owner, "n_trials", self.n_trials, 1)
+        check_integer(owner, "n_trials", self.n_trials, 1, 10**5)
         check_features(owner, self.features)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:

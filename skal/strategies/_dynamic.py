@@ -19,7 +19,7 @@ from skal.tangent._cotangents import LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._kept import keep_gradients, kept_bytes
-from skal.tangent._sketch import loss_features
+from skal.tangent._sketch import MOST_FEATURES, loss_features
 from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
 
 _SKETCH = 4096  # length of the sketches where exact gradients do not fit
@@ -129,7 +129,7 @@ class DynamicAL(ScoreStrategy):
         check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
         check_choice(owner, "batch", self.batch, ["top", "greedy"])
         if not is_auto(self.n_features):
-            check_integer(owner, "n_features", self.n_features, 1, optional=True)
+            check_integer(owner, "n_features", self.n_features, 1, MOST_FEATURES, optional=True)
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         # greedy keeps gradients, for which three quarters of the bound are left

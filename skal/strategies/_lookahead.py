@@ -17,6 +17,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._features import check_features, come_from_estimator, feature_width, only_head_is_trained
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
+from skal.tangent._sketch import MOST_FEATURES
 from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
@@ -200,7 +201,9 @@ class NTKLookahead(ScoreStrategy):
         check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
         for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
             if not is_auto(value):
-                check_integer(owner, name, value, 1, optional=True, remedy="Pass an integer > 0, None or 'auto'.")
+                check_integer(
+                    owner, name, value, 1, MOST_FEATURES, optional=True, remedy="Pass an integer > 0, None or 'auto'."
+                )
         if not is_auto(self.ridge):
             check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
         self._check_features()

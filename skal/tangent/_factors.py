@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal._core.memory import PRODUCT_BYTES, rows_within
 
 # bytes that a piece of work may take, so that what is written is read again while it is still in the cache
 PIECE_BYTES = 4 * 2**20
@@ -446,6 +446,6 @@ def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> T
     for start in range(0, first.shape[1], columns):
         part = slice(start, start + columns)
         left = first[:, part].double()
-        for rows in pieces(len(second), 2 * left.shape[1]):
+        for rows in pieces(len(second), 2 * left.shape[1], PRODUCT_BYTES):
             total[:, rows].addmm_(left, second[rows, part].double().T)
     return total

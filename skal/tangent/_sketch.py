@@ -25,6 +25,8 @@ from skal.tangent._factors import PIECE_BYTES, Gradients, Outer, PerSampleGradie
 from skal.tangent._kernels import KINDS
 from skal.validation import check_choice, check_integer
 
+MOST_FEATURES = 10**8
+
 
 def tangent_features(
     net: Any,
@@ -87,8 +89,8 @@ def feature_matrix(
 ) -> Tensor:
     """:func:`tangent_features` on an engine that is there already: a tensor on its device."""
     check_choice("tangent_features", "kind", kind, KINDS)
-    check_integer("tangent_features", "n_features", n_features, 1, optional=True)
-    check_integer("tangent_features", "random_state", random_state, 0)
+    check_integer("tangent_features", "n_features", n_features, 1, MOST_FEATURES, optional=True)
+    check_integer("tangent_features", "random_state", random_state, 0, None)
     cotangents = kernel_cotangents(kind, engine.n_classes)
     return _vectors(engine, samples, cotangents, n_features, random_state, apart=kind == "entk")
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from skal.checks import (
+    check_changing_samples,
     check_empty_pool,
     check_mistakes,
     check_n_instances,
@@ -87,7 +88,13 @@ class AsTheyCome(Base):
             return context.net.module_(torch.as_tensor(context.pool.X)).max(dim=1).values.numpy()
 
 
+class PassesThePoolBy(Base):
+    def _score(self, context):
+        return context.net.predict_proba(context.pool.X).max(axis=1)
+
+
 BROKEN = [
+    (check_changing_samples, PassesThePoolBy, "random augmentation must raise ChangedSamplesError. Got the answer"),
     (check_mistakes, AsTheyCome, "A pool of too few columns must raise a SkalError. Got RuntimeError"),
     (check_empty_pool, AnswersEmptyPool, "must raise EmptyPoolError"),
     (check_n_instances, ClipsInstances, "must raise InvalidParameterError"),

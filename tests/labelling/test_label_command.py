@@ -66,6 +66,14 @@ def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_pa
     assert labels_of(out) == said
 
 
+def test_a_folder_of_broken_pictures_alone_is_refused(tmp_path, capsys):
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / name).write_bytes(b"nothing")
+    printed = refused([tmp_path, "--classes", "a,b", "--out", tmp_path / "out"], capsys)
+    assert f"The folder {tmp_path.resolve()} must hold images that can be read. Got 2 files" in printed
+    assert "the first error: a.jpg must be an image" in printed
+
+
 def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, tmp_path, monkeypatch, capsys):
     (image_folder / "broken.jpg").write_bytes(b"nothing")
     (image_folder / "new.jpg").write_bytes((image_folder / "blue" / "00.jpg").read_bytes())

@@ -58,6 +58,28 @@ def test_a_corrupt_image_is_noted_and_black(image_folder):
         source.picture(position, 100)
 
 
+def test_a_folder_of_broken_images_alone_is_refused(tmp_path):
+    folder = tmp_path / "pictures"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.png").write_bytes(b"\x89PNG no picture")
+    (folder / "below" / "b.jpg").write_bytes(b"")
+    said = (
+        r"The folder .*pictures must hold images that can be read\. Got 2 files, none of which can; the first error: "
+    )
+    with pytest.raises(SampleError, match=said + r"a\.png must be an image.* Got UnidentifiedImageError"):
+        as_source(folder, None, tmp_path / "out")
+    open_source(folder)  # to export the labels of such a folder, it must still open
+
+
+def test_one_image_that_can_be_read_is_enough_and_the_rest_is_not_read(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(b"no picture")
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "3.png")
+    (tmp_path / "4.png").write_bytes(b"no picture")
+    source = as_source(tmp_path, None, None)
+    assert list(source.unreadable()) == [0, 1, 2]
+
+
 def test_a_truncated_image_is_noted(image_folder):
     path = image_folder / "red" / "01.png"
     path.write_bytes(path.read_bytes()[:200])

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Subset
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import (
+    ChangedSamplesError,
     CheckpointError,
     InvalidParameterError,
     MissingSamplesWarning,
@@ -24,7 +25,7 @@ from skal.exceptions import (
 )
 from skal.loop._folder import CheckpointFolder
 from skal.loop._journal import Journal, entry
-from skal.strategies import BADGE, Margin
+from skal.strategies import BADGE, Margin, RandomSampling
 
 NAMES = np.array(["cow", "ant", "bee"])
 
@@ -231,7 +232,11 @@ POOLS = {
     "dataset with ids": lambda X, rows: (Files(X[rows], FILES[rows]), {}),
     "dataset with a method": lambda X, rows: (WithMethod(X[rows], FILES[rows]), {}),
     "subset": lambda X, rows: (Subset(Files(X, FILES), rows.tolist()), {}),
-    "random dataset with ids": lambda X, rows: (Files(X[rows], FILES[rows], noise=0.01), {}),
+    # a strategy that reads the pool refuses samples that change
+    "random dataset with ids": lambda X, rows: (
+        Files(X[rows], FILES[rows], noise=0.01),
+        {"loop": {"strategy": RandomSampling(random_state=0), "initial": "random"}},
+    ),
 }
 
 
@@ -313,6 +318,15 @@ def test_content_that_changed_under_an_id_is_refused_by_name(start, flat_data):
     with pytest.raises(CheckpointError, match=rf"other content for 1 labelled samples: \['{FILES[asked[2]]}'\]"):
         start(Files(changed, FILES))
     start(Files(X, FILES)).close()
+
+
+def test_a_strategy_that_reads_the_pool_refuses_a_random_dataset(start, flat_data):
+    X, y = flat_data
+    with start(Files(X, FILES, noise=0.01), loop={"initial": "random"}) as session:
+        session.tell(NAMES[y[session.ask()]])
+        with pytest.raises(ChangedSamplesError, match=r"a Files whose row \d+ .* Switch off random augmentation"):
+            session.ask()
+        assert len(session.labels()) == 9
 
 
 def test_a_dataset_that_is_random_needs_ids(start, flat_data):

@@ -68,6 +68,10 @@ class Source(ABC):
         name: str = self.ids[position]
         return name
 
+    def check_readable(self) -> None:
+        """Refuse a source of which no sample can be read; where all are in memory there is nothing to look at."""
+        return
+
     def unreadable(self) -> dict[int, str]:
         """Positions found to be unreadable so far, and why."""
         return {}

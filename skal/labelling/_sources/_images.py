@@ -22,6 +22,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
 _END = 2**16
+MOST_PIXELS = 4096  # a side, of what the model sees
 
 
 def open_image(path: Path) -> Any:
@@ -87,6 +88,18 @@ class ImageFolder(Source):
         self.folder_labels = {name: name.split("/")[0] for name in names if "/" in name}
         self._why: dict[int, str] = {}
         self._small = SmallPictures(self, cache)
+
+    def check_readable(self) -> None:
+        """Refuse a folder of which no image can be read; one that can be is enough, and is found soon."""
+        for position in range(len(self)):
+            self._small.read(position)
+            if position not in self._why:
+                return
+        raise SampleError(
+            f"The folder {self.folder} must hold images that can be read. Got {len(self)} "
+            f"{'file' if len(self) == 1 else 'files'}, none of which can; the first error: {self._why[0]} "
+            "Check that the files are complete, and that they are what their names say."
+        )
 
     def path(self, position: int) -> Path:
         """Where an image lies."""

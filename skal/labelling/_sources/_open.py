@@ -9,7 +9,7 @@ from typing import Any
 from skal.exceptions import SampleError
 from skal.labelling._sources._arrays import ArraySource
 from skal.labelling._sources._base import Source
-from skal.labelling._sources._images import ImageFolder
+from skal.labelling._sources._images import MOST_PIXELS, ImageFolder
 from skal.labelling._sources._texts import TextTable
 from skal.validation import check_integer
 
@@ -34,7 +34,8 @@ def open_source(path: Any, *, text: str | None = None, size: int = 32, cache: Pa
     -------
     Source
     """
-    check_integer("label", "size", size, 8, remedy="Pass the pixels a side that the model sees, such as 32.")
+    remedy = "Pass the pixels a side that the model sees, such as 32."
+    check_integer("label", "size", size, 8, MOST_PIXELS, remedy=remedy)
     place = Path(path)
     if place.is_dir():
         return ImageFolder(place, size=size, cache=cache)

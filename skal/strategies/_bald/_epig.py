@@ -10,7 +10,7 @@ import numpy as np
 from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
-from skal.strategies._bald._dropout import over_passes, seeds_of
+from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
 from skal.strategies._bald._information import CACHE_BYTES, predictive_information
 from skal.validation import check_integer, make_generator
 
@@ -95,7 +95,9 @@ class EPIG(ScoreStrategy):
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
-        check_integer(owner, "n_passes", self.n_passes, 2, remedy="Masks can only disagree if there are two.")
+        check_integer(
+            owner, "n_passes", self.n_passes, 2, MOST_PASSES, remedy="Masks can only disagree if there are two."
+        )
         check_integer(owner, "n_targets", self.n_targets, 1)
 
     def _score(self, context: QueryContext) -> np.ndarray:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal._core.memory import product_rows, rows_within
 
-BLOCK_BYTES = 2**26
+BLOCK_BYTES = 2**23
 CACHE_BYTES = 2**20  # of pairs of labels that are worked on at once
 _GROUPS = 32  # of joint labels, for bounds of gains
 _FIRST_LOOK = 16  # samples whose gains are computed at first
@@ -162,7 +162,7 @@ def _largest_gain(
     n_left = int((~taken).sum())
     while start < n_left and float(values[start]) >= gain - _SLACK:
         some = order[start : min(start + size, n_left)]
-        gains = _conditional_entropy(rows[some], weights, share, block_bytes) - noise[some]
+        gains = _conditional_entropy(rows, weights, share, block_bytes, some) - noise[some]
         for position in (gains == gains.max()).nonzero()[:, 0].tolist():
             # of equal ones the first in the pool
             if (float(gains[position]), -int(some[position])) > (gain, -best):
@@ -200,14 +200,18 @@ def grouped(weights: Tensor, share: Tensor, n_groups: int = _GROUPS) -> tuple[Te
     return sums / total.clamp_min(torch.finfo(total.dtype).tiny)[:, None], total
 
 
-def _conditional_entropy(rows: Tensor, weights: Tensor, share: Tensor, block_bytes: int) -> Tensor:
-    """``Σ_m share_m H(Σ_t weights_mt p_t(x))`` for every x: (N, C, T), (M, T), (M,) -> (N,), block by block."""
-    n_pool, n_classes, n_masks = rows.shape
-    step = rows_within(block_bytes, rows.element_size() * n_classes * len(share))
-    result = rows.new_empty(n_pool)
-    for start in range(0, n_pool, step):
-        mixed = rows[start : start + step].reshape(-1, n_masks) @ weights.T  # (n C, M)
-        result[start : start + step] = (torch.special.entr(mixed) @ share).reshape(-1, n_classes).sum(dim=1)
+def _conditional_entropy(
+    rows: Tensor, weights: Tensor, share: Tensor, block_bytes: int, some: Tensor | None = None
+) -> Tensor:
+    """``Σ_m share_m H(Σ_t weights_mt p_t(x))`` for every x, or for some: (N, C, T), (M, T), (M,) -> (N,), in blocks."""
+    n_classes, n_masks = rows.shape[1:]
+    n = len(rows) if some is None else len(some)
+    step = min(rows_within(block_bytes, rows.element_size() * n_classes * len(share)), product_rows(rows))
+    result = rows.new_empty(n)
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        mixed = rows[part if some is None else some[part]].reshape(-1, n_masks) @ weights.T  # (n C, M)
+        result[part] = (torch.special.entr(mixed, out=mixed) @ share).reshape(-1, n_classes).sum(dim=1)
     return result
 
 

@@ -12,9 +12,11 @@ from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._bald._dropout import over_passes, seeds_of
+from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import check_choice, check_integer, make_generator
+
+_MOST_SAMPLES = 10**7  # joint labels that are drawn
 
 
 class BALD(ScoreStrategy):
@@ -109,9 +111,11 @@ class BALD(ScoreStrategy):
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
-        check_integer(owner, "n_passes", self.n_passes, 2, remedy="Masks can only disagree if there are two.")
+        check_integer(
+            owner, "n_passes", self.n_passes, 2, MOST_PASSES, remedy="Masks can only disagree if there are two."
+        )
         check_choice(owner, "batch", self.batch, ["top", "joint"])
-        check_integer(owner, "n_samples", self.n_samples, 1)
+        check_integer(owner, "n_samples", self.n_samples, 1, _MOST_SAMPLES)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return self._information(context, seeds_of(self, make_generator(type(self).__name__, self.random_state)))
@@ -139,13 +143,14 @@ class BALD(ScoreStrategy):
         sample_bytes = 8 * self.n_passes * context.n_classes + 24
         room = rows_within(left, sample_bytes, at_least=0)
         if room < n_instances:
-            expected = f"at least {2 * n_instances * sample_bytes:,} bytes, for the predictions of a batch"
+            kept = n_instances * sample_bytes
+            expected = f"at least {kept + min(kept, 4 * BLOCK_BYTES):,} bytes, for the predictions of a batch"
             remedy = "Raise it, query fewer samples at a time, or lower n_passes."
             raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
         return room
 
     def _block_bytes(self, context: QueryContext) -> int:
-        """For predictions that are mixed at once, and their entropies: four such blocks are half of the bound."""
+        """For predictions that are mixed at once, and their entropies: four blocks are at most half of the bound."""
         return min(BLOCK_BYTES, context.memory // 8)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:

@@ -25,6 +25,7 @@ from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import TangentEngine
 from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._kernels import settled_kernel
+from skal.tangent._sketch import MOST_FEATURES
 from skal.validation import check_choice, check_integer, make_generator
 
 _PROBED = 8, 32  # candidates of queries that are made to forecast the time of larger ones
@@ -156,8 +157,8 @@ class NPC(QueryStrategy):
         owner = type(self).__name__
         check_choice(owner, "kernel", self.kernel, KERNELS)
         check_choice(owner, "search", self.search, ["random", "greedy"])
-        check_integer(owner, "n_candidates", self.n_candidates, 1, optional=True)
-        check_integer(owner, "n_features", self.n_features, 1, optional=True)
+        check_integer(owner, "n_candidates", self.n_candidates, 1, 10**7, optional=True)
+        check_integer(owner, "n_features", self.n_features, 1, MOST_FEATURES, optional=True)
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         """Refuse a number of samples that cannot be chosen from a pool of this size, or among the candidates."""
