@@ -23,6 +23,18 @@ def test_import_loads_nothing_heavy():
     assert not HEAVY & set(loaded)
 
 
+# what scikit-learn imports itself is not ours to avoid: pandas, from 1.8 on
+NEEDLESS = {"backpack", "cloudpickle", "dask", "distributed", "matplotlib", "scipy.io", "sklearn.datasets", "torchvision"}
+
+
+def test_all_names_load_nothing_that_only_few_need():
+    """Readers of files, plots and pickles are imported by the calls that use them."""
+    before = set(printed("import sys, torch, skorch, sklearn, modAL; print(*sys.modules)"))
+    loaded = set(printed("import sys; from skal import *; print(*sys.modules)"))
+    assert "skal.labelling" in loaded
+    assert not NEEDLESS & (loaded - before)
+
+
 LOOKED_FOR = "import skal; from importlib.util import find_spec; find_spec('modAL')"  # which is not importing it
 
 
