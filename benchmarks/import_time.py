@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.import_time`` starts fresh interpreters in turn and prints the fewest seconds between start
 and end of the import, and their ratios to the packages alone. ``import skal`` loads nothing; with all of its names it
-needs those packages and modAL. Compiled files are kept, as an installed package has them, whatever the environment says.
+needs those packages and modAL. Compiled files are kept, as an installed package has them.
 """
 
 import argparse

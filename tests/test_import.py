@@ -24,7 +24,16 @@ def test_import_loads_nothing_heavy():
 
 
 # what scikit-learn imports itself is not ours to avoid: pandas, from 1.8 on
-NEEDLESS = {"backpack", "cloudpickle", "dask", "distributed", "matplotlib", "scipy.io", "sklearn.datasets", "torchvision"}
+NEEDLESS = {
+    "backpack",
+    "cloudpickle",
+    "dask",
+    "distributed",
+    "matplotlib",
+    "scipy.io",
+    "sklearn.datasets",
+    "torchvision",
+}
 
 
 def test_all_names_load_nothing_that_only_few_need():
