@@ -32,8 +32,8 @@ class MaxHerding(CoverageStrategy):
         Similarity of two samples: ``exp(−‖φ − φ'‖²/σ²)``, ``exp(−‖φ − φ'‖/σ)``, whether the distance is at most σ, the
         cosine (0 if negative), or the network's tangent kernel, normalised.
     radius : "auto", "minimum" or float, default="auto"
-        The kernel's σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two labelled
-        samples.
+        The kernel's σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two
+        labelled samples.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         φ, scaled to length 1. ``auto`` is the input of a network's last layer, and the input itself for any other
         classifier. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a
