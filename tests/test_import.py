@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,13 @@ def test_modal_is_repaired_in_either_order(first):
     marks = f"{imports}; print(hasattr(modAL.utils.data.data_vstack, '_repaired_by_skal'))"
     broken = "from skal.compat.modal import patch_modal; print(patch_modal())"
     assert printed(f"{first}; {marks}; {broken}") == ["True", "False"]
+
+
+def test_bars_are_widgets_in_notebooks():
+    """``tqdm.auto`` draws one where there is a notebook; plain ``tqdm`` writes red text there."""
+    files = sorted(Path(skal.__file__).parent.rglob("*.py"))
+    imported = {line for path in files for line in path.read_text("utf-8").splitlines() if "import tqdm" in line}
+    assert imported == {"from tqdm.auto import tqdm"}
 
 
 def test_every_strategy_is_exported():
