@@ -20,11 +20,20 @@ from skal._core.candidates import candidate_rows
 from skal._core.containers import n_rows, take_rows
 from skal._core.cost import Passes, QueryCost, forecast_seconds
 from skal._core.guard import one_query
+from skal._core.renamed import taking_old_names, with_new_names
 from skal._core.sharding import Sharding
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
-from skal.validation import check_integer, check_known, check_n_jobs, check_seed, make_generator, parse_memory
+from skal.validation import (
+    check_choice,
+    check_integer,
+    check_known,
+    check_n_jobs,
+    check_seed,
+    make_generator,
+    parse_memory,
+)
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
@@ -75,6 +84,18 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     reads_outputs: bool = True
     draws_from_pool: bool = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = taking_old_names(cls.__init__)  # type: ignore[method-assign]
+
+    def set_params(self, **params: Any) -> QueryStrategy:
+        """Set parameters by name, as in scikit-learn."""
+        changed: QueryStrategy = super().set_params(
+            **with_new_names(type(self).__name__, params, self._get_param_names())
+        )
+        return changed
+
     def __sklearn_clone__(self) -> QueryStrategy:
         """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object."""
         params = self.get_params(deep=False)
@@ -86,8 +107,11 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
+            Who asks.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+            The samples to choose from.
         n_instances : int, default=1
+            How many.
 
         Returns
         -------
@@ -100,10 +124,26 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     def select(
         self, learner: Any, X_pool: Any, n_instances: int = 1, candidates: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the chosen samples, best first, and their metrics, for any learner.
+        """Choose samples, for any learner.
 
-        ``candidates`` are the positions in the pool, or a mask of its rows, that may be chosen. The other rows are not
-        read, and nothing is copied: a pool on disk can stay as it is while its rows are labelled.
+        Parameters
+        ----------
+        learner : object with ``estimator``, ``X_training``, ``y_training``
+            Who asks.
+        X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+            The samples to choose from.
+        n_instances : int, default=1
+            How many samples to choose.
+        candidates : array-like of int or bool, optional
+            Positions in the pool, or a mask of its rows, that may be chosen. The other rows are not read, and nothing
+            is copied: a pool on disk can stay as it is while its rows are labelled.
+
+        Returns
+        -------
+        indices : (n_instances,) int64 array
+            Distinct positions in the pool, best first.
+        metrics : (n_instances,) array
+            Their scores, or what else the strategy says of them.
         """
         context = self.prepare(learner, X_pool)
         if candidates is None:
@@ -120,20 +160,45 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         context : QueryContext
             From :meth:`~skal.context.QueryContext.for_arms`: what the arms compute, they share.
         n_instances : int, default=1
+            How many samples to choose.
+
+        Returns
+        -------
+        indices, metrics : arrays
+            As of :meth:`select`.
         """
         self._check_params()
         return self._selected(self._required(context.for_strategy(**self.context_settings())), n_instances)
 
     def prepare(self, learner: Any, X_pool: Any) -> QueryContext:
-        """Check parameters, learner and pool, and put together what ``_select`` will see."""
+        """Check parameters, learner and pool, and put together what ``_select`` will see.
+
+        Parameters
+        ----------
+        learner : object with ``estimator``, ``X_training``, ``y_training``
+            Who asks.
+        X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+            The samples to choose from.
+
+        Returns
+        -------
+        QueryContext
+            Of the whole pool.
+        """
         self._check_params()
         return self._required(QueryContext(learner, X_pool, **self.context_settings()))
 
     def context_settings(self) -> dict[str, Any]:
-        """What a :class:`~skal.context.QueryContext` of this strategy is made with."""
+        """What a :class:`~skal.context.QueryContext` of this strategy is made with.
+
+        Returns
+        -------
+        dict
+            The keyword arguments.
+        """
         owner = type(self).__name__
         # a strategy without the parameter n_jobs may hold what cannot leave this process
-        sharding = Sharding(getattr(self, "n_jobs", 1), getattr(self, "verbose", 0), owner)
+        sharding = Sharding(getattr(self, "n_jobs", 1), bool(getattr(self, "progress", False)), owner)
         settings = {"batch_size": getattr(self, "batch_size", 256), "max_memory": getattr(self, "max_memory", None)}
         return settings | {"owner": owner, "sharding": sharding}
 
@@ -166,6 +231,20 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
         Passes and memory are counted; seconds come from two small queries on the first samples of the pool, a few
         hundred to a few thousand of them. Features that are kept from an earlier query are not counted on.
+
+        Parameters
+        ----------
+        learner : object with ``estimator``, ``X_training``, ``y_training``
+            Who asks.
+        X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+            The samples to choose from.
+        n_instances : int, default=1
+            How many samples to choose.
+
+        Returns
+        -------
+        QueryCost
+            Passes through the network, memory and seconds.
         """
         context = self.prepare(learner, X_pool)
         self.check_n_instances(n_instances, context.n_pool)
@@ -211,11 +290,19 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         parse_memory(owner, "max_memory", getattr(self, "max_memory", None))
         check_seed(owner, getattr(self, "random_state", None))
         check_n_jobs(owner, getattr(self, "n_jobs", None))
-        verbose, remedy = getattr(self, "verbose", 0), "Use 1 for a progress bar, 0 for none."
-        check_integer(owner, "verbose", verbose, 0, remedy=remedy)
+        remedy = "Use True for a bar over the parts of the pool."
+        check_choice(owner, "progress", getattr(self, "progress", False), [True, False], remedy=remedy)
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
-        """Refuse a number of samples that cannot be chosen from a pool of this size."""
+        """Refuse a number of samples that cannot be chosen from a pool of this size.
+
+        Parameters
+        ----------
+        n_instances : object
+            What the user asked for.
+        n_pool : int
+            Size of the pool.
+        """
         owner, subset = type(self).__name__, getattr(self, "subset", None)
         check_integer(owner, "n_instances", n_instances, 1, remedy="Ask for at least one sample.")
         if n_instances > n_pool:
@@ -231,7 +318,20 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         raise InvalidParameterError.for_parameter(owner, "n_instances", expected, n_instances, remedy)
 
     def taking_part(self, context: QueryContext) -> tuple[np.ndarray, QueryContext]:
-        """The rows of the pool that ``subset`` leaves, drawn with ``random_state``, and a context of these alone."""
+        """What ``subset`` leaves of the pool, drawn with ``random_state``.
+
+        Parameters
+        ----------
+        context : QueryContext
+            Of the whole pool.
+
+        Returns
+        -------
+        rows : int array
+            Positions in the pool, ascending.
+        part : QueryContext
+            Of these rows alone.
+        """
         n_pool, subset = context.n_pool, getattr(self, "subset", None)
         if subset is None or subset >= n_pool:
             return np.arange(n_pool), context
@@ -278,7 +378,20 @@ class ScoreStrategy(QueryStrategy):
         """(N,) scores of the pool, higher is queried earlier."""
 
     def scores(self, learner: Any, X_pool: Any) -> np.ndarray:
-        """Scores of all pool samples: (N,) float64, higher is queried earlier, −inf outside ``subset``."""
+        """Scores of all samples of the pool.
+
+        Parameters
+        ----------
+        learner : object with ``estimator``, ``X_training``, ``y_training``
+            Who asks.
+        X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+            The samples to score.
+
+        Returns
+        -------
+        (N,) float64 array
+            Higher is queried earlier; −inf outside ``subset``.
+        """
         context = self.prepare(learner, X_pool)
         with one_query(context.inner_estimator):
             rows, part = self.taking_part(context)
@@ -328,6 +441,7 @@ def top(scores: np.ndarray, k: int) -> np.ndarray:
     Returns
     -------
     (k,) int64 array
+        Distinct positions.
 
     Examples
     --------
@@ -352,6 +466,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     Parameters
     ----------
     strategy : subclass of QueryStrategy
+        Its parameters become keyword arguments.
     name : str
         Of the function.
     module : str
@@ -360,6 +475,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     Returns
     -------
     callable
+        The function.
 
     Examples
     --------
@@ -395,6 +511,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
 def made(strategy: type[QueryStrategy], name: str, params: dict[str, Any]) -> QueryStrategy:
     """The strategy with its parameters; those that it does not have are refused. ``name`` is what the user calls it."""
     known, remedy = inspect.signature(strategy).parameters, f"See the documentation of {strategy.__name__}."
+    params = with_new_names(name, params, known)
     check_known(f"parameters of {name}", params, known, remedy=remedy)
     return strategy(**params)
 
@@ -405,8 +522,14 @@ def as_strategy(query_strategy: Any, **params: Any) -> QueryStrategy | None:
     Parameters
     ----------
     query_strategy : callable
+        What the user passed as a strategy.
     **params
         Of a query function.
+
+    Returns
+    -------
+    QueryStrategy or None
+        With these parameters.
 
     Examples
     --------
@@ -452,8 +575,11 @@ _FUNCTION_DOC = """Query as :class:`{cls}` does: the function in modAL's form.
     Parameters
     ----------
     learner : object with ``estimator``, ``X_training``, ``y_training``
+        Who asks.
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+        The samples to choose from.
     n_instances : int, default=1
+        How many samples to choose.
     {params}
 
     Returns

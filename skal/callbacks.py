@@ -91,6 +91,7 @@ class StopAtTrainAccuracy(Callback):
     Parameters
     ----------
     threshold : float, default=0.99
+        Accuracy to stop at.
     every : int, default=1
         Epochs between two measurements; each costs a forward pass over the training set.
     exact : bool, default=True

@@ -55,7 +55,9 @@ class QueryContext:
     Parameters
     ----------
     learner : object with ``estimator``, ``X_training`` and ``y_training``, or a modAL ``Committee``
+        Who asks.
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
+        The samples to choose from.
     batch_size : int
         Samples per network pass.
     owner : str
@@ -212,7 +214,18 @@ class QueryContext:
         _ = self.y_labelled
 
     def restrict(self, rows: np.ndarray | range) -> QueryContext:
-        """The same query on a part of the pool."""
+        """The same query on a part of the pool.
+
+        Parameters
+        ----------
+        rows : int array or range
+            Positions in the pool.
+
+        Returns
+        -------
+        QueryContext
+            Whose positions count within this part.
+        """
         if isinstance(rows, range) and rows == range(self.n_pool):
             return self
         part = copy(self)
@@ -220,7 +233,13 @@ class QueryContext:
         return part
 
     def for_arms(self) -> QueryContext:
-        """The same query for several strategies, which share what they compute on the whole pool."""
+        """The same query for several strategies, which share what they compute on the whole pool.
+
+        Returns
+        -------
+        QueryContext
+            To be handed to each of them.
+        """
         common = copy(self)
         common._results = {}
         return common
@@ -228,7 +247,24 @@ class QueryContext:
     def for_strategy(
         self, batch_size: int, owner: str, sharding: Sharding, max_memory: int | str | None
     ) -> QueryContext:
-        """The same query with the settings of another strategy."""
+        """The same query with the settings of another strategy.
+
+        Parameters
+        ----------
+        batch_size : int
+            Samples per network pass.
+        owner : str
+            The strategy's name, for messages.
+        sharding : Sharding
+            Who shares the passes over the pool.
+        max_memory : int, str or None
+            Bound on the working memory.
+
+        Returns
+        -------
+        QueryContext
+            On the same pool, sharing what has been found out about it.
+        """
         other = copy(self)
         other._set(batch_size, owner, sharding, max_memory)
         for name in ("network", "logit_network"):  # they hold the sharding
@@ -246,8 +282,15 @@ class QueryContext:
             What is computed from network and pool, with all parameters that it depends on.
         compute : callable
             Returns tensors, or tuples of them, which nobody may change.
-        also, limit
-            See :func:`skal.reuse.reused`.
+        also : sequence of Samples and arrays
+            What else the result depends on.
+        limit : int, optional
+            Bytes from which on a result is not kept for later queries.
+
+        Returns
+        -------
+        tensor, or tuple of tensors
+            What ``compute`` gave.
         """
         if self._results is not None and what in self._results:
             known: Result = self._results[what]
@@ -273,7 +316,24 @@ class QueryContext:
         layers: str = "all",
         memory: int | None = None,
     ) -> TangentEngine:
-        """Per-sample gradients of the network (by default of :attr:`logit_network`), within :attr:`memory`."""
+        """Per-sample gradients of the network.
+
+        Parameters
+        ----------
+        backend : {"auto", "structured", "func", "backpack"}, default="auto"
+            How gradients are computed.
+        network : Network, optional
+            By default :attr:`logit_network`.
+        layers : {"all", "last"}, default="all"
+            All trainable parameters, or those of the last parameterised layer.
+        memory : int, optional
+            Bound in bytes; by default :attr:`memory`.
+
+        Returns
+        -------
+        TangentEngine
+            For the pool and for any other samples.
+        """
         return TangentEngine(
             network or self.logit_network,
             self.pool,
@@ -345,12 +405,31 @@ class QueryContext:
         return self.network
 
     def outputs(self) -> torch.Tensor:
-        """(N, ...) outputs of the network for the pool, checked, on its device."""
+        """Outputs of the network for the pool.
+
+        Returns
+        -------
+        (N, ...) tensor
+            On the network's device, checked.
+        """
         what = ("outputs", self.batch_size)
         return self.remember(what, lambda: self.network.all_outputs(self.pool, self.batch_size))
 
     def embeddings(self, samples: Samples | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs of the last layer (n, d) and logits (n, C) of the pool or other samples, on the network's device."""
+        """Inputs of the last layer, and logits, of the pool or other samples.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        embeddings : (n, d) tensor
+            On the network's device.
+        logits : (n, C) tensor
+            Of the same pass.
+        """
         if samples is not None:
             return embeddings(self.network, samples, self.batch_size, self.last_layer)
         what = ("embeddings", self.batch_size, self.last_layer.name)
@@ -422,7 +501,18 @@ class QueryContext:
         return y.astype(np.int64)
 
     def predict_proba(self, samples: Samples | None = None) -> np.ndarray:
-        """(n, C) class probabilities of the pool, or of other samples, checked to be distributions."""
+        """Class probabilities of the pool, or of other samples.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        (n, C) float64 array
+            Checked to be distributions.
+        """
         if self.has_network:
             network = self.network
             outputs = self.outputs() if samples is None else network.all_outputs(samples, self.batch_size)

@@ -75,7 +75,18 @@ class RememberedFeatures(TransformerMixin, BaseEstimator):
     _n_forgotten: int = 0
 
     def fit(self, X: Any = None, y: Any = None) -> RememberedFeatures:
-        """Do nothing: what computes the features is fixed."""
+        """Do nothing: what computes the features is fixed.
+
+        Parameters
+        ----------
+        X, y : object, optional
+            Not looked at.
+
+        Returns
+        -------
+        RememberedFeatures
+            Itself.
+        """
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -87,11 +98,28 @@ class RememberedFeatures(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """(n, d) features; only those of samples that are new are computed."""
+        """Features of samples; only those of samples that are new are computed.
+
+        Parameters
+        ----------
+        X : array-like, tensor, Dataset or dict of arrays, n samples
+            What the backbone takes.
+
+        Returns
+        -------
+        (n, d) array
+            One row per sample.
+        """
         return self.looked_at()(X)
 
     def looked_at(self) -> Callable[[Any], np.ndarray]:
-        """``transform`` for one query: what computes the features is looked at now, and not at every call."""
+        """``transform`` for one query: what computes the features is looked at now, and not at every call.
+
+        Returns
+        -------
+        callable
+            A function of X that gives an (n, d) array.
+        """
         check_integer(type(self).__name__, "batch_size", self.batch_size, 1)
         store = self._current_store()
 

@@ -69,6 +69,11 @@ def feature_reuse(max_memory: int | str | None = "256MB") -> Iterator[None]:
         For everything that is kept; what was used longest ago goes first. 0 or None keeps nothing, also inside another
         such block.
 
+    Yields
+    ------
+    None
+        Nothing: what is kept is found by the strategies themselves.
+
     Examples
     --------
     >>> from skal.checks import make_learner
@@ -100,7 +105,9 @@ def reused(
     Parameters
     ----------
     network : Network
+        What the result is computed with.
     samples : Samples
+        What it is computed for.
     what : object
         What is computed from the two, with all parameters that it depends on; its repr tells it apart.
     compute : callable
@@ -109,6 +116,11 @@ def reused(
         What else the result depends on.
     limit : int, optional
         Bytes from which on a result is not kept, whatever room there is.
+
+    Returns
+    -------
+    tensor, or tuple of tensors
+        What ``compute`` gave.
 
     Examples
     --------

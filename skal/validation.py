@@ -65,7 +65,9 @@ def check_integer(
     name : str
         The parameter's name.
     value : object
+        What the user passed.
     minimum : int
+        The smallest value that is allowed.
     maximum : int or None, default=10**12
         More than anybody has samples, rounds or passes for: a count that would run for ever is refused at once. None
         is no limit.
@@ -108,11 +110,20 @@ def check_real(
 
     Parameters
     ----------
-    owner, name, value, optional, remedy
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
+    value : object
+        What the user passed.
     minimum, maximum : float, optional
+        The bounds; by default there are none.
     below_maximum : bool, default=False
         Whether the maximum itself is refused too.
+    optional : bool, default=False
+        Whether None is allowed.
+    remedy : str, optional
+        The end of the message: what to do.
 
     Examples
     --------
@@ -137,9 +148,16 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
 
     Parameters
     ----------
-    owner, name, value, remedy
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
+    value : object
+        What the user passed.
     choices : sequence
+        The values that are allowed.
+    remedy : str, optional
+        The end of the message: what to do.
 
     Examples
     --------
@@ -162,10 +180,12 @@ def is_auto(value: Any) -> bool:
     Parameters
     ----------
     value : object
+        A parameter of any type.
 
     Returns
     -------
     bool
+        True for the string ``"auto"`` alone.
 
     Examples
     --------
@@ -184,6 +204,7 @@ def check_known(what: str, given: Iterable[str], known: Iterable[str], *, remedy
     what : str
         What they are the names of.
     given, known : iterables of str
+        The names that the user passed, and those that there are.
     remedy : str
         What to do instead.
 
@@ -207,11 +228,22 @@ def as_finite_array(owner: str, name: str, value: Any, shape: Sequence[int | str
 
     Parameters
     ----------
-    owner, name, value, remedy
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
+    value : array-like
+        What the user passed.
     shape : sequence of int and str
         The length of each axis; a letter is any length above 0, and the same letter the same length. A vector is taken
         as one column where a matrix is expected.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Returns
+    -------
+    float64 array
+        A copy only where the type or the shape had to change.
 
     Examples
     --------
@@ -243,10 +275,21 @@ def as_list(owner: str, name: str, value: Any, *, expected: str, remedy: str) ->
 
     Parameters
     ----------
-    owner, name, value, remedy
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
+    value : object
+        What the user passed.
     expected : str
         What the value should be, in words.
+    remedy : str
+        The end of the message: what to do.
+
+    Returns
+    -------
+    list
+        The entries in their order; of an array Python's own numbers and strings.
 
     Examples
     --------
@@ -265,8 +308,17 @@ def as_path(owner: str, name: str, value: Any) -> Path:
 
     Parameters
     ----------
-    owner, name, value
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
+    value : str or path
+        What the user passed.
+
+    Returns
+    -------
+    pathlib.Path
+        As it was given, not made absolute.
 
     Examples
     --------
@@ -288,9 +340,17 @@ def parse_memory(owner: str, name: str, value: Any) -> int | None:
 
     Parameters
     ----------
-    owner, name
-        As in :func:`check_integer`.
+    owner : str
+        The class or function that has the parameter.
+    name : str
+        The parameter's name.
     value : int, str or None
+        What the user passed. ``GB`` is 10⁹ bytes and ``GiB`` 2³⁰; None is no bound.
+
+    Returns
+    -------
+    int or None
+        Bytes; None where there is no bound.
 
     Examples
     --------
@@ -316,8 +376,10 @@ def check_n_jobs(owner: str, n_jobs: Any) -> None:
 
     Parameters
     ----------
-    owner, n_jobs
-        The class or function that has the parameter, and its value.
+    owner : str
+        The class or function that has the parameter.
+    n_jobs : int or None
+        What the user passed.
 
     Examples
     --------
@@ -342,8 +404,10 @@ def check_seed(owner: str, random_state: Any) -> None:
 
     Parameters
     ----------
-    owner, random_state
-        The class or function that has the parameter, and its value.
+    owner : str
+        The class or function that has the parameter.
+    random_state : None, int, Generator or RandomState
+        What the user passed.
 
     Examples
     --------
@@ -369,8 +433,15 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
 
     Parameters
     ----------
-    owner, random_state
-        As in :func:`check_seed`.
+    owner : str
+        The class or function that has the parameter.
+    random_state : None, int, Generator or RandomState
+        Where its draws come from.
+
+    Returns
+    -------
+    numpy.random.Generator
+        The one that was passed, or a new one.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,27 @@ def test_import_loads_nothing_heavy():
     assert not HEAVY & set(loaded)
 
 
+# what scikit-learn imports itself is not ours to avoid: pandas, from 1.8 on
+NEEDLESS = {
+    "backpack",
+    "cloudpickle",
+    "dask",
+    "distributed",
+    "matplotlib",
+    "scipy.io",
+    "sklearn.datasets",
+    "torchvision",
+}
+
+
+def test_all_names_load_nothing_that_only_few_need():
+    """Readers of files, plots and pickles are imported by the calls that use them."""
+    before = set(printed("import sys, torch, skorch, sklearn, modAL; print(*sys.modules)"))
+    loaded = set(printed("import sys; from skal import *; print(*sys.modules)"))
+    assert "skal.labelling" in loaded
+    assert not NEEDLESS & (loaded - before)
+
+
 LOOKED_FOR = "import skal; from importlib.util import find_spec; find_spec('modAL')"  # which is not importing it
 
 
@@ -33,6 +55,13 @@ def test_modal_is_repaired_in_either_order(first):
     marks = f"{imports}; print(hasattr(modAL.utils.data.data_vstack, '_repaired_by_skal'))"
     broken = "from skal.compat.modal import patch_modal; print(patch_modal())"
     assert printed(f"{first}; {marks}; {broken}") == ["True", "False"]
+
+
+def test_bars_are_widgets_in_notebooks():
+    """``tqdm.auto`` draws one where there is a notebook; plain ``tqdm`` writes red text there."""
+    files = sorted(Path(skal.__file__).parent.rglob("*.py"))
+    imported = {line for path in files for line in path.read_text("utf-8").splitlines() if "import tqdm" in line}
+    assert imported == {"from tqdm.auto import tqdm"}
 
 
 def test_every_strategy_is_exported():

@@ -132,4 +132,4 @@ def timed(strategy: Any, learner: Any, X_pool: Any, n_instances: int, size: int)
     return best
 
 
-_ALONE = {"n_jobs": 1, "verbose": 0, "subset": None}
+_ALONE = {"n_jobs": 1, "progress": False, "subset": None}

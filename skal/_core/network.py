@@ -167,7 +167,13 @@ class Network:
         return torch.promote_types(self.dtype, torch.float32)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters with ``requires_grad``, tied ones once, in the module's order."""
+        """The parameters with ``requires_grad``.
+
+        Returns
+        -------
+        dict of parameters
+            By name, in the module's order, tied ones once.
+        """
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def batches(self, samples: Samples, batch_size: int) -> Iterator[Any]:
@@ -175,6 +181,18 @@ class Network:
 
         Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
         through the net's loader: all rows, in their order, whatever its settings say.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        batch_size : int
+            Samples per pass.
+
+        Yields
+        ------
+        tensor, or dict or tuple of tensors
+            What the module is called with.
         """
         place = self.device, self.dtype  # looked up once: it takes a walk over the modules
         if self.reads_arrays(samples):
@@ -195,7 +213,18 @@ class Network:
         samples.check_size()
 
     def reads_arrays(self, samples: Samples) -> bool:
-        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes."""
+        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
+
+        Parameters
+        ----------
+        samples : Samples
+            What would go through the network.
+
+        Returns
+        -------
+        bool
+            True where nobody else's code makes the batches.
+        """
         X = samples.X
         parts = X.values() if isinstance(X, Mapping) else [X]
         plain = all(isinstance(x, (np.ndarray, Tensor)) or is_lazy(x) for x in parts) or samples.transform is not None
@@ -206,7 +235,20 @@ class Network:
         return plain and not own_loading
 
     def output(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """What the module returns (of several outputs the one for the loss), with other parameters if given."""
+        """What the module returns; of several outputs the one for the loss.
+
+        Parameters
+        ----------
+        batch : tensor, or dict or tuple of tensors
+            From :meth:`batches`.
+        parameters : dict of tensors, optional
+            In the place of the module's own.
+
+        Returns
+        -------
+        tensor
+            One row per sample.
+        """
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
         with running(self.module, batch):
             if parameters is None:
@@ -218,23 +260,77 @@ class Network:
         return output
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
-        """(n, C) outputs before any softmax, as part of the graph, in :attr:`precision` even under autocast."""
+        """Outputs before any softmax, as part of the graph.
+
+        Parameters
+        ----------
+        batch : tensor, or dict or tuple of tensors
+            From :meth:`batches`.
+        parameters : dict of tensors, optional
+            In the place of the module's own.
+
+        Returns
+        -------
+        (n, C) tensor
+            In :attr:`precision`, even under autocast.
+        """
         return self.to_logits(self.output(batch, parameters).to(self.precision))
 
     def to_logits(self, output: Tensor) -> Tensor:
-        """(n, C) logits of the module's output; see :func:`skal._core.outputs.to_logits`."""
+        """Logits of the module's output; see :func:`skal._core.outputs.to_logits`.
+
+        Parameters
+        ----------
+        output : tensor
+            What the module returned.
+
+        Returns
+        -------
+        (n, C) tensor
+            Before any softmax.
+        """
         return outputs.to_logits(output, self.criterion)
 
     def to_proba(self, output: Tensor) -> Tensor:
-        """(n, C) class probabilities of the module's output, as the net's ``predict_proba`` gives them."""
+        """Class probabilities of the module's output.
+
+        Parameters
+        ----------
+        output : tensor
+            What the module returned.
+
+        Returns
+        -------
+        (n, C) tensor
+            As the net's ``predict_proba`` gives them.
+        """
         return outputs.to_proba(output, self.net)
 
     def check_output(self, output: Tensor) -> None:
-        """Refuse outputs that are not finite, not (n, C), or not what the criterion expects."""
+        """Refuse outputs that are not finite, not (n, C), or not what the criterion expects.
+
+        Parameters
+        ----------
+        output : tensor
+            What the module returned.
+        """
         outputs.check_output(output, self.net)
 
     def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
-        """(n, ...) outputs of all samples, checked, without gradient, on the network's device."""
+        """Outputs of all samples, checked, without gradient.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        batch_size : int
+            Samples per pass.
+
+        Returns
+        -------
+        (n, ...) tensor
+            On the network's device.
+        """
 
         def shard(part: Samples) -> Tensor:
             return filled(self._output_batches(part, batch_size), len(part))
@@ -249,7 +345,20 @@ class Network:
                 yield output
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
-        """(n, C) logits of all samples, without gradient, on the network's device."""
+        """Logits of all samples, without gradient.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        batch_size : int
+            Samples per pass.
+
+        Returns
+        -------
+        (n, C) tensor
+            On the network's device.
+        """
         with torch.no_grad():
             return self.to_logits(self.all_outputs(samples, batch_size))
 
@@ -257,6 +366,16 @@ class Network:
         """How many classes the network has an output for, from the outputs of two samples.
 
         A batch norm without running statistics cannot take one.
+
+        Parameters
+        ----------
+        samples : Samples
+            The first two are passed through the network.
+
+        Returns
+        -------
+        int
+            As many as there are logits.
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
 

@@ -24,6 +24,7 @@ class Samples:
     Parameters
     ----------
     X : array-like, tensor, data frame, dict of these, or Dataset
+        The container.
     name : str
         What error messages call it.
     transform : callable, optional
@@ -86,12 +87,34 @@ class Samples:
         self.__dict__.update(state | {"X": opened(state["X"])})
 
     def take(self, rows: np.ndarray | range) -> Samples:
-        """A part of the samples; nothing is read or transformed yet. A range is read in one piece."""
+        """A part of the samples; nothing is read or transformed yet. A range is read in one piece.
+
+        Parameters
+        ----------
+        rows : int array or range
+            Positions among these samples.
+
+        Returns
+        -------
+        Samples
+            Views of the same container.
+        """
         numbers = None if self.numbers is None else _part(self.numbers, rows)
         return replace(self, rows=_part(self.rows, rows), numbers=numbers)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
-        """Where in X the samples ``start`` … ``stop - 1`` stand."""
+        """Where in X the samples ``start`` … ``stop - 1`` stand.
+
+        Parameters
+        ----------
+        start, stop : int
+            Positions among these samples.
+
+        Returns
+        -------
+        sequence of int
+            Positions in X.
+        """
         return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
     def start_watch(self) -> Watch | None:
@@ -108,7 +131,18 @@ class Samples:
             )
 
     def read(self, start: int, stop: int) -> Any:
-        """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed."""
+        """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed.
+
+        Parameters
+        ----------
+        start, stop : int
+            Positions among these samples.
+
+        Returns
+        -------
+        rows of X
+            A view where the container allows it.
+        """
         rows = self.rows[start:stop]
         self.check_size()
         part = take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
@@ -117,7 +151,18 @@ class Samples:
         return part
 
     def chunks(self, size: int) -> Iterator[Any]:
-        """Transformed chunks of at most ``size`` rows, checked to be finite (a Dataset's items are not looked at)."""
+        """Transformed chunks, checked to be finite (a Dataset's items are not looked at).
+
+        Parameters
+        ----------
+        size : int
+            Rows of a chunk, at most.
+
+        Yields
+        ------
+        rows of X
+            One chunk after the other, in their order.
+        """
         for start in range(0, len(self), size):
             stop = start + size
             chunk = self.read(start, stop)

@@ -50,10 +50,10 @@ class Sharding:
     ----------
     n_jobs : int or None, default=1
         As in joblib; None is what ``joblib.parallel_config`` says, and 1 without it.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    progress : bool, default=False
+        Whether to show a bar.
     owner : str
-        What the progress bar is called.
+        What the bar is called.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Sharding:
     """
 
     n_jobs: int | None = 1
-    verbose: int = 0
+    progress: bool = False
     owner: str = "skal"
 
     def jobs(self) -> int:
@@ -92,7 +92,7 @@ class Sharding:
         device : torch.device, optional
             Where tensors from other processes are put.
         """
-        if len(samples) <= step or (not self.verbose and self.jobs() == 1):
+        if len(samples) <= step or (not self.progress and self.jobs() == 1):
             return iter([function(samples)])
         return self._shards(function, samples, step, device)
 
@@ -107,9 +107,9 @@ class Sharding:
             results: Iterator[Any] = (function(samples.take(range(*part))) for part in bounds)
         else:
             results = self._in_parallel(function, samples, sends_rows, bounds)
-        progress = tqdm(results, desc=self.owner, total=len(bounds), unit="shard", disable=not self.verbose)
+        bar = tqdm(results, desc=self.owner, total=len(bounds), unit="shard", disable=not self.progress)
         try:
-            for result in progress:
+            for result in bar:
                 yield tree_map(lambda x: x.tensor(device) if isinstance(x, _Sent) else x, result)
         except _ShardFailedError as failure:
             raise failure.args[0] from failure

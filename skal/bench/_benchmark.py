@@ -100,6 +100,7 @@ def run_benchmark(
     Returns
     -------
     BenchmarkResult
+        All runs, those of earlier calls with the same ``out`` included.
 
     Raises
     ------

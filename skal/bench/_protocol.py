@@ -91,6 +91,7 @@ class Protocol:
         ``one_cycle`` rises to ``lr`` and falls again over the ``max_epochs`` of every round. ``one_cycle_momentum``
         also lets the momentum fall from 0.95 to 0.85 and rise again, as PyTorch's scheduler does by default.
     batch_size, max_epochs : int
+        Of training: samples per step, and epochs in every round.
     stop_accuracy : float or None
         Stop training when the accuracy on the labelled set reaches this value. None always trains ``max_epochs``.
     warm_start : bool
@@ -159,7 +160,18 @@ class Protocol:
         return self.rounds
 
     def with_settings(self, **settings: Any) -> Protocol:
-        """A protocol with some settings replaced, by name; ``query_size`` and ``n_rounds``, the loop's names, too."""
+        """A protocol with some settings replaced.
+
+        Parameters
+        ----------
+        **settings
+            Fields by name; also ``query_size`` and ``n_rounds``, as the loop calls them.
+
+        Returns
+        -------
+        Protocol
+            A copy; this one stays as it is.
+        """
         known = {entry.name for entry in fields(self)}
         for name, short in {"query_size": "batch", "n_rounds": "rounds"}.items():
             if name in settings and short in settings:
@@ -177,7 +189,13 @@ class Protocol:
         return replace(self, **settings)
 
     def check(self) -> Protocol:
-        """Refuse values that cannot be run, before anything is."""
+        """Refuse values that cannot be run, before anything is.
+
+        Returns
+        -------
+        Protocol
+            Itself, if all is well.
+        """
         owner = "Protocol"
         for name, check in _CHECKS.items():
             check(owner, name, getattr(self, name))
@@ -193,7 +211,13 @@ class Protocol:
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings, as JSON takes them."""
+        """All settings, as JSON takes them.
+
+        Returns
+        -------
+        dict
+            By field; tuples are lists.
+        """
         return asdict(self) | {"strategies": list(self.strategies)}
 
     @classmethod

@@ -43,12 +43,14 @@ def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Pat
     Parameters
     ----------
     result : BenchmarkResult
+        Finished runs.
     folder : path
         Created if it does not exist.
 
     Returns
     -------
-    Path
+    pathlib.Path
+        Of ``report.html``.
 
     Examples
     --------
@@ -79,10 +81,12 @@ def html_report(result: BenchmarkResult) -> str:
     Parameters
     ----------
     result : BenchmarkResult
+        Finished runs.
 
     Returns
     -------
     str
+        A whole HTML document.
 
     Examples
     --------
@@ -147,10 +151,12 @@ def markdown_report(result: BenchmarkResult) -> str:
     Parameters
     ----------
     result : BenchmarkResult
+        Finished runs.
 
     Returns
     -------
     str
+        Markdown whose figures are PNG files in the same folder.
 
     Examples
     --------
@@ -183,10 +189,12 @@ def terminal_report(result: BenchmarkResult) -> str:
     Parameters
     ----------
     result : BenchmarkResult
+        Finished runs.
 
     Returns
     -------
     str
+        Text of several lines.
 
     Examples
     --------

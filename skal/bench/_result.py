@@ -32,7 +32,9 @@ class BenchmarkResult:
     Parameters
     ----------
     protocol : Protocol
+        What was run.
     runs : list of Run
+        One per strategy and seed that has finished.
     details : dict, default=None
         Further records, such as the sizes of the data.
 
@@ -104,6 +106,11 @@ class BenchmarkResult:
         """One row per strategy, seed and budget, unpaired seeds included.
 
         ``seconds_query`` is NaN at the start, unless the strategy chose the first labels, too.
+
+        Returns
+        -------
+        pandas.DataFrame
+            In the long form that plotting packages take.
         """
         columns = ["strategy", "seed", "round", "n_labels", "score", "train_score", "seconds_fit", "seconds_query"]
         rows: list[tuple[Any, ...]] = []
@@ -115,16 +122,34 @@ class BenchmarkResult:
         return pd.DataFrame(rows, columns=columns)
 
     def table(self) -> pd.DataFrame:
-        """Test score in percent, mean ± standard deviation over seeds: a row per strategy, a column per budget."""
+        """Test score in percent, mean ± standard deviation over seeds.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Texts: a row per strategy, a column per budget.
+        """
         cells = as_text(100 * self.means(), "{:.1f}")
         return cells + " ± " + as_text(100 * self.stds(), "{:.1f}") if len(self.seeds) > 1 else cells
 
     def means(self) -> pd.DataFrame:
-        """Mean score over the paired seeds: strategy × budget."""
+        """Mean score over the paired seeds.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per budget.
+        """
         return self._by_strategy(self.scores.mean(axis=1), self.n_labels)
 
     def stds(self) -> pd.DataFrame:
-        """Sample standard deviation over the paired seeds, NaN with one: strategy × budget."""
+        """Sample standard deviation over the paired seeds.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per budget; NaN with one seed.
+        """
         scores = self.scores
         spread = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else np.full_like(scores[:, 0], np.nan)
         return self._by_strategy(spread, self.n_labels)
@@ -133,44 +158,92 @@ class BenchmarkResult:
         return pd.DataFrame(values, index=pd.Index(self.strategies, name="strategy"), columns=columns)
 
     def areas(self) -> pd.DataFrame:
-        """Area under the budget curve, as a mean score: strategy × seed."""
+        """Area under the budget curve, as a mean score.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per paired seed.
+        """
         return self._by_strategy(area(self.n_labels, self.scores), self.seeds)
 
     def comparisons(self) -> list[Comparison]:
-        """Every strategy against the reference, each with its verdict in words."""
+        """Every strategy against the reference, each with its verdict in words.
+
+        Returns
+        -------
+        list of Comparison
+            One per strategy other than the reference.
+        """
         return compare(self.strategies, self.n_labels, self.scores, self.reference)
 
     def tests(self) -> pd.DataFrame:
-        """The comparisons as a table: area, difference from the reference with its interval, p-values, verdict."""
+        """The comparisons as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy: area, difference from the reference with its interval, p-values, verdict.
+        """
         rows = [asdict(comparison) | {"verdict": comparison.verdict} for comparison in self.comparisons()]
         columns = [*Comparison.__dataclass_fields__, "verdict"]
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
 
     def friedman(self) -> tuple[float, float]:
-        """Statistic and p-value of Friedman's test on the areas: whether the strategies differ at all."""
+        """Friedman's test on the areas: whether the strategies differ at all.
+
+        Returns
+        -------
+        statistic, pvalue : float
+            NaN where there are too few strategies or seeds for the test.
+        """
         return friedman(self.areas().to_numpy())
 
     def pairwise(self) -> pd.DataFrame:
-        """Post-hoc tests on the areas of all pairs of strategies, with Holm's correction over the pairs."""
+        """Post-hoc tests on the areas of all pairs of strategies, with Holm's correction over the pairs.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per pair, with p-values before and after the correction.
+        """
         names = pd.DataFrame(list(combinations(self.strategies, 2)), columns=["a", "b"])
         tests = paired_tests(self.areas().to_numpy(), list(combinations(range(len(self.strategies)), 2)))
         return pd.concat([names, tests], axis=1)
 
     def penalties(self) -> pd.DataFrame:
-        """BADGE's pairwise penalties: the share of budgets at which the row's strategy beats the column's."""
+        """BADGE's pairwise penalties.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The share of budgets at which the row's strategy beats the column's.
+        """
         after_query = max(1, len(self.n_labels) - 1)
         penalties = penalty_matrix(self.scores[:, :, -after_query:])
         return pd.DataFrame(penalties, index=self.strategies, columns=self.strategies)
 
     def overlap(self) -> pd.DataFrame:
-        """Intersection over union of what the strategies queried, without the labels at the start."""
+        """Intersection over union of what the strategies queried, without the labels at the start.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Strategy by strategy, from 0 to 1.
+        """
         paired = self._paired().items()
         return query_overlap(
             {name: [[i for batch in run.queried for i in batch] for run in runs] for name, runs in paired}
         )
 
     def times(self) -> pd.DataFrame:
-        """Mean seconds per round: ``query``, and ``fit`` after it."""
+        """Mean seconds per round.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy; columns ``query``, and ``fit`` after it.
+        """
         frame = self.to_frame()
         after = frame[frame["round"] >= (frame["round"].max() > 0)]
         means = after.groupby("strategy", sort=False)[["seconds_query", "seconds_fit"]].mean()
@@ -191,6 +264,7 @@ class BenchmarkResult:
         Returns
         -------
         matplotlib Axes
+            What was drawn on.
         """
         check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.KINDS))
         ax = _plots.new_axes() if ax is None else ax
@@ -208,6 +282,11 @@ class BenchmarkResult:
         caption, label : str or None
             None writes a caption that says what the numbers are, and ``tab:NAME``.
 
+        Returns
+        -------
+        str
+            A ``table`` environment.
+
         Examples
         --------
         >>> from skal.bench import run_benchmark
@@ -218,7 +297,13 @@ class BenchmarkResult:
         return scores_table(self, caption, label)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``."""
+        """Write settings, runs and tables into a folder, for :meth:`load` and ``skal report``.
+
+        Parameters
+        ----------
+        folder : path
+            Made if it is not there.
+        """
         store = Store(folder)
         store.open(self.protocol, self.details)
         for run in self.runs:
@@ -226,7 +311,13 @@ class BenchmarkResult:
         self.write_tables(folder)
 
     def write_tables(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``results.csv``, which is the same for every repetition, and ``timings.csv``, which is not."""
+        """Write ``results.csv``, which is the same for every repetition, and ``timings.csv``, which is not.
+
+        Parameters
+        ----------
+        folder : path
+            One that is there.
+        """
         frame, seconds = self.to_frame(), ["seconds_fit", "seconds_query"]
         write_text(Path(folder) / "results.csv", csv_text(frame.drop(columns=seconds), index=False))
         timings = frame.drop(columns=["score", "train_score"])

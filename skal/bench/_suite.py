@@ -81,11 +81,35 @@ class BenchmarkSuite:
         return [name for name in self.strategies if all(name in r.strategies for r in self.results.values())]
 
     def subset(self, settings: list[str]) -> BenchmarkSuite:
-        """The same for some of the settings."""
+        """The suite with some of its settings.
+
+        Parameters
+        ----------
+        settings : list of str
+            Their names.
+
+        Returns
+        -------
+        BenchmarkSuite
+            With these settings alone.
+        """
         return BenchmarkSuite({name: self.results[name] for name in settings}, self.reference)
 
     def scores(self, setting: str) -> tuple[list[str], np.ndarray]:
-        """Strategies of a setting, and their (strategy, seed, budget) scores: NaN where one has not run."""
+        """Scores of all strategies in a setting.
+
+        Parameters
+        ----------
+        setting : str
+            Its name.
+
+        Returns
+        -------
+        strategies : list of str
+            Their names, in the order of the scores.
+        scores : (strategy, seed, budget) array
+            NaN where one has not run.
+        """
         result = self.results[setting]
         names, seeds = result.strategies, sorted({run.seed for run in result.runs})
         scores = np.full((len(names), len(seeds), len(result.n_labels)), np.nan)
@@ -94,7 +118,13 @@ class BenchmarkSuite:
         return names, scores
 
     def n_seeds(self) -> pd.DataFrame:
-        """Seeds that have finished: strategy × setting."""
+        """Numbers of seeds that have finished.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per setting.
+        """
         counts = {
             setting: {name: sum(run.strategy == name for run in result.runs) for name in self.strategies}
             for setting, result in self.results.items()
@@ -102,7 +132,18 @@ class BenchmarkSuite:
         return pd.DataFrame(counts, index=self.strategies).rename_axis("strategy")
 
     def comparisons(self, reference: str | None = None) -> dict[str, list[Comparison]]:
-        """Every strategy against the reference, by setting."""
+        """Every strategy against the reference, by setting.
+
+        Parameters
+        ----------
+        reference : str or None, default=None
+            A strategy's name; None takes the suite's own.
+
+        Returns
+        -------
+        dict of list of Comparison
+            By the setting's name.
+        """
         reference = reference or self.reference
         if reference not in self._compared:
             self._require(reference)
@@ -123,21 +164,61 @@ class BenchmarkSuite:
         return pd.DataFrame(cells, index=names).rename_axis("strategy")
 
     def differences(self, reference: str | None = None) -> pd.DataFrame:
-        """Mean paired difference of the area from the reference: strategy × setting, NaN where one has not run."""
+        """Mean paired difference of the area from the reference.
+
+        Parameters
+        ----------
+        reference : str or None, default=None
+            A strategy's name; None takes the suite's own.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per setting; NaN where one has not run.
+        """
         return self._cells("difference", reference)
 
     def outcomes(self, reference: str | None = None) -> pd.DataFrame:
-        """Better, worse, not distinguishable or not testable: strategy × setting, NaN where one has not run."""
+        """What the tests say of every strategy in every setting.
+
+        Parameters
+        ----------
+        reference : str or None, default=None
+            A strategy's name; None takes the suite's own.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Better, worse, not distinguishable or not testable: a row per strategy, a column per setting; NaN where one
+            has not run.
+        """
         return self._cells("outcome", reference)
 
     def shares(self, reference: str | None = None) -> pd.DataFrame:
-        """In how many settings each strategy has which outcome against the reference, and the number of settings."""
+        """In how many settings each strategy has which outcome against the reference.
+
+        Parameters
+        ----------
+        reference : str or None, default=None
+            A strategy's name; None takes the suite's own.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per outcome, and one for the number of settings.
+        """
         outcomes = self.outcomes(reference)
         counts = pd.DataFrame({name: (outcomes == name).sum(axis=1) for name in OUTCOMES})
         return counts.assign(settings=outcomes.notna().sum(axis=1))
 
     def ranks(self) -> pd.DataFrame:
-        """Rank of each strategy within each setting, 1 is best."""
+        """Rank of each strategy within each setting, 1 is best.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per strategy, a column per setting.
+        """
         table = self._ranked_differences()
         return pd.DataFrame(rank(table.to_numpy()), index=table.index, columns=table.columns)
 
@@ -148,22 +229,46 @@ class BenchmarkSuite:
         return table.loc[self.ranked]
 
     def mean_ranks(self) -> pd.Series:
-        """Mean rank over the settings, the best first."""
+        """Mean rank over the settings, the best first.
+
+        Returns
+        -------
+        pandas.Series
+            By the strategy's name.
+        """
         return self.ranks().mean(axis=1).sort_values(kind="stable")
 
     def friedman(self) -> FriedmanTest:
-        """Friedman's test over the settings: whether the ranked strategies differ at all."""
+        """Friedman's test over the settings: whether the ranked strategies differ at all.
+
+        Returns
+        -------
+        FriedmanTest
+            Friedman's χ² and Iman and Davenport's F, each with its p-value.
+        """
         return friedman_test(self._ranked_differences().to_numpy())
 
     def pairwise(self) -> pd.DataFrame:
-        """Wilcoxon's tests of all pairs of ranked strategies over the settings, with Holm's correction."""
+        """Wilcoxon's tests of all pairs of ranked strategies over the settings, with Holm's correction.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per pair, with p-values before and after the correction.
+        """
         table = self._ranked_differences()
         tests = pairwise_wilcoxon(table.to_numpy())
         names = {side: table.index[tests[place]] for side, place in (("a", "i"), ("b", "j"))}
         return tests.drop(columns=["i", "j"]).assign(**names)[["a", "b", "difference", "p", "p_holm"]]
 
     def critical_difference(self) -> float:
-        """Nemenyi's critical difference of two mean ranks."""
+        """Nemenyi's critical difference of two mean ranks.
+
+        Returns
+        -------
+        float
+            In ranks.
+        """
         return critical_difference(len(self.ranked), len(self.results))
 
     def labels_saved(self, reference: str | None = None) -> pd.DataFrame:
@@ -171,6 +276,16 @@ class BenchmarkSuite:
 
         One row per setting and strategy: ``value``, ``low``, ``high``, ``share`` of the labels bought after the start,
         and ``seeds``. NaN means that the score is not reached; a bound can be that, too.
+
+        Parameters
+        ----------
+        reference : str or None, default=None
+            A strategy's name; None takes the suite's own.
+
+        Returns
+        -------
+        pandas.DataFrame
+            As described above.
         """
         reference = reference or self.reference
         self._require(reference)
@@ -193,6 +308,16 @@ class BenchmarkSuite:
 
         Mean rank; better / not distinguishable / worse than each of ``against``; the median over the settings of the
         share of labels saved, where a score that is not reached counts as none; the fewest and most seeds of a setting.
+
+        Parameters
+        ----------
+        against : tuple of str, default=("random", "margin")
+            Strategies that all others are compared with.
+
+        Returns
+        -------
+        pandas.DataFrame
+            As described above.
         """
         ranks, seeds = self.mean_ranks(), self.n_seeds()
         order = [*ranks.index, *(name for name in self.strategies if name not in ranks.index)]
@@ -229,6 +354,7 @@ class BenchmarkSuite:
         Returns
         -------
         matplotlib Axes
+            What was drawn on.
         """
         check_choice("BenchmarkSuite.plot", "kind", kind, list(_suite_plots.KINDS))
         draw, size = _suite_plots.KINDS[kind]
@@ -237,7 +363,20 @@ class BenchmarkSuite:
         return ax
 
     def to_latex(self, caption: str | None = None, label: str = "tab:strategies") -> str:
-        """The summary as a table for a paper, with the tests in its caption."""
+        """The summary as a table for a paper, with the tests in its caption.
+
+        Parameters
+        ----------
+        caption : str or None, default=None
+            None writes one that names the tests and their results.
+        label : str, default="tab:strategies"
+            For ``\\ref``.
+
+        Returns
+        -------
+        str
+            A ``table`` environment.
+        """
         summary = self.summary()
         cells = summary.copy().astype(object)
         best = summary["mean rank"].min()

@@ -79,12 +79,17 @@ for _check in CHECKS:
 
     Parameters
     ----------
-    strategy, learner, X_pool
-        As in :func:`check_strategy`.
+    strategy : QueryStrategy
+        An object; copies of it are asked.
+    learner : object with ``estimator``, ``X_training`` and ``y_training``
+        Who asks: :func:`make_learner` has one.
+    X_pool : array
+        The samples to choose from.
 
     Raises
     ------
     CheckFailure
+        If the strategy does not behave.
 
     Examples
     --------

@@ -74,8 +74,10 @@ def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
 
     Returns
     -------
-    learner : plain object with ``estimator`` (a fitted skorch net), ``X_training`` and ``y_training``
+    learner : types.SimpleNamespace
+        With ``estimator`` (a fitted skorch net), ``X_training`` and ``y_training``.
     X_pool : (40, 1, 8, 8) float32 array
+        Images in [0, 1].
 
     Examples
     --------

@@ -46,10 +46,12 @@ def expects_metrics(learner: Any) -> bool:
     Parameters
     ----------
     learner : object
+        Whatever calls the strategy.
 
     Returns
     -------
     bool
+        Whether metrics are wanted.
 
     Examples
     --------
@@ -75,10 +77,12 @@ def takes_n_instances(strategy: Any) -> bool:
     Parameters
     ----------
     strategy : callable
+        A query function.
 
     Returns
     -------
     bool
+        Whether it has a parameter ``n_instances``, or takes any keyword.
 
     Examples
     --------
@@ -107,10 +111,12 @@ def insists_on_n_instances(strategy: Any) -> bool:
     Parameters
     ----------
     strategy : callable
+        A query function.
 
     Returns
     -------
     bool
+        Whether calling it without ``n_instances`` would fail.
 
     Examples
     --------
@@ -128,10 +134,20 @@ def ask(strategy: Any, learner: Any, X_pool: Any, n_instances: int | None = None
     Parameters
     ----------
     strategy : callable
-    learner, X_pool, **params
+        A query function.
+    learner, X_pool : object
         What it is called with.
     n_instances : int, optional
         Passed on if it is given and the function takes it. A function that does not is asked for one sample only.
+    **params
+        Passed on.
+
+    Returns
+    -------
+    indices : array-like or int
+        As the function gave them.
+    metrics : object or None
+        None where it gave none.
 
     Examples
     --------
@@ -161,10 +177,12 @@ def strategy_name(strategy: Any) -> str:
     Parameters
     ----------
     strategy : callable
+        A query function, a partial of one, or an object.
 
     Returns
     -------
     str
+        Its own name, or that of its class.
 
     Examples
     --------

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
 from skal.datasets._arrays import DIGITS, Arrays, Split, check_arrays, every_fifth
@@ -194,6 +193,8 @@ def _would_load(layouts: Sequence[Layout], home: Path) -> bool:
 
 def _read_digits(paths: Sequence[Path]) -> Arrays:
     """scikit-learn's 1,797 digits (N, 1, 8, 8), which need no files."""
+    from sklearn.datasets import load_digits  # imports readers of many formats
+
     bunch = load_digits()
     # Pixels count the dark points of a 4x4 cell, so that the largest value is 16.
     images = (bunch.images[:, np.newaxis] / 16).astype(np.float32)

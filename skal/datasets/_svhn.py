@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 
 from skal.datasets._arrays import DIGITS, Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
@@ -47,6 +46,8 @@ def _read_mat(path: Path) -> Split:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    from scipy.io import loadmat  # takes longer to import than all of skal.datasets
+
     try:
         arrays: dict[str, Any] = loadmat(path, variable_names=("X", "y"))
         return arrays

@@ -25,7 +25,14 @@ def alignment(K: Any, Y: Any) -> float:
     Parameters
     ----------
     K : (n, n) array
+        Kernel of the labelled samples.
     Y : (n, C) array
+        Their labels, one-hot or centred.
+
+    Returns
+    -------
+    float
+        A; the larger, the faster training on these labels.
 
     Examples
     --------
@@ -44,9 +51,16 @@ def generalization_bound(K: Any, Y: Any, *, ridge: float = 0.0) -> float:
     Parameters
     ----------
     K : (n, n) array, positive definite
+        Kernel of the labelled samples.
     Y : (n, C) array
+        Their labels, one-hot or centred.
     ridge : float, default=0
         Added to the diagonal, relative to its mean.
+
+    Returns
+    -------
+    float
+        B. A singular kernel is refused.
 
     Examples
     --------
@@ -77,11 +91,18 @@ def convergence(K: Any, Y: Any, lr: float, n_steps: int) -> float:
     Parameters
     ----------
     K : (n, n) array, symmetric
+        Kernel of the labelled samples.
     Y : (n, C) array
+        Their labels, one-hot or centred.
     lr : float
-        η, the learning rate of ``½‖f − Y‖²``, at most ``2 / λ_max``: above that training diverges.
+        Learning rate η of ``½‖f − Y‖²``, at most ``2 / λ_max``: above that training diverges.
     n_steps : int
         Steps, t.
+
+    Returns
+    -------
+    float
+        The squared error after so many steps, summed over samples and classes.
 
     Examples
     --------
@@ -108,10 +129,20 @@ def alignment_of(net: Any, X: Any, y: Any, *, kind: str = "pntk", **kernel_param
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network whose kernel is taken.
     X : array-like, tensor, Dataset or dict of arrays, n samples
+        The labelled samples.
     y : (n,) int labels
-    kind, **kernel_params
+        Their labels.
+    kind : {"pntk", "logit", "trace"}, default="pntk"
+        Which tangent kernel.
+    **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.
+
+    Returns
+    -------
+    float
+        A, with one-hot labels.
 
     Examples
     --------
@@ -131,12 +162,22 @@ def generalization_bound_of(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network whose kernel is taken.
     X : array-like, tensor, Dataset or dict of arrays, n samples
+        The labelled samples.
     y : (n,) int labels
+        Their labels.
+    kind : {"pntk", "logit", "trace"}, default="pntk"
+        Which tangent kernel.
     ridge : float, default=0
-        As in :func:`generalization_bound`.
-    kind, **kernel_params
+        Added to the diagonal, relative to its mean.
+    **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.
+
+    Returns
+    -------
+    float
+        B, with one-hot labels.
 
     Examples
     --------
@@ -159,12 +200,24 @@ def convergence_of(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network whose kernel is taken.
     X : array-like, tensor, Dataset or dict of arrays, n samples
+        The labelled samples.
     y : (n,) int labels
-    lr, n_steps
-        As in :func:`convergence`.
-    kind, **kernel_params
+        Their labels.
+    lr : float
+        Learning rate, at most ``2 / λ_max``.
+    n_steps : int
+        Steps of gradient descent.
+    kind : {"pntk", "logit", "trace"}, default="pntk"
+        Which tangent kernel.
+    **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.
+
+    Returns
+    -------
+    float
+        The squared error after so many steps, from outputs of zero to one-hot labels.
 
     Examples
     --------

@@ -27,6 +27,11 @@ def training_dynamics(K: Any, residuals: Any) -> float:
     residuals : (n, C) array
         ``σ(f) − Y`` for cross-entropy, ``f − Y`` for squared error (``G_MSE = Tr[(f − Y)ᵀ Θ (f − Y)]``).
 
+    Returns
+    -------
+    float
+        G, the squared norm of the summed loss gradient.
+
     Examples
     --------
     >>> from skal.diagnostics import training_dynamics
@@ -45,9 +50,22 @@ def training_dynamics_of(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_
 
     Parameters
     ----------
-    net, X, y, loss, batch_size
-        As in :func:`skal.tangent.loss_gradient`. ``loss="squared_error"`` is ``G_MSE`` with the full kernel,
-        which is also what a net trained with :class:`skal.nets.SquaredLoss` gets.
+    net : fitted skorch net or nn.Module
+        The network.
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+        The labelled samples.
+    y : (n,) int labels
+        Their labels.
+    loss : str, default="auto"
+        As in :func:`skal.tangent.loss_gradient`. ``"squared_error"`` is ``G_MSE`` with the full kernel, which is also
+        what a net trained with :class:`skal.nets.SquaredLoss` gets.
+    batch_size : int, default=256
+        Samples per network pass.
+
+    Returns
+    -------
+    float
+        G of the set.
 
     Examples
     --------
@@ -73,6 +91,11 @@ def approximation_ratio(gradients: Any, labelled_gradient: Any) -> float:
     labelled_gradient : (P,) array
         Summed gradient of the labelled set.
 
+    Returns
+    -------
+    float
+        R: 1 where the gradients of the batch do not interact.
+
     Examples
     --------
     >>> from skal.diagnostics import approximation_ratio
@@ -96,10 +119,18 @@ def approximation_ratio_of(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network that was queried with.
     X_query, y_query : the queried samples and their labels
         ``y_query=None`` takes the network's predictions, as dynamicAL does.
     X_labelled, y_labelled : the labelled set
+        Samples, and their labels.
     batch_size : int, default=256
+        Samples per network pass.
+
+    Returns
+    -------
+    float
+        R: 1 where the gradients of the batch do not interact.
 
     Examples
     --------

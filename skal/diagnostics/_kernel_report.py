@@ -36,11 +36,12 @@ def kernel_report(
     Parameters
     ----------
     pntk : (n, n) array
+        The pseudo-NTK of the training samples.
     entk : (nC, nC) array
+        The empirical NTK, as ``tangent_kernel(kind="entk")`` arranges it.
     targets : (n, C) array, optional
         One-hot labels: with them, and the next two, the two kernel regressions are compared too.
-    pntk_test : (m, n) array, optional
-    entk_test : (mC, nC) array, optional
+    pntk_test, entk_test : (m, n) and (mC, nC) arrays, optional
         The kernels between test and training samples.
     y_test : (m,) int array, optional
         Labels to score the regressions with.
@@ -144,14 +145,22 @@ def kernel_report_of(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network whose kernels are compared.
     X : array-like, tensor, Dataset or dict of arrays, n samples
+        Training samples.
     y : (n,) int labels, optional
+        Labels, which the kernel regressions need.
     X_test, y_test : optional
         Test samples, and their labels.
     ridge : float, default=1e-6
         As in :func:`kernel_report`.
     **kernel_params
         As in :func:`skal.tangent.tangent_kernel`, without ``kind``.
+
+    Returns
+    -------
+    dict of float
+        As of :func:`kernel_report`.
 
     Examples
     --------

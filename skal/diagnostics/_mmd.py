@@ -26,6 +26,11 @@ def mmd_squared(K: Any, initial: Any) -> float:
     initial : (m,) int array
         Positions of the initial samples in it, m >= 2.
 
+    Returns
+    -------
+    float
+        The estimate, which may be negative.
+
     Examples
     --------
     >>> import numpy as np
@@ -54,8 +59,15 @@ def mmd(K: Any, initial: Any) -> float:
 
     Parameters
     ----------
-    K, initial
-        As in :func:`mmd_squared`.
+    K : (n, n) array
+        Kernel of the current set.
+    initial : (m,) int array
+        Positions of the initial samples in it, m >= 2.
+
+    Returns
+    -------
+    float
+        0 where the two sets look the same.
 
     Examples
     --------
@@ -73,12 +85,20 @@ def mmd_of(net: Any, X: Any, initial: Any, *, kind: str = "pntk", **kernel_param
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        The network whose kernel is taken.
     X : array-like, tensor, Dataset or dict of arrays, n samples
         The current labelled set.
     initial : (m,) int array
         Positions of the initial samples in it, m >= 2.
-    kind, **kernel_params
+    kind : {"pntk", "logit", "trace"}, default="pntk"
+        Which tangent kernel.
+    **kernel_params
         As in :func:`skal.tangent.tangent_kernel`.
+
+    Returns
+    -------
+    float
+        0 where the two sets look the same to the network.
 
     Examples
     --------

@@ -27,8 +27,14 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "") -> str:
     folder : path
         Of ``skal label``, or the checkpoint of an :class:`skal.ActiveLearningClassifier`.
     to : {"csv", "jsonl", "label-studio", "coco-classification"}, default="csv"
+        The format.
     prefix : str, default=""
         What to put before every file name, such as "/data/local-files/?d=" for Label Studio.
+
+    Returns
+    -------
+    str
+        The content of a file.
 
     Examples
     --------
@@ -71,6 +77,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     Parameters
     ----------
     folder : path
+        Made if it is not there.
     path : path
         Label Studio's JSON, or a CSV or JSONL file with the columns ``id`` and ``label``.
     overwrite : bool, default=False
@@ -78,7 +85,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
 
     Returns
     -------
-    dict with the numbers of labels that are ``new``, ``changed`` and ``same``
+    dict of int
+        How many labels are ``new``, ``changed`` and ``same``.
 
     Examples
     --------

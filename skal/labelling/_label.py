@@ -98,6 +98,7 @@ def label(
     backbone : str, optional
         A frozen network that computes features, such as "timm:NAME".
     strategy : str, strategy or None, default="auto"
+        What chooses the samples to ask for; "auto" and None are the recommended default.
     batch : int, default=20
         New labels before the next training.
     share : float, default=0.2
@@ -207,12 +208,14 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
     Parameters
     ----------
     paths : iterable of path
+        Of the files, in any format that Pillow reads.
     size : int, default=32
         Pixels a side.
 
     Returns
     -------
-    (n, 3, size, size) float32 array in [0, 1]
+    (n, 3, size, size) float32 array
+        Red, green and blue in [0, 1].
 
     Examples
     --------

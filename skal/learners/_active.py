@@ -103,6 +103,7 @@ class ActiveLearner(_ModalActiveLearner):
         Parameters
         ----------
         X_pool : array-like, tensor, memory map, Dataset, data frame, or dict of arrays
+            The samples to choose from.
         n_instances : int, default=1
             If it is not given, a function that is not skal's is called without it, as modAL does: the function's own
             default, or that of a ``partial``, counts.
@@ -120,9 +121,10 @@ class ActiveLearner(_ModalActiveLearner):
         -------
         indices : (n_instances,) int64 array
             One number if a function without ``n_instances`` returned one number.
-        samples : the chosen rows, in the type of X_pool (a ``Subset`` of a Dataset)
-            The row alone if ``indices`` is one number.
-        metrics : only with ``return_metrics=True``
+        samples : rows of X_pool, in its type
+            Of a Dataset a ``Subset``; the row alone if ``indices`` is one number.
+        metrics : object
+            With ``return_metrics=True`` only: what the strategy says of the chosen samples, mostly their scores.
         """
         n_instances = one_of(n_instances, query_size)
         strategy = as_strategy(self.query_strategy, **query_kwargs)
@@ -153,7 +155,22 @@ class ActiveLearner(_ModalActiveLearner):
         return (indices, samples, metrics) if return_metrics else (indices, samples)
 
     def fit(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
-        """Forget all labels and fit the estimator on these."""
+        """Forget all labels and fit the estimator on these.
+
+        Parameters
+        ----------
+        X, y : array-like
+            Labelled samples, in the place of all that were there.
+        bootstrap : bool, default=False
+            Train on a bootstrap sample of them.
+        **fit_kwargs
+            Passed to the estimator's ``fit``.
+
+        Returns
+        -------
+        ActiveLearner
+            Itself.
+        """
         self._check_labelled(X, y)
         with self._as_before_if_it_fails():
             self.X_training, self.y_training = X, y
@@ -168,7 +185,8 @@ class ActiveLearner(_ModalActiveLearner):
 
         Parameters
         ----------
-        X, y : the new samples and their labels
+        X, y : array-like
+            The new samples and their labels.
         bootstrap : bool, default=False
             Train on a bootstrap sample.
         only_new : bool, default=False

@@ -48,6 +48,7 @@ class LinearizedLearner(ActiveLearner):
     Parameters
     ----------
     estimator : skorch net, or a Pipeline or search object that ends in one
+        Trained by ``fit``, ``retrain`` and the first ``teach`` alone.
     query_strategy : NTKLookahead, ntk_lookahead or str, optional
         With ``retraining="linearized"``. A string is its name, with parameters or without:
         ``"ntk_lookahead(criterion='mlmoc')"``. None and ``"auto"`` are ``NTKLookahead()``.
@@ -55,12 +56,12 @@ class LinearizedLearner(ActiveLearner):
         Labelled samples to train the network on at once.
     retrain_every : int or None, default=None
         Train the network by itself after this many new labels; None never does.
+    bootstrap_init, on_transformed, force_all_finite : bool
+        As in :class:`skal.ActiveLearner`.
     training_time : float or None, default=None
         For how long the linearised network that predicts is trained: the learning rate times the number of steps of
         gradient descent on ``½ Σ ‖f − y‖²``, from the network's own outputs. None trains to convergence, with the
         strategy's ridge. For squared loss only. Queries always look ahead to convergence.
-    bootstrap_init, on_transformed, force_all_finite : bool
-        As in :class:`skal.ActiveLearner`.
     **fit_kwargs
         Passed to the estimator's ``fit``.
 
@@ -197,7 +198,18 @@ class LinearizedLearner(ActiveLearner):
                 self.retrain(**fit_kwargs)
 
     def retrain(self, **fit_kwargs: Any) -> LinearizedLearner:
-        """Train the network on all labels, and start again from there."""
+        """Train the network on all labels, and start again from there.
+
+        Parameters
+        ----------
+        **fit_kwargs
+            Passed to the estimator's ``fit``.
+
+        Returns
+        -------
+        LinearizedLearner
+            Itself.
+        """
         self._fit_to_known(**fit_kwargs)
         return self
 

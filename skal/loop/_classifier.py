@@ -201,7 +201,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
         Returns
         -------
-        self
+        ActiveLearningClassifier
+            Itself, fitted.
         """
         owner = type(self).__name__
         refuse(owner, unknown)
@@ -225,19 +226,22 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
         Parameters
         ----------
-        X : as for ``fit``
+        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
+            The samples.
         y : array-like, optional
             Labels that are there already. None, NaN, masked entries and −1 (unless it is in ``classes``) are unknown.
         ids : array-like of int or str, optional
             By what the samples are known, whatever their order. By default the index of a data frame, the attribute or
             method ``ids`` of a Dataset, or else, with a checkpoint, a hash of each sample's content.
         eval_set : tuple of X and y, optional
+            To be scored in every round; nothing depends on the scores.
         readonly : bool, default=False
             Open the checkpoint to look, while somebody else may write.
 
         Returns
         -------
         LabellingSession
+            Which asks, and is told.
         """
         X = self._check_samples(X, reset=True)
         if y is not None:
@@ -245,7 +249,18 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         return self._start(X, eval_set, ids=ids, given=y, readonly=readonly)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Labels of the samples, as the estimator predicts them."""
+        """Labels of the samples, as the estimator predicts them.
+
+        Parameters
+        ----------
+        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays, n samples
+            As ``fit`` takes them.
+
+        Returns
+        -------
+        (n,) array
+            Of the labels' own type.
+        """
         check_is_fitted(self, "estimator_")
         return self._predictor.predict(self._check_samples(X, reset=False))
 
@@ -269,9 +284,15 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
         Parameters
         ----------
-        X_pool : the samples to choose from
+        X_pool : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
+            The samples to choose from.
         n_instances : int, optional
             ``query_size`` by default.
+
+        Returns
+        -------
+        QueryCost
+            Passes through the network, memory and seconds.
 
         Examples
         --------

@@ -98,6 +98,11 @@ class ActiveLearningCurveDisplay:
             A new figure by default.
         **line_kw
             Passed to ``ax.plot``.
+
+        Returns
+        -------
+        ActiveLearningCurveDisplay
+            Itself, with ``ax_``, ``figure_`` and ``lines_``.
         """
         import matplotlib.pyplot as plt
 

@@ -22,8 +22,8 @@ from skal._core.content import code_digest
 # skal's own classes and functions are known by their names: where they lie, and their code, may change
 _SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")
 # what changes how a run is shown, or how fast it is, but not its result
-_NOT_COMPARED = {"callbacks", "checkpoint", "progress"}
-_NOWHERE_COMPARED = {"verbose", "n_jobs", "folder"}
+_NOT_COMPARED = {"callbacks", "checkpoint"}
+_NOWHERE_COMPARED = {"verbose", "progress", "n_jobs", "folder"}
 
 
 def fingerprint_data(X: Any, *, max_bytes: int = 2**28, n_sampled: int = 1000) -> dict[str, Any]:

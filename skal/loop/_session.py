@@ -45,6 +45,7 @@ class LabellingSession:
     Parameters
     ----------
     classifier : ActiveLearningClassifier
+        What the session fits.
     config : LoopConfig
         The classifier's parameters and the data. Changing them later does not change the session.
     publish : callable
@@ -53,6 +54,7 @@ class LabellingSession:
     Attributes
     ----------
     classifier : ActiveLearningClassifier
+        Fitted as soon as there was a training.
     state : LoopState
         The labels, the open questions, the history.
     ids : (n,) array
@@ -119,10 +121,15 @@ class LabellingSession:
         self._engine.release()
 
     def ask(self) -> np.ndarray:
-        """Positions in X of the samples to label, best first; empty when the loop is over.
+        """Ask which samples to label.
 
         Asking again, before anything has been told, gives the same answer. If the estimator cannot be trained on the
         labels, a warning says why, and the samples are chosen with the last one that could be, or at random.
+
+        Returns
+        -------
+        int array
+            Positions in X, best first; empty when the loop is over.
         """
         try:
             self._engine.bring_up_to_date()
@@ -161,7 +168,8 @@ class LabellingSession:
 
         Returns
         -------
-        self
+        LabellingSession
+            Itself.
         """
         if isinstance(labels, Mapping):
             indices, labels = list(labels), list(labels.values())
@@ -190,10 +198,12 @@ class LabellingSession:
         labels : dict from id to label
             Of samples that have one. The estimator learns of it with the next training, at the latest in ``ask``.
         annotator : str, optional
+            Who says so; written beside every label.
 
         Returns
         -------
-        self
+        LabellingSession
+            Itself.
         """
         labelled = {*self.state.labelled, *(index for index, value in self.state.told if value is not None)}
         positions = self._positions("relabel", labels)
@@ -211,10 +221,12 @@ class LabellingSession:
         labels : dict from id to label
             Of samples that have none. The estimator learns of it with the next training, at the latest in ``ask``.
         annotator : str, optional
+            Who says so; written beside every label.
 
         Returns
         -------
-        self
+        LabellingSession
+            Itself.
         """
         labelled = {*self.state.labelled, *(index for index, value in self.state.told if value is not None)}
         positions = self._positions("add", labels)
@@ -225,14 +237,40 @@ class LabellingSession:
         return self._correct("add", positions, labels, "added", annotator)
 
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
-        """Never ask for these samples, and take their labels back if they have one; ``undecline`` undoes it."""
+        """Never ask for these samples, and take their labels back if they have one; ``undecline`` undoes it.
+
+        Parameters
+        ----------
+        ids : iterable of id
+            Of the samples.
+        annotator : str, optional
+            Who says so; written beside every label.
+
+        Returns
+        -------
+        LabellingSession
+            Itself.
+        """
         positions = self._positions("decline", ids)
         self._engine.take([(index, None) for index in positions], None, "declined", annotator)
         self._engine.save()
         return self
 
     def undecline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
-        """Let declined samples be asked for again."""
+        """Let declined samples be asked for again.
+
+        Parameters
+        ----------
+        ids : iterable of id
+            Of the samples.
+        annotator : str, optional
+            Who says so; written beside every label.
+
+        Returns
+        -------
+        LabellingSession
+            Itself.
+        """
         if isinstance(ids, Iterator):
             ids = list(ids)
         declined = {*self.state.declined, *(index for index, value in self.state.told if value is None)}
@@ -250,8 +288,9 @@ class LabellingSession:
 
         Returns
         -------
-        data frame with the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
-        sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given")
+        pandas.DataFrame
+            With the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
+            sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given").
         """
         return self._engine.store.journal.frame()
 
@@ -261,6 +300,7 @@ class LabellingSession:
         Parameters
         ----------
         more : int, default=100
+            Labels to be added.
 
         Returns
         -------
@@ -271,11 +311,23 @@ class LabellingSession:
         return forecast(self.state, more)
 
     def to_csv(self, path: Any) -> None:
-        """Write ``labels()`` to a CSV file."""
+        """Write ``labels()`` to a CSV file.
+
+        Parameters
+        ----------
+        path : path
+            A file in a folder that is there; written over.
+        """
         self.labels().to_csv(as_path("to_csv", "path", path), index=False)
 
     def to_json(self, path: Any) -> None:
-        """Write ``labels()`` to a JSON file: a list of objects."""
+        """Write ``labels()`` to a JSON file: a list of objects.
+
+        Parameters
+        ----------
+        path : path
+            A file in a folder that is there; written over.
+        """
         rows = [
             {name: None if pd.isna(value) else value for name, value in row.items()}
             for row in self.labels().astype(object).to_dict("records")
@@ -294,6 +346,7 @@ class LabellingSession:
         Returns
         -------
         matplotlib figure
+            Which a notebook shows.
         """
         positions = self.state.unanswered() if indices is None else indices
         positions = checked_figure_request(positions, self._config.n_samples)
@@ -316,7 +369,8 @@ class LabellingSession:
 
         Returns
         -------
-        The fitted classifier.
+        ActiveLearningClassifier
+            Fitted on all labels.
         """
         if not callable(oracle):
             remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."

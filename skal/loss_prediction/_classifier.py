@@ -27,8 +27,10 @@ class LossPredictionClassifier(NeuralNetClassifier):
 
     Parameters
     ----------
-    module, *args, **kwargs
-        As in ``skorch.NeuralNetClassifier``. The criterion needs a ``reduction`` attribute, as torch's have.
+    module : nn.Module class or instance
+        Of the task alone; it returns what the criterion takes.
+    *args
+        As in ``skorch.NeuralNetClassifier``.
     layers : list of str or None, default=None
         The layers whose outputs the loss is predicted from, by their names in ``module.named_modules()``. None takes up
         to four convolutional or linear layers, evenly spread, without the last.
@@ -44,6 +46,8 @@ class LossPredictionClassifier(NeuralNetClassifier):
     widths : list of int or None, default=None
         Channels of the layers' outputs. None looks at the data, which only ``fit`` and ``partial_fit`` have: set
         it, and ``layers``, to initialise the net without data, for ``load_params``.
+    **kwargs
+        As in ``skorch.NeuralNetClassifier``. The criterion needs a ``reduction`` attribute, as torch's have.
 
     Examples
     --------
@@ -92,7 +96,20 @@ class LossPredictionClassifier(NeuralNetClassifier):
             return fitted
 
     def initialize_for(self, X: Any, y: Any = None) -> LossPredictionClassifier:
-        """Initialise without training; the samples show the layers' widths."""
+        """Initialise without training; the samples show the layers' widths.
+
+        Parameters
+        ----------
+        X : array-like, tensor, Dataset or dict of arrays
+            Samples as ``fit`` takes them; a few are enough.
+        y : array-like, optional
+            Their labels, where the Dataset needs them.
+
+        Returns
+        -------
+        LossPredictionClassifier
+            Itself.
+        """
         with self._data_at_hand(X, y):
             initialized: LossPredictionClassifier = self.initialize()
             return initialized

@@ -28,6 +28,12 @@ def ranking_loss(predicted: Tensor, losses: Tensor, margin: float = 1.0) -> Tens
     losses : (n,) tensor
         The losses l; no gradient flows into them.
     margin : float, default=1.0
+        By how much the predictions of a pair should differ.
+
+    Returns
+    -------
+    tensor
+        One number.
 
     Examples
     --------
@@ -52,11 +58,13 @@ class LossPredictingModule(nn.Module):
     Parameters
     ----------
     backbone : nn.Module
+        The module of the task; its ``forward`` stays as it is.
     layers : sequence of str
         Names in ``backbone.named_modules()``.
     widths : sequence of int
         Channels, or features, of what each of them returns.
     hidden : int, default=128
+        Features that each layer's output is mapped to.
 
     Examples
     --------
@@ -89,11 +97,28 @@ class LossPredictingModule(nn.Module):
             return (output[0] if isinstance(output, tuple) else output), self.predict_losses(features)
 
     def collecting_features(self) -> AbstractContextManager[dict[str, Tensor]]:
-        """Collect what the layers return inside the block, averaged over positions, by the layers' names."""
+        """Collect what the layers return inside the block, averaged over positions, by the layers' names.
+
+        Returns
+        -------
+        context manager
+            Of a dict that fills with (n, width) tensors.
+        """
         return _collecting(self.backbone, self.layers)
 
     def predict_losses(self, features: dict[str, Tensor]) -> Tensor:
-        """(n,) predicted losses from what :meth:`collecting_features` collected."""
+        """Predict losses from what :meth:`collecting_features` collected.
+
+        Parameters
+        ----------
+        features : dict of (n, width) tensors
+            By the layers' names.
+
+        Returns
+        -------
+        (n,) tensor
+            Larger where the loss is.
+        """
         parts = []
         for name, linear in zip(self.layers, self.inner, strict=True):
             x = features[name]

@@ -71,8 +71,9 @@ class StrongImage(WeakImage):
     Parameters
     ----------
     flip : bool, default=False
+        Whether to mirror images at random; as in :class:`WeakImage`.
     shift : float, default=0.125
-        As in :class:`WeakImage`.
+        How far images are moved; as in :class:`WeakImage`.
     n_ops : int, default=2
         Operations per image; each is left out half of the time.
     cutout : float, default=0.5

@@ -136,11 +136,23 @@ class AveragingClassifier(NeuralNetClassifier):
         self._trained = None
 
     def get_state(self) -> dict[str, Any]:
-        """What ``partial_fit`` needs beside what skorch saves: the parameters that were trained, not averaged."""
+        """What ``partial_fit`` needs beside what skorch saves.
+
+        Returns
+        -------
+        dict
+            The parameters that were trained, not averaged.
+        """
         return {} if self._trained is None else {"trained": {k: v.clone() for k, v in self._trained.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`get_state` gave."""
+        """Take back what :meth:`get_state` gave.
+
+        Parameters
+        ----------
+        state : dict
+            From a classifier with the same module.
+        """
         trained = state.get("trained")
         self._trained = None if trained is None else {k: v.to(self.device) for k, v in trained.items()}
 

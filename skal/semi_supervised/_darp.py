@@ -144,13 +144,27 @@ def solve_darp(
 
     Parameters
     ----------
-    proba, target, alpha, clip, min_entropy, tol, max_iter
-        As in :func:`darp`.
+    proba : (N, K) array or tensor
+        Class probabilities; rows are scaled to sum to 1.
+    target : (K,) array-like or None, default=None
+        How many samples each class should have, or shares; None is N/K each.
+    alpha : float or None, default=2.0
+        Keep the ``alpha * M_k`` largest entries of every class; None keeps all.
+    clip : float, default=1e-6
+        Probabilities are raised to at least this much.
+    min_entropy : float, default=1e-3
+        Lower bound of a row's entropy, in nats, in the weights.
+    tol : float, default=1e-7
+        Largest relative deviation of the columns' sums from the target.
+    max_iter : int, default=200
+        Newton steps, at most.
 
     Returns
     -------
     refined : (N, K) array or tensor of float64
+        Rows that sum to 1, with columns that sum to the target.
     report : DARPReport
+        How it went.
 
     Examples
     --------

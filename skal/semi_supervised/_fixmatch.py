@@ -47,10 +47,21 @@ class FixMatchClassifier(AveragingClassifier):
 
     Parameters
     ----------
-    module, *args, criterion, optimizer, lr, batch_size, train_split, **kwargs
-        As in ``skorch.NeuralNetClassifier``. Defaults that differ: criterion ``CrossEntropyLoss`` (the module returns
-        logits), ``batch_size`` 64 (of labelled samples), no ``train_split``, and SGD with Nesterov's momentum 0.9,
-        ``lr`` 0.03 and weight decay 5e-4, which spares biases and normalisation layers (whatever the optimiser).
+    module : nn.Module class or instance
+        Returns logits.
+    *args
+        As in ``skorch.NeuralNetClassifier``.
+    criterion : torch criterion class, default=CrossEntropyLoss
+        Of the labelled samples.
+    optimizer : torch optimiser class, default=SGD
+        SGD has Nesterov's momentum 0.9 by default. Weight decay, 5e-4 by default, spares biases and normalisation
+        layers, whatever the optimiser.
+    lr : float, default=0.03
+        Learning rate.
+    batch_size : int, default=64
+        Labelled samples per iteration.
+    train_split : callable or None, default=None
+        As in skorch; by default nothing is held out.
     augment : "image" or "tabular" or (weak, strong), default="image"
         The two augmentations: callables from a batch on the network's device to a batch. ``"image"`` shifts (it does
         not mirror) and distorts images in [0, 1], see :class:`WeakImage` and :class:`StrongImage`; ``"tabular"`` adds
@@ -80,6 +91,8 @@ class FixMatchClassifier(AveragingClassifier):
     random_state : int, RandomState, Generator or None, default=None
         Seeds everything that ``fit`` draws (initial weights, batches, augmentation, dropout) and leaves the global
         generators alone. None uses torch's global generator, as skorch does.
+    **kwargs
+        As in ``skorch.NeuralNetClassifier``.
 
     Attributes
     ----------
@@ -153,7 +166,9 @@ class FixMatchClassifier(AveragingClassifier):
         Parameters
         ----------
         X : array, tensor, dict of them, or Dataset
-        y : (n,) integers, −1 for unlabelled; None if a Dataset of pairs brings them
+            All samples, labelled or not.
+        y : (n,) integers or None, default=None
+            Labels, −1 for unlabelled; None if a Dataset of pairs brings them.
         y_true : (n,) integers or None, default=None
             All labels, for ``pseudo_accuracy`` in the history and for nothing else; −1 where unknown.
         **fit_params
@@ -204,7 +219,13 @@ class FixMatchClassifier(AveragingClassifier):
             self._training = None
 
     def check_data(self, X: Any, y: Any = None) -> None:
-        """Nothing: :meth:`fit_loop` has checked more by then than skorch does here."""
+        """Nothing: :meth:`fit_loop` has checked more by then than skorch does here.
+
+        Parameters
+        ----------
+        X, y : object
+            Not looked at.
+        """
 
     def _check_params(self) -> None:
         owner = type(self).__name__

@@ -60,7 +60,13 @@ class StoppingCriterion(BaseEstimator, ABC):
         return None
 
     def parts(self) -> Iterator[StoppingCriterion]:
-        """The criteria that this one is made of: itself, unless it is a combination."""
+        """The criteria that this one is made of: itself, unless it is a combination.
+
+        Yields
+        ------
+        StoppingCriterion
+            Itself, or the parts of each part of a combination.
+        """
         yield self
 
     def __or__(self, other: StoppingCriterion) -> AnyOf:
@@ -116,6 +122,7 @@ class AnyOf(_Combination):
     Parameters
     ----------
     criteria : list of StoppingCriterion
+        At least one.
 
     Examples
     --------
@@ -138,6 +145,7 @@ class AllOf(_Combination):
     Parameters
     ----------
     criteria : list of StoppingCriterion
+        At least one.
 
     Examples
     --------

@@ -19,6 +19,7 @@ class StablePredictions(StoppingCriterion):
     Parameters
     ----------
     threshold : float, default=0.99
+        Kappa that the mean must exceed; 1 is full agreement.
     window : int, default=3
         Rounds to average over.
 
@@ -70,6 +71,7 @@ class UncertaintyPlateau(StoppingCriterion):
     window : int, default=5
         Stop when the best of the last ``window`` rounds is not lower than the best before by ``tolerance``.
     tolerance : float, default=0.01
+        A fall by less than this counts as none.
 
     Examples
     --------

@@ -27,12 +27,16 @@ def wilson_interval(n_correct: int, n: int, confidence: float = 0.95) -> tuple[f
     Parameters
     ----------
     n_correct : int
+        Successes.
     n : int
+        Trials, at least one.
     confidence : float, default=0.95
+        Share of such intervals that hold the truth.
 
     Returns
     -------
     low, high : float
+        The ends, within [0, 1].
 
     Examples
     --------
@@ -136,12 +140,16 @@ def forecast_accuracy(
     correct : (T, H) array-like of bool
         Whether each model classifies each held-out sample correctly.
     more : int, default=100
+        Labels to be added.
     n_bootstrap : int, default=500
+        Fits for the interval.
     random_state : int, default=0
+        Seed of the bootstrap samples.
 
     Returns
     -------
     Forecast
+        With ``reason`` set where there are too few models or labels for it.
 
     Examples
     --------

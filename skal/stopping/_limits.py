@@ -14,6 +14,7 @@ class Budget(StoppingCriterion):
     Parameters
     ----------
     n_labels : int
+        The budget.
 
     Examples
     --------
@@ -42,6 +43,7 @@ class MaxTime(StoppingCriterion):
     Parameters
     ----------
     seconds : float
+        The time, over all sessions of a run.
 
     Examples
     --------

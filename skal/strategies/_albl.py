@@ -48,14 +48,14 @@ class ALBL(QueryStrategy):
     subset : int or None, default=None
         Let the arms choose among only this many random samples of the pool, others in every round.
     batch_size : int, default=256
-        Samples per network pass, for the reward and the default arms; so are ``n_jobs`` and ``verbose``.
+        Samples per network pass, for the reward and the default arms; so are ``n_jobs`` and ``progress``.
     random_state : None, int, Generator or RandomState, default=None
         For the draws among the arms and the choice of the subset; an integer gives other draws in every round.
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class ALBL(QueryStrategy):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.arms = arms
         self.uniform = uniform
@@ -126,7 +126,7 @@ class ALBL(QueryStrategy):
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     needs_fitted = _of_an_arm("needs_fitted")
     needs_network = _of_an_arm("needs_network")
@@ -151,7 +151,7 @@ class ALBL(QueryStrategy):
 
     def _arms(self) -> list[QueryStrategy]:
         if self.arms is None:
-            shared = {"batch_size": self.batch_size, "n_jobs": self.n_jobs, "verbose": self.verbose}
+            shared = {"batch_size": self.batch_size, "n_jobs": self.n_jobs, "progress": self.progress}
             return [arm(**shared) for arm in self.default_arms]
         return [named_strategy(type(self).__name__, "arms", arm) for arm in self.arms]
 
@@ -182,11 +182,28 @@ class ALBL(QueryStrategy):
         return context.for_strategy(**arm.context_settings())
 
     def get_state(self) -> dict[str, Any]:
-        """What the strategy has learnt, as a dict that ``json.dumps`` takes; empty before the first query."""
+        """What the strategy has learnt.
+
+        Returns
+        -------
+        dict
+            Which ``json.dumps`` takes; empty before the first query.
+        """
         return deepcopy(self.__dict__.get("state_", {}))
 
     def set_state(self, state: dict[str, Any]) -> ALBL:
-        """Go on from what :meth:`get_state` gave, here or in another process; an empty dict starts anew."""
+        """Go on from what :meth:`get_state` gave, here or in another process.
+
+        Parameters
+        ----------
+        state : dict
+            An empty one starts anew.
+
+        Returns
+        -------
+        ALBL
+            Itself.
+        """
         if not state:
             self.__dict__.pop("state_", None)
             return self

@@ -47,8 +47,8 @@ class BAIT(QueryStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -95,7 +95,7 @@ class BAIT(QueryStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.ridge = ridge
         self.oversample = oversample
@@ -105,7 +105,7 @@ class BAIT(QueryStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

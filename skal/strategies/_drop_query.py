@@ -35,10 +35,16 @@ class DropQuery(QueryStrategy):
         How often.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What is clustered, scaled to length 1; see :class:`MaxHerding`.
-    subset, batch_size, n_jobs, verbose
-        See :class:`MaxHerding`.
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
     random_state : None, int, Generator or RandomState, default=None
         For what is dropped, k-means, and the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -85,7 +91,7 @@ class DropQuery(QueryStrategy):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.p = p
         self.n_trials = n_trials
@@ -94,7 +100,7 @@ class DropQuery(QueryStrategy):
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -61,8 +61,8 @@ class DynamicAL(ScoreStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -105,7 +105,7 @@ class DynamicAL(ScoreStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.gamma = gamma
         self.batch = batch
@@ -116,7 +116,7 @@ class DynamicAL(ScoreStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]

@@ -32,7 +32,8 @@ class MaxHerding(CoverageStrategy):
         Similarity of two samples: ``exp(−‖φ − φ'‖²/σ²)``, ``exp(−‖φ − φ'‖/σ)``, whether the distance is at most σ, the
         cosine (0 if negative), or the network's tangent kernel, normalised.
     radius : "auto", "minimum" or float, default="auto"
-        σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two labelled samples.
+        The kernel's σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two
+        labelled samples.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         φ, scaled to length 1. ``auto`` is the input of a network's last layer, and the input itself for any other
         classifier. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a
@@ -52,8 +53,8 @@ class MaxHerding(CoverageStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -99,7 +100,7 @@ class MaxHerding(CoverageStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.radius = radius
@@ -110,7 +111,7 @@ class MaxHerding(CoverageStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         if isinstance(self.radius, str):
@@ -133,15 +134,29 @@ class UHerding(CoverageStrategy):
     kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
         See :class:`MaxHerding`.
     radius : "auto", "minimum" or float, default="auto"
-        σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours, ``minimum`` the
-        smallest (the paper's); copies are left out. Without two different labelled samples it is 1.
+        The kernel's σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours,
+        ``minimum`` the smallest (the paper's); copies are left out. Without two different labelled samples it is 1.
     temperature : "auto" or float, default="auto"
         By which the logits are divided before the uncertainty is read. ``auto`` makes cross-validated predictions on
         the labelled samples as well calibrated as possible (smallest expected calibration error), with at least five
         labels of each class, for classifiers that are no networks and for networks that are frozen up to the last
         layer; otherwise it is 1.
-    features, evaluation, subset, batch_size, max_memory, random_state, n_jobs, verbose
-        See :class:`MaxHerding`.
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        What similarity is measured on; see :class:`MaxHerding`.
+    evaluation : "auto", int or None, default="auto"
+        Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``.
+    random_state : None, int, Generator or RandomState, default=None
+        For the subset and the evaluation samples.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -188,7 +203,7 @@ class UHerding(CoverageStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.uncertainty = uncertainty
         self.kernel = kernel
@@ -201,7 +216,7 @@ class UHerding(CoverageStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -35,8 +35,8 @@ class LearningLoss(ScoreStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -74,13 +74,13 @@ class LearningLoss(ScoreStrategy):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _score(self, context: QueryContext) -> np.ndarray:
         network, batch_size = context.network, self.batch_size

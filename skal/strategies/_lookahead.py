@@ -46,7 +46,7 @@ class NTKLookahead(ScoreStrategy):
         What the kernels ``rbf`` (``exp(−‖φ − φ'‖²/σ²)``), ``laplace`` (``exp(−‖φ − φ'‖/σ)``) and ``linear`` compare,
         scaled to length 1; as in :class:`MaxHerding`. ``tangent`` are sketched gradients.
     radius : "auto" or float, default="auto"
-        σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours.
+        The kernel's σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours.
     retraining : {"linearized", "direct", "one_step", "retrain", "infinite", "gp"}, default="linearized"
         How the outputs after retraining are found. The others are what ``linearized`` is measured against: ``direct``
         solves the linearised problem for every sample and label anew; ``one_step`` takes one step of the optimiser;
@@ -82,8 +82,8 @@ class NTKLookahead(ScoreStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -157,7 +157,7 @@ class NTKLookahead(ScoreStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.criterion = criterion
         self.kernel = kernel
@@ -175,7 +175,7 @@ class NTKLookahead(ScoreStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     @property
     def scores_first_pick(self) -> bool:  # type: ignore[override]

@@ -42,8 +42,22 @@ class ProbCover(CoverageStrategy):
         See ``radius``.
     n_clusters : int or None, default=None
         See ``radius``. None is the estimator's number of classes, and 10 before it is fitted.
-    features, evaluation, subset, batch_size, max_memory, random_state, n_jobs, verbose
-        See :class:`MaxHerding`; ``random_state`` is for k-means too.
+    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+        What similarity is measured on; see :class:`MaxHerding`.
+    evaluation : "auto", int or None, default="auto"
+        Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``.
+    random_state : None, int, Generator or RandomState, default=None
+        For k-means, the subset and the evaluation samples.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -93,7 +107,7 @@ class ProbCover(CoverageStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.radius = radius
         self.purity = purity
@@ -105,7 +119,7 @@ class ProbCover(CoverageStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

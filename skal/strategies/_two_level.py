@@ -37,7 +37,7 @@ class TwoLevelStrategy(QueryStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.features = features
         self.subset = subset
@@ -45,7 +45,7 @@ class TwoLevelStrategy(QueryStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     needs_network = False
 

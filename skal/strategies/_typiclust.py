@@ -71,10 +71,18 @@ class TypiClust(QueryStrategy):
         A sample is typical if the mean distance to this many neighbours in its cluster is small.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         See :class:`MaxHerding`.
-    subset, batch_size, max_memory, n_jobs, verbose
-        See :class:`MaxHerding`.
+    subset : int or None, default=None
+        Choose among this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    max_memory : int, str or None, default=None
+        Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None
         For k-means, and the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -120,7 +128,7 @@ class TypiClust(QueryStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.max_clusters = max_clusters
         self.n_neighbors = n_neighbors
@@ -130,7 +138,7 @@ class TypiClust(QueryStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

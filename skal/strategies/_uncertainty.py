@@ -23,13 +23,13 @@ class _Uncertainty(ScoreStrategy):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.subset = subset
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
 
 class LeastConfidence(_Uncertainty):
@@ -40,8 +40,16 @@ class LeastConfidence(_Uncertainty):
 
     Parameters
     ----------
-    subset, batch_size, random_state, n_jobs, verbose
-        See :class:`Margin`.
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -90,8 +98,8 @@ class Margin(_Uncertainty):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -126,11 +134,11 @@ class Margin(_Uncertainty):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.on = on
         super().__init__(
-            subset=subset, batch_size=batch_size, random_state=random_state, n_jobs=n_jobs, verbose=verbose
+            subset=subset, batch_size=batch_size, random_state=random_state, n_jobs=n_jobs, progress=progress
         )
 
     @property
@@ -158,8 +166,16 @@ class Entropy(_Uncertainty):
 
     Parameters
     ----------
-    subset, batch_size, random_state, n_jobs, verbose
-        See :class:`Margin`.
+    subset : int or None, default=None
+        Score only this many random samples of the pool.
+    batch_size : int, default=256
+        Samples per network pass.
+    random_state : None, int, Generator or RandomState, default=None
+        For the choice of the subset.
+    n_jobs : int or None, default=None
+        Workers that share the passes over the pool; see :class:`Margin`.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------

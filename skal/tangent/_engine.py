@@ -41,9 +41,11 @@ class TangentEngine:
     Parameters
     ----------
     net : skorch net, nn.Module or Network
+        The network.
     samples : Samples
         Some samples, to look at the network with.
     backend : {"auto", "structured", "func", "backpack"}
+        How gradients are computed.
     layers : {"all", "last"}
         All trainable parameters, or those of the last parameterised layer.
     batch_size : int
@@ -131,7 +133,18 @@ class TangentEngine:
         return self.element_size * sum(self.sizes.values())
 
     def chunk_size(self, kept_bytes: int = 0) -> int:
-        """Samples that one pass may take if this many bytes are kept of each."""
+        """How many samples one pass may take.
+
+        Parameters
+        ----------
+        kept_bytes : int, default=0
+            What the caller keeps of each sample.
+
+        Returns
+        -------
+        int
+            At least 1.
+        """
         rows = min(self.batch_size, rows_within(self.memory, self.sample_bytes + kept_bytes))
         if self.device.type != "cpu":
             return rows
@@ -159,7 +172,18 @@ class TangentEngine:
                     yield
 
     def chunk_bytes(self, kept_bytes: int = 0) -> int:
-        """Bytes that a chunk of samples takes, this many kept of each, as far as can be told beforehand."""
+        """What a chunk of samples takes, as far as can be told beforehand.
+
+        Parameters
+        ----------
+        kept_bytes : int, default=0
+            What the caller keeps of each sample.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         return min(self.memory, self.chunk_size(kept_bytes) * (self.sample_bytes + kept_bytes))
 
     @property
@@ -168,7 +192,22 @@ class TangentEngine:
         return self.network.device
 
     def map(self, function: Callable[[Samples], Result], samples: Samples, batch_size: int | None = None) -> Result:
-        """``function(part)`` of all parts of the samples as one, shared among the network's workers."""
+        """``function(part)`` of all parts of the samples, shared among the network's workers.
+
+        Parameters
+        ----------
+        function : callable
+            Takes Samples, returns a tensor or a tuple of them; it may run in another process.
+        samples : Samples
+            What goes through the network.
+        batch_size : int, optional
+            Parts are cut at its multiples; by default the engine's.
+
+        Returns
+        -------
+        tensor, or tuple of tensors
+            The parts' results, one after the other.
+        """
         parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
         return filled(parts, len(samples))
 
@@ -181,7 +220,26 @@ class TangentEngine:
         target: Tensor | None = None,
         batch_size: int | None = None,
     ) -> Result:
-        """What :meth:`run` gives for all chunks as one tensor (or a tuple of them), shared among the workers."""
+        """What :meth:`run` gives for all chunks, shared among the workers.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        cotangents : list of Cotangent
+            What the gradients are of: a function of the logits each.
+        reduce : callable
+            Takes the gradients for each cotangent, and the number of samples; what it returns is kept.
+        target : tensor, optional
+            One entry per sample, for cotangents that depend on labels.
+        batch_size : int, optional
+            Samples per pass, at most; by default the engine's.
+
+        Returns
+        -------
+        tensor, or tuple of tensors
+            The chunks' results, one after the other.
+        """
 
         def shard(part: Samples) -> Result:
             with self._active():
@@ -204,6 +262,24 @@ class TangentEngine:
 
         A chunk that does not fit into memory is halved until it does. When samples turn up that use the network in a
         way that the plan was not checked for, ``auto`` goes on without layer rules.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        cotangents : list of Cotangent
+            What the gradients are of: a function of the logits each.
+        reduce : callable
+            Takes the gradients for each cotangent, and the number of samples; what it returns is kept.
+        target : tensor, optional
+            One entry per sample, for cotangents that depend on labels.
+        batch_size : int, optional
+            Samples per pass, at most; by default the engine's.
+
+        Yields
+        ------
+        tensor, or tuple of tensors
+            What ``reduce`` returned for a chunk.
         """
         chunks = self._chunks(samples, cotangents, reduce, target, batch_size)
         while True:
@@ -261,14 +337,35 @@ class TangentEngine:
             yield {name: gradient for part in parts for name, gradient in part.items()}
 
     def logits(self) -> Tensor:
-        """(n, C) logits of the chunk at hand: for a reduction, once it has been given gradients."""
+        """Logits of the chunk at hand: for a reduction, once it has been given gradients.
+
+        Returns
+        -------
+        (n, C) tensor
+            On the network's device.
+        """
         logits: Tensor = self.backends[0].logits
         return logits
 
     def scores(
         self, gradients: Gradients, n: int, direction: Mapping[str, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Squared norms of the whole gradients, and their inner products with a direction: (n,) each, in float64."""
+        """Squared norms of the whole gradients, and their inner products with a direction.
+
+        Parameters
+        ----------
+        gradients : Gradients
+            For one cotangent.
+        n : int
+            Samples in the chunk.
+        direction : dict of tensors, optional
+            By parameter; those that it leaves out count as zero.
+
+        Returns
+        -------
+        squared_norms, dots : (n,) float64 tensors
+            The inner products are zero without a direction.
+        """
         norms = torch.zeros(n, dtype=torch.float64, device=self.device)
         dots = torch.zeros_like(norms)
         for name, gradient in gradients.items():
@@ -282,7 +379,20 @@ class TangentEngine:
         return norms, dots
 
     def all_norms(self, gradients: list[Gradients], n: int) -> Tensor:
-        """Squared norms of the whole gradients for each of k cotangents, in float64: (n, k)."""
+        """Squared norms of the whole gradients for each of k cotangents.
+
+        Parameters
+        ----------
+        gradients : list of Gradients
+            One for each cotangent.
+        n : int
+            Samples in the chunk.
+
+        Returns
+        -------
+        (n, k) float64 tensor
+            One column per cotangent.
+        """
         norms = torch.zeros(len(gradients), n, dtype=torch.float64, device=self.device)
         for name in dict.fromkeys(name for by_name in gradients for name in by_name):
             found = [number for number, by_name in enumerate(gradients) if name in by_name]

@@ -44,6 +44,7 @@ def gradient_scores(
     net : fitted skorch net or nn.Module
         A module is taken to return logits.
     X : array-like, tensor, Dataset or dict of arrays
+        The samples.
     y : (n,) int labels, or None
         None takes the network's own predictions, found in the same pass. The criterion's ``ignore_index`` is allowed,
         and gives no gradient.
@@ -54,7 +55,9 @@ def gradient_scores(
         smoothing, ``ignore_index`` and ``pos_weight``; for a module the cross-entropy. The others are the plain
         cross-entropy of the logits, and ``½‖f − onehot(y)‖²``, whatever the criterion.
     backend : {"auto", "structured", "func", "backpack"}, default="auto"
+        How gradients are computed; ``auto`` takes layer rules where there are some.
     batch_size : int, default=256
+        Samples per network pass, at most.
     max_memory : int, str or None
         Bound on the working memory, such as ``"2GB"``; None is 1 GB.
     autocast : torch.dtype or None, default=None
@@ -63,6 +66,7 @@ def gradient_scores(
     Returns
     -------
     squared_norms : (n,) float64 array
+        Over all trainable parameters.
     dots : (n,) float64 array
         Zeros without a direction.
 
@@ -112,8 +116,16 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
 
     Parameters
     ----------
-    net, X, y, loss, batch_size
+    net : fitted skorch net or nn.Module
+        A module is taken to return logits.
+    X : array-like, tensor, Dataset or dict of arrays, n samples
+        The set.
+    y : (n,) int labels, or None
+        None takes the network's own predictions.
+    loss : {"auto", "cross_entropy", "squared_error"}, default="auto"
         As in :func:`gradient_scores`.
+    batch_size : int, default=256
+        Samples per network pass.
 
     Returns
     -------

@@ -42,7 +42,9 @@ def tangent_kernel(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        A module is taken to return logits.
     X : array-like, tensor, Dataset or dict of arrays, n samples
+        The first set.
     Z : the same, m samples, optional
         None is X; then the result is exactly symmetric.
     kind : {"pntk", "logit", "trace", "entk"}, default="pntk"
@@ -51,7 +53,9 @@ def tangent_kernel(
     layers : {"all", "last"}, default="all"
         All trainable parameters, or those of the last parameterised layer.
     backend : {"auto", "structured", "func", "backpack"}, default="auto"
+        How gradients are computed; ``auto`` takes layer rules where there are some.
     batch_size : int, default=256
+        Samples per network pass, at most.
     max_memory : int, str or None
         Bound on the working memory besides the result, such as ``"2GB"``; None is 1 GB. When the gradients of X do not
         fit, the passes over Z are repeated for each block of X that does.

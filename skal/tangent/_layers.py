@@ -31,7 +31,13 @@ def register_rule(*layer_types: type[nn.Module]) -> Callable[[Rule], Rule]:
 
     Parameters
     ----------
-    *layer_types : subclasses of nn.Module that own parameters
+    *layer_types : subclasses of nn.Module
+        Which own parameters.
+
+    Returns
+    -------
+    callable
+        A decorator for the rule.
 
     Examples
     --------

@@ -46,15 +46,25 @@ def tangent_features(
     Parameters
     ----------
     net : fitted skorch net or nn.Module
+        A module is taken to return logits.
     X : array-like, tensor, Dataset or dict of arrays
+        The samples.
     kind : {"pntk", "logit", "trace", "entk"}, default="pntk"
         See :func:`tangent_kernel`.
     n_features : int or None, default=4096
         Length k of the sketch; its error falls like ``k ** -0.5``. None gives the exact gradients.
     random_state : int, default=0
         The same number gives the same projection for every call on the same network.
-    layers, backend, batch_size, max_memory, autocast
-        See :func:`tangent_kernel`.
+    layers : {"all", "last"}, default="all"
+        All trainable parameters, or those of the last parameterised layer.
+    backend : {"auto", "structured", "func", "backpack"}, default="auto"
+        How gradients are computed.
+    batch_size : int, default=256
+        Samples per network pass, at most.
+    max_memory : int, str or None
+        Bound on the working memory besides the result; None is 1 GB.
+    autocast : torch.dtype or None, default=None
+        Run the network's passes in this lower precision; None never does.
 
     Returns
     -------

@@ -219,8 +219,8 @@ def test_a_dataset_that_fails_names_the_rows(image_learner):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_verbose_shows_progress_over_shards(image_learner, images, n_jobs, capsys):
-    Entropy(n_jobs=n_jobs, batch_size=8, verbose=1).scores(image_learner, images[0])
+def test_progress_shows_a_bar_over_shards(image_learner, images, n_jobs, capsys):
+    Entropy(n_jobs=n_jobs, batch_size=8, progress=True).scores(image_learner, images[0])
     assert "Entropy: 100%" in capsys.readouterr().err
     Entropy(n_jobs=n_jobs, batch_size=8).scores(image_learner, images[0][:-1])
     assert capsys.readouterr().err == ""

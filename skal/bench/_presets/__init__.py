@@ -43,6 +43,11 @@ def preset(name: str) -> tuple[Protocol, ...]:
     name : str
         One of ``skal.bench.PRESETS``.
 
+    Returns
+    -------
+    tuple of Protocol
+        One for each setting of the paper.
+
     Examples
     --------
     >>> from skal.bench import preset

@@ -37,8 +37,8 @@ class EPIG(ScoreStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -82,7 +82,7 @@ class EPIG(ScoreStrategy):
         batch_size: int = 256,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.n_passes = n_passes
         self.n_targets = n_targets
@@ -90,7 +90,7 @@ class EPIG(ScoreStrategy):
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -49,8 +49,8 @@ class BALD(ScoreStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -96,7 +96,7 @@ class BALD(ScoreStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.n_passes = n_passes
         self.batch = batch
@@ -106,7 +106,7 @@ class BALD(ScoreStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -74,8 +74,8 @@ class NPC(QueryStrategy):
     n_jobs : int or None, default=None
         Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
         says; -1 is all processors.
-    verbose : int, default=0
-        1 shows a progress bar over the parts of the pool.
+    progress : bool, default=False
+        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -130,7 +130,7 @@ class NPC(QueryStrategy):
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.search = search
@@ -142,7 +142,7 @@ class NPC(QueryStrategy):
         self.max_memory = max_memory
         self.random_state = random_state
         self.n_jobs = n_jobs
-        self.verbose = verbose
+        self.progress = progress
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
