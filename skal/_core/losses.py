@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skal._core.outputs import is_binary
+from skal._core.softmax import softmax
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
@@ -85,7 +86,7 @@ class CrossEntropy(Loss):
     epsilon: float = 0.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        p, own = torch.softmax(f, dim=-1), _is_label(labels, f)
+        p, own = softmax(f), _is_label(labels, f)
         if self.smoothing:
             w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
             a = w * ((1 - self.smoothing) * own.to(f.dtype) + self.smoothing / f.shape[-1])
@@ -104,7 +105,7 @@ class CrossEntropy(Loss):
         """As in closed form ``w_y √((Σ_{others} p)² + Σ_{others} p²)``, without smoothing."""
         if self.smoothing:
             return super().lengths(logits)
-        p = torch.softmax(logits, dim=-1)
+        p = softmax(logits)
         lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt()
         if self.epsilon:
             lengths = lengths * (p / (p + self.epsilon))

@@ -271,11 +271,10 @@ class TangentEngine:
         """Squared norms of the whole gradients, and their inner products with a direction: (n,) each, in float64."""
         norms = torch.zeros(n, dtype=torch.float64, device=self.device)
         dots = torch.zeros_like(norms)
+        precision = self.network.precision
         for name, gradient in gradients.items():
-            along = (direction or {}).get(name)
-            parameter_norms, parameter_dots = gradient.scores(
-                None if along is None else along.to(self.network.precision)
-            )
+            along = None if direction is None else direction.get(name)
+            parameter_norms, parameter_dots = gradient.scores(None if along is None else along.to(precision))
             norms += parameter_norms
             if parameter_dots is not None:
                 dots += parameter_dots
