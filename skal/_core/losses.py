@@ -86,7 +86,15 @@ class CrossEntropy(Loss):
     epsilon: float = 0.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        p, own = softmax(f), _is_label(labels, f)
+        p = softmax(f)
+        if not self.smoothing and not self.epsilon and self.weight is None:
+            # of a label that costs nothing any class will do: its derivative is zero in the end
+            known = labels if self.ignore_index is None else labels.masked_fill(labels == self.ignore_index, 0)
+            label = known.unsqueeze(-1)
+            others = p.scatter(-1, label, 0)
+            gradient = others.scatter(-1, label, -others.sum(dim=-1, keepdim=True))
+            return self._counted(gradient, labels)
+        own = _is_label(labels, f)
         if self.smoothing:
             w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
             a = w * ((1 - self.smoothing) * own.to(f.dtype) + self.smoothing / f.shape[-1])
@@ -99,6 +107,9 @@ class CrossEntropy(Loss):
         if self.epsilon:
             p_y = (p * own).sum(dim=-1, keepdim=True)
             gradient = gradient * (p_y / (p_y + self.epsilon))
+        return self._counted(gradient, labels)
+
+    def _counted(self, gradient: Tensor, labels: Tensor) -> Tensor:
         return gradient if self.ignore_index is None else gradient * (labels != self.ignore_index).unsqueeze(-1)
 
     def lengths(self, logits: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ class Product(PerSampleGradient):
         norms = _squared_norms(a) * _squared_norms(g)
         if direction is None:
             return norms, None
-        return norms, ((a @ direction.reshape(g.shape[1], a.shape[1]).T) * g).sum(1)
+        return norms, (a @ direction.reshape(g.shape[1], a.shape[1]).T).mul_(g).sum(1)
 
     def lengths(self) -> Tensor:
         total = self.a.new_ones(self.n, dtype=torch.float64)
