@@ -6,7 +6,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr
 
-_FEW_CLASSES = 16  # up to which a look at one column after the other is quicker than a partition of every row
+# with so few classes and so many rows a look at one column after the other is quicker than a partition of every row
+_FEW_CLASSES = 16
+_MANY_ROWS = 1000
 
 
 def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
@@ -17,7 +19,7 @@ def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
 
 def margin_scores(proba: np.ndarray) -> np.ndarray:
     """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
-    if proba.shape[1] > _FEW_CLASSES:
+    if proba.shape[1] > 1 and (proba.shape[1] > _FEW_CLASSES or len(proba) < _MANY_ROWS):
         second, first = np.partition(proba, proba.shape[1] - 2, axis=1)[:, -2:].T
         closeness: np.ndarray = second - first
         return closeness

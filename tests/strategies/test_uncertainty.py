@@ -68,6 +68,15 @@ def test_definition(strategy, proba):
     np.testing.assert_allclose(strategy().scores(TABLE, proba), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("n_classes", [2, 10, 16, 17])
+def test_margin_of_many_rows(n_classes):
+    """Column by column, and with equal probabilities among them."""
+    proba = np.random.default_rng(0).integers(1, 4, size=(1500, n_classes)).astype(float)
+    proba /= proba.sum(1, keepdims=True)
+    expected = [DEFINITIONS[Margin](row) for row in proba.tolist()]
+    np.testing.assert_allclose(Margin().scores(TABLE, proba), expected, rtol=1e-12, atol=1e-14)
+
+
 @each_strategy
 @given(proba=distributions(3), seed=st.integers(0, 99))
 def test_order_of_pool_and_of_classes_does_not_matter(strategy, proba, seed):
