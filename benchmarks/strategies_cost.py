@@ -1,7 +1,7 @@
 """What a query costs: every strategy over one forward pass of the pool, how it grows, and what is fixed.
 
-``python -m benchmarks.strategies_cost ratio|growth|overhead|npc [--only TEXT ...] [--quick]``; all tables if none is
-named. One thread; a strategy and the forward pass that it is compared with take turns.
+``python -m benchmarks.strategies_cost ratio|bounds|growth|overhead|npc [--only TEXT ...] [--quick]``; all tables if
+none is named. One thread; a strategy and the forward pass that it is compared with take turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks._cost_bounds import bounds
 from benchmarks._cost_problems import PROBLEMS, STRATEGIES, learner_for
 from benchmarks._measure import interleaved, markdown
 from skal import ActiveLearner
@@ -89,6 +90,20 @@ def ratio_table(args: argparse.Namespace) -> str:
     return markdown(["strategy", *sizes], list(cells.values()))
 
 
+def bounds_table(args: argparse.Namespace) -> str:
+    """What strategies cannot do without, in plain torch, over a plain forward pass of the pool."""
+    cells: dict[str, list[object]] = {}
+    for problem in PROBLEMS.values():
+        learner, X = problem.make(100 if args.quick else problem.n_pool, problem.n_labelled)
+        work = bounds(learner, X)
+        best = best_of({f"{name}|{size}": task for name, sizes in work.items() for size, task in sizes.items()}, 15.0)
+        least = {name: min(best[f"{name}|{size}"] for size in sizes) for name, sizes in work.items()}
+        for name, seconds in least.items():
+            cells.setdefault(name, [name]).append(seconds / least["a forward pass"])
+    sizes = [f"{label}, N = {problem.n_pool:,}" for label, problem in PROBLEMS.items()]
+    return markdown(["passes alone", *sizes], list(cells.values()))
+
+
 def growth_table(args: argparse.Namespace) -> str:
     """Exponents x of ``seconds ~ size^x`` on the MLP head, over the last doubling; everything else is fixed."""
     problem = PROBLEMS["MLP head"]
@@ -154,7 +169,13 @@ def _wanted(args: argparse.Namespace) -> list[str]:
     return [name for name in STRATEGIES if not args.only or any(text in name for text in args.only)]
 
 
-TABLES = {"ratio": ratio_table, "growth": growth_table, "overhead": overhead_table, "npc": npc_table}
+TABLES = {
+    "ratio": ratio_table,
+    "bounds": bounds_table,
+    "growth": growth_table,
+    "overhead": overhead_table,
+    "npc": npc_table,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ they are asked for (zarr, HDF5, Dask), dicts of these (the inputs of a multi-inp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
         return all(all_finite(value) for value in X)
     if isinstance(X, torch.Tensor):
         # a finite sum shows it in one pass; a sum may overflow though every entry is finite
-        return not X.is_floating_point() or bool(torch.isfinite(X.sum())) or bool(torch.isfinite(X).all())
+        return not X.is_floating_point() or isfinite(X.sum().item()) or bool(torch.isfinite(X).all())
     if sp.issparse(X):
         return all_finite(X.data)
     if _is_frame(X):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skal._core.outputs import is_binary
+from skal._core.softmax import softmax
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
@@ -85,7 +86,15 @@ class CrossEntropy(Loss):
     epsilon: float = 0.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        p, own = torch.softmax(f, dim=-1), _is_label(labels, f)
+        p = softmax(f)
+        if not self.smoothing and not self.epsilon and self.weight is None:
+            # of a label that costs nothing any class will do: its derivative is zero in the end
+            known = labels if self.ignore_index is None else labels.masked_fill(labels == self.ignore_index, 0)
+            label = known.unsqueeze(-1)
+            others = p.scatter(-1, label, 0)
+            gradient = others.scatter(-1, label, -others.sum(dim=-1, keepdim=True))
+            return self._counted(gradient, labels)
+        own = _is_label(labels, f)
         if self.smoothing:
             w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
             a = w * ((1 - self.smoothing) * own.to(f.dtype) + self.smoothing / f.shape[-1])
@@ -98,13 +107,16 @@ class CrossEntropy(Loss):
         if self.epsilon:
             p_y = (p * own).sum(dim=-1, keepdim=True)
             gradient = gradient * (p_y / (p_y + self.epsilon))
+        return self._counted(gradient, labels)
+
+    def _counted(self, gradient: Tensor, labels: Tensor) -> Tensor:
         return gradient if self.ignore_index is None else gradient * (labels != self.ignore_index).unsqueeze(-1)
 
     def lengths(self, logits: Tensor) -> Tensor:
         """As in closed form ``w_y √((Σ_{others} p)² + Σ_{others} p²)``, without smoothing."""
         if self.smoothing:
             return super().lengths(logits)
-        p = torch.softmax(logits, dim=-1)
+        p = softmax(logits)
         lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt()
         if self.epsilon:
             lengths = lengths * (p / (p + self.epsilon))

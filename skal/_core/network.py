@@ -22,7 +22,7 @@ from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.generators import preserved_rng
 from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
-from skal._core.mistakes import check_rows, running
+from skal._core.mistakes import check_rows, refused
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
@@ -39,6 +39,8 @@ _FOR_TRAINING = (
     "train_split",
     "accelerator",  # of skorch.hf
 )
+_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}  # types of arrays that need no conversion
+_GROUP = 64  # batches that are read at once where reading takes no memory
 
 
 @contextmanager
@@ -83,8 +85,13 @@ def _eagerly() -> AbstractContextManager[Any]:
 
 
 def _device_of(module: nn.Module) -> torch.device:
-    tensor = next(chain(module.parameters(), module.buffers()), None)
+    tensor = next(chain(_parameters(module), module.buffers()), None)
     return torch.device("cpu") if tensor is None else tensor.device
+
+
+def _parameters(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters in the module's order, tied ones each time; the first is found without a walk over all."""
+    return (p for part in module.modules() for p in part._parameters.values() if p is not None)
 
 
 class Network:
@@ -158,7 +165,7 @@ class Network:
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the parameters."""
-        floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        floating = (p.dtype for p in _parameters(self.module) if p.is_floating_point())
         return next(floating, torch.get_default_dtype())
 
     @property
@@ -196,7 +203,14 @@ class Network:
         """
         place = self.device, self.dtype  # looked up once: it takes a walk over the modules
         if self.reads_arrays(samples):
-            yield from (_placed(chunk, *place) for chunk in samples.chunks(batch_size))
+            # what is neither copied nor converted is looked at for many batches at once
+            together = _GROUP if _is_in_place(samples, *place) else 1
+            for chunk in samples.chunks(together * batch_size):
+                if together == 1:
+                    yield _placed(chunk, *place)
+                    continue
+                parts = (chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size))
+                yield from parts if isinstance(chunk, Tensor) else map(torch.from_numpy, parts)
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -250,11 +264,16 @@ class Network:
             One row per sample.
         """
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
-        with running(self.module, batch):
+        try:
             if parameters is None:
                 output: Tensor = self.module(*args, **kwargs)
             else:
                 output = torch.func.functional_call(self.module, parameters, args, kwargs)
+        except Exception as error:
+            explained = refused(error, self.module, batch)
+            if explained is None:
+                raise
+            raise explained from error
         output = outputs.in_rows(outputs.first_output(output), self.criterion)
         check_rows(output, batch)
         return output
@@ -333,15 +352,18 @@ class Network:
         """
 
         def shard(part: Samples) -> Tensor:
-            return filled(self._output_batches(part, batch_size), len(part))
+            whole = filled(self._output_batches(part, batch_size), len(part))
+            outputs.check_values(whole, self.net)
+            return whole
 
         return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
 
     def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
+        """Outputs batch by batch. Values of the first are looked at here, those of the others once all are there."""
         with evaluating(self.module), torch.no_grad():
-            for batch in self.batches(samples, batch_size):
+            for number, batch in enumerate(self.batches(samples, batch_size)):
                 output = self.output(batch)
-                self.check_output(output)
+                (outputs.check_form if number else outputs.check_output)(output, self.net)
                 yield output
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
@@ -378,6 +400,18 @@ class Network:
             As many as there are logits.
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
+
+
+def _is_in_place(samples: Samples, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether rows of the samples are batches as they lie in memory."""
+    X = samples.X
+    if samples.transform is not None or not isinstance(samples.rows, range) or device.type != "cpu":
+        return False
+    if isinstance(X, Tensor):
+        return X.is_cpu and (X.dtype == dtype or not X.is_floating_point())
+    if type(X) is not np.ndarray or not X.flags.writeable or min(X.strides) < 0:
+        return False
+    return X.dtype.kind in "iub" or X.dtype == _FLOATS.get(dtype)
 
 
 def _placed(value: Any, device: torch.device, dtype: torch.dtype) -> Any:

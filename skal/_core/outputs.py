@@ -7,6 +7,7 @@ The criterion says which of them they are. This is the one place where that is d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from skal._core.mistakes import check_floating
+from skal._core.softmax import softmax
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
@@ -100,12 +102,21 @@ def to_proba(output: Tensor, net: Any) -> Tensor:
     half = torch.finfo(output.dtype).eps if output.dtype.itemsize < 4 else 0.0
     output = _at_least_float32(output)
     if net is None or needs_softmax(net):
-        return torch.softmax(output, dim=-1)
+        return softmax(output)
     if is_binary(criterion_of(net)):
         output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
-    proba = net._get_predict_nonlinearity()(output)
+    nonlinearity = net._get_predict_nonlinearity()
+    proba = softmax(output) if _is_softmax(nonlinearity) else nonlinearity(output)
+    if not half:
+        return proba
     total = proba.sum(dim=-1, keepdim=True)
     return torch.where((total - 1).abs() <= half, proba / total, proba)  # a softmax in half precision is off by that
+
+
+def _is_softmax(nonlinearity: Any) -> bool:
+    """Whether it is the one that skorch takes for the cross-entropy."""
+    is_partial = isinstance(nonlinearity, partial) and nonlinearity.func is torch.softmax
+    return is_partial and not nonlinearity.args and nonlinearity.keywords == {"dim": -1}
 
 
 def _at_least_float32(output: Tensor) -> Tensor:
@@ -134,19 +145,25 @@ def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
     Where skorch chooses and does not know the criterion (``"auto"``), it leaves outputs as they are.
     """
     chosen = None if net.predict_nonlinearity == "auto" else probabilities_of_logits(net)
-    return torch.softmax(logits, dim=-1) if chosen is None else chosen(logits)
+    return softmax(logits) if chosen is None else chosen(logits)
 
 
 def _extremes(output: Tensor) -> tuple[float, float]:
     """The smallest and the largest entry, NaN if there is one among them; (0, 0) of none."""
     if not output.numel():
         return 0.0, 0.0
-    low, high = torch.aminmax(output.detach())
+    low, high = torch.aminmax(output.detach() if output.requires_grad else output)
     return low.item(), high.item()
 
 
 def check_output(output: Any, net: Any) -> None:
     """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
+    check_form(output, net)
+    check_values(output, net)
+
+
+def check_form(output: Any, net: Any) -> None:
+    """Refuse outputs that are no numbers, or not (n, C)."""
     criterion = criterion_of(net)
     binary = is_binary(criterion)
     if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
@@ -167,13 +184,18 @@ def check_output(output: Any, net: Any) -> None:
             f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss, for two "
             "skorch.NeuralNetBinaryClassifier; samples with several labels at once are not supported."
         )
+
+
+def check_values(output: Tensor, net: Any) -> None:
+    """Refuse outputs of the right form that are not finite, or not what the criterion of the net expects."""
+    criterion = criterion_of(net)
     low, high = _extremes(output)
     if not (isfinite(low) and isfinite(high)):
         raise NonFiniteError(
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
             "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
         )
-    if net is None or binary or is_squared_loss(criterion):
+    if net is None or is_binary(criterion) or is_squared_loss(criterion):
         return
     tolerance = max(1e-4, torch.finfo(output.dtype).eps)  # of half precision
     distributions = low >= 0 and high <= 1 + tolerance

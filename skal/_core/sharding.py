@@ -210,29 +210,33 @@ def filled(parts: Iterator[Result], n: int) -> Result:
     wholes: list[Tensor] = []
     position = 0
     structure: Any = None
+    expected: list[Any] = []
     try:
         for part in parts:
-            leaves, structure = tree_flatten(part)
-            rows = {len(leaf) for leaf in leaves}
-            if len(rows) > 1 or position + max(rows) > n:
-                raise _miscounted(n, f"{sorted(rows)} after {position}")
-            if rows == {n}:
+            leaves, structure = ([part], None) if isinstance(part, Tensor) else tree_flatten(part)
+            shapes = [leaf.shape for leaf in leaves]
+            rows = shapes[0][0]
+            if position + rows > n or any(shape[0] != rows for shape in shapes):
+                raise _miscounted(n, f"{sorted({shape[0] for shape in shapes})} after {position}")
+            if rows == n:
                 return part
             if not wholes:
                 wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
-            for whole, leaf in zip(wholes, leaves, strict=True):
-                if leaf.shape[1:] != whole.shape[1:]:
-                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
-                whole[position : position + len(leaf)] = leaf
-            position += max(rows)
+                expected = [shape[1:] for shape in shapes]
+            for whole, leaf, shape, like in zip(wholes, leaves, shapes, expected, strict=True):
+                if shape[1:] != like:
+                    raise _miscounted(n, f"shape {tuple(shape[1:])} after {tuple(like)}")
+                whole.narrow(0, position, rows).copy_(leaf)
+            position += rows
     finally:
         # a generator that holds a mode of torch, or hooks, gives them back now and not when it is collected
         if hasattr(parts, "close"):
             parts.close()
     if position != n:
         raise _miscounted(n, str(position))
-    whole_parts: Result = tree_unflatten(wholes, structure)
-    return whole_parts
+    whole_parts: Any = wholes[0] if structure is None and wholes else tree_unflatten(wholes, structure)
+    result: Result = whole_parts
+    return result
 
 
 def _miscounted(n: int, got: str) -> OutputError:

@@ -25,6 +25,7 @@ _REFRESH = 16
 _PROPOSALS = 8
 _BLOCK = 2**14
 _BLOCK_BYTES = 2**25
+_CACHE_BYTES = 2**19  # of distances on a processor, so that they are read again while they are in the cache
 
 
 class BADGE(TwoLevelStrategy):
@@ -204,7 +205,6 @@ def kmeans_plus_plus(
     """
     rows = _OuterProducts(q, phi)
     bound = torch.full_like(rows.norms, torch.inf)
-    mass = torch.ones_like(bound) if mass is None else mass
     free = torch.ones_like(bound)
     best = int(rows.norms.argmax())
     picked, squares = [best], [rows.norms[best].clone()]
@@ -253,29 +253,39 @@ class _OuterProducts:
         squares = torch.addcmul(scale, q[rows] @ q[others].T, phi[rows] @ phi[others].T, value=-2)
         return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
 
+    def nearest(self, rows: slice, others: list[int]) -> Tensor:
+        """Squared distances of some rows to the nearest of the others: (n,)."""
+        q, phi, own = self.q, self.phi, self.norms[rows]
+        products = (q[rows] @ q[others].T).mul_(phi[rows] @ phi[others].T)
+        # a row's own norm does not change which of the others is nearest
+        squares = torch.add(self.norms[others], products, alpha=-2).amin(dim=1).add_(own)
+        # where two rows coincide both have the same norm
+        return squares.masked_fill_(squares <= 2 * _ROUNDING * own, 0)
+
 
 def _refresh(bound: Tensor, rows: _OuterProducts, picked: list[int], known: int, block: int) -> int:
     """Bring all bounds up to date, in place; returns how many of the chosen they now take into account."""
     if known < len(picked):
         block = min(block, product_rows(rows.phi))
+        block = min(block, rows_within(_CACHE_BYTES, 8 * (len(picked) - known))) if bound.is_cpu else block
         for start in range(0, len(bound), block):
             part = slice(start, start + block)
-            bound[part] = torch.minimum(bound[part], rows.squares(part, picked[known:]).amin(dim=1))
+            bound[part] = torch.minimum(bound[part], rows.nearest(part, picked[known:]))
     return len(picked)
 
 
 def _propose(
-    bound: Tensor, free: Tensor, mass: Tensor, rows: _OuterProducts, unknown: list[int], uniform: np.ndarray
+    bound: Tensor, free: Tensor, mass: Tensor | None, rows: _OuterProducts, unknown: list[int], uniform: np.ndarray
 ) -> tuple[int, Tensor] | None:
     """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
     draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
-    total = bound.sum()
-    weights = mass * torch.where(total > 0, bound, free)  # everything coincides: uniform among the rest
-    index = _draw(weights, draws)
+    coincide = not bool(bound.any())
+    weights = free if coincide else bound  # everything coincides: uniform among the rest
+    index = _draw(weights if mass is None else mass * weights, draws)
     squares = bound[index]
     if unknown:
         squares = torch.minimum(squares, rows.squares(index, unknown).amin(dim=1))
-    accepted = (chances * bound[index] < squares) | (total == 0)
+    accepted = (chances * bound[index] < squares) | coincide
     answers = torch.stack([index, accepted.to(index.dtype)]).tolist()  # all that leaves the device
     for position, (best, good) in enumerate(zip(*answers, strict=True)):
         if good:
@@ -287,8 +297,9 @@ def _draw(weights: Tensor, draws: Tensor) -> Tensor:
     """Indices with probabilities proportional to their weights, from numbers in [0, 1); never one of weight zero."""
     cumulated = weights.cumsum(dim=0)
     index = torch.searchsorted(cumulated, draws * cumulated[-1], right=True).clamp_max(len(weights) - 1)
+    drawn = weights[index] > 0
     # rounding may land beyond the last weight that is not zero
-    return torch.where(weights[index] > 0, index, weights.argmax())
+    return index if bool(drawn.all()) else torch.where(drawn, index, weights.argmax())
 
 
 badge = query_function(BADGE, "badge", __name__)

@@ -20,6 +20,8 @@ from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 _ROUNDING = 1e-12
 # bytes of distances to labelled samples that are held at once
 _BLOCK_BYTES = 2**25
+# and on a processor, so that they are read again while they are in the cache
+_CACHE_BYTES = 2**20
 # points at the top of the list whose distances are brought up to date at first
 _FIRST_LOOK = 32
 
@@ -230,14 +232,17 @@ def _furthest(
 def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor, block_bytes: int) -> None:
     """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
     centre_norms = centres.square().sum(dim=1)
-    step = rows_within(block_bytes, points.element_size() * len(centres))
+    limit = min(block_bytes, _CACHE_BYTES) if points.is_cpu else block_bytes
+    step = rows_within(limit, points.element_size() * len(centres))
     step = min(step, product_rows(points))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
-        scale = norms[rows, None] + centre_norms
-        squares = torch.addmm(scale, points[rows], centres.T, alpha=-2)
-        squares.masked_fill_(squares <= _ROUNDING * scale, 0)
-        nearest[rows] = torch.minimum(nearest[rows], squares.amin(dim=1))
+        own = norms[rows]
+        # the points' own norms do not change which centre is nearest
+        squares = torch.addmm(centre_norms, points[rows], centres.T, alpha=-2).amin(dim=1).add_(own)
+        # where a point lies on its centre both have the same norm
+        squares.masked_fill_(squares <= 2 * _ROUNDING * own, 0)
+        nearest[rows] = torch.minimum(nearest[rows], squares)
 
 
 coreset = query_function(CoreSet, "coreset", __name__)

@@ -29,7 +29,7 @@ from skal.validation import check_choice, check_integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
 # samples there are at least, so that layers have something to work on
-_CHUNK_BYTES = 2**24
+_CHUNK_BYTES = 10 * 2**20
 _CHUNK_ROWS = 32
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
@@ -104,7 +104,9 @@ class TangentEngine:
                     f"layer {last.name!r} in which no parameter has requires_grad. Unfreeze it, or use layers='all'."
                 )
         self.sizes = {name: p.numel() for name, p in parameters.items()}
-        self.element_size = self.network.precision.itemsize
+        self.precision = self.network.precision
+        self.element_size = self.precision.itemsize
+        self.device = self.network.device
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
         self._use(plan)
@@ -185,11 +187,6 @@ class TangentEngine:
             Bytes.
         """
         return min(self.memory, self.chunk_size(kept_bytes) * (self.sample_bytes + kept_bytes))
-
-    @property
-    def device(self) -> torch.device:
-        """The network's device."""
-        return self.network.device
 
     def map(self, function: Callable[[Samples], Result], samples: Samples, batch_size: int | None = None) -> Result:
         """``function(part)`` of all parts of the samples, shared among the network's workers.
@@ -366,17 +363,17 @@ class TangentEngine:
         squared_norms, dots : (n,) float64 tensors
             The inner products are zero without a direction.
         """
-        norms = torch.zeros(n, dtype=torch.float64, device=self.device)
-        dots = torch.zeros_like(norms)
+        norms: list[Tensor] = []
+        dots: list[Tensor] = []
         for name, gradient in gradients.items():
-            along = (direction or {}).get(name)
-            parameter_norms, parameter_dots = gradient.scores(
-                None if along is None else along.to(self.network.precision)
-            )
-            norms += parameter_norms
-            if parameter_dots is not None:
-                dots += parameter_dots
-        return norms, dots
+            along = None if direction is None else direction.get(name)
+            own_norms, own_dots = gradient.scores(None if along is None else along.to(self.precision))
+            norms.append(own_norms)
+            if own_dots is not None:
+                dots.append(own_dots)
+        nothing = torch.zeros(0, n, dtype=torch.float64, device=self.device)
+        first, second = (torch.stack(x).sum(0, dtype=torch.float64) if x else nothing.sum(0) for x in (norms, dots))
+        return first, second
 
     def all_norms(self, gradients: list[Gradients], n: int) -> Tensor:
         """Squared norms of the whole gradients for each of k cotangents.

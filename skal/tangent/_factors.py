@@ -56,7 +56,9 @@ class PerSampleGradient(ABC):
 
     def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
         """Squared norms (n,), and inner products with a direction (p,) of the parameter's shape."""
-        work = pieces(self.n, self._entries(direction is not None), piece_bytes)
+        work = list(pieces(self.n, self._entries(direction is not None), piece_bytes))
+        if len(work) == 1:
+            return self._scores(work[0], direction)
         norms, dots = zip(*(self._scores(rows, direction) for rows in work), strict=True)
         return torch.cat(norms), None if direction is None else torch.cat(dots)
 
@@ -141,7 +143,7 @@ class Product(PerSampleGradient):
         norms = _squared_norms(a) * _squared_norms(g)
         if direction is None:
             return norms, None
-        return norms, ((a @ direction.reshape(g.shape[1], a.shape[1]).T) * g).sum(1)
+        return norms, (a @ direction.reshape(g.shape[1], a.shape[1]).T).mul_(g).sum(1)
 
     def lengths(self) -> Tensor:
         total = self.a.new_ones(self.n, dtype=torch.float64)

@@ -16,7 +16,7 @@ from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, at_logits, pull_all_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
-from skal.tangent._layers import find_rule
+from skal.tangent._layers import Rule, find_rule
 
 
 class UnsuitedLayerError(UnsupportedLayerError):
@@ -77,6 +77,8 @@ class StructuredBackend:
             for name, layer in network.module.named_modules()
             if find_rule(layer) is not None and any(id(p) in self._names for p in layer.parameters(recurse=False))
         }
+        # looked up once: a rule, and which of its results are asked for under which names
+        self._rules: dict[int, tuple[Rule, list[tuple[str, str]]]] = {}
         self._projections = {
             id(layer.weight): (name, layer)
             for name, module in network.module.named_modules()
@@ -141,15 +143,22 @@ class StructuredBackend:
                     continue
                 a, g = (call.samples_first(x, n_samples) for x in (call.input, g))
                 self._check_call(call, a, g, n_samples)
-                rule = find_rule(call.layer)
-                assert rule is not None  # only layers with a rule are hooked
+                rule, wanted = self._rule(call.layer)
                 results = rule(call.layer, *(_full_precision(x, self._precision) for x in (a, g)))
-                for own_name, parameter in call.layer.named_parameters(recurse=False):
-                    name, result = self._names.get(id(parameter)), results.get(own_name)
-                    if name is not None and result is not None:
+                for own_name, name in wanted:
+                    result = results.get(own_name)
+                    if result is not None:
                         gradient = result if isinstance(result, PerSampleGradient) else Dense(result)
                         found.setdefault(name, []).append(gradient)
         return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}
+
+    def _rule(self, layer: nn.Module) -> tuple[Rule, list[tuple[str, str]]]:
+        if id(layer) not in self._rules:
+            rule = find_rule(layer)
+            assert rule is not None  # only layers with a rule are hooked
+            own = ((name, self._names.get(id(p))) for name, p in layer.named_parameters(recurse=False))
+            self._rules[id(layer)] = rule, [(name, known) for name, known in own if known is not None]
+        return self._rules[id(layer)]
 
     def _check_call(self, call: _Call, a: Tensor, g: Tensor, n_samples: int) -> None:
         if a.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):

@@ -47,6 +47,17 @@ def test_every_label(name):
         torch.testing.assert_close(lengths, torch.linalg.vector_norm(expected, dim=1), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("ignored", [-100, 2, 255])
+def test_many_rows_of_few_classes(ignored):
+    logits = 5 * torch.randn(100, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.arange(100) % 4
+    labels[::7] = ignored
+    criterion = nn.CrossEntropyLoss(ignore_index=ignored)
+    expected = torch.softmax(logits, dim=1) - nn.functional.one_hot(labels.where(labels != ignored, 0), 4)
+    expected[labels == ignored] = 0
+    torch.testing.assert_close(loss_of(criterion).gradient(logits, labels), expected, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", CRITERIA)
 def test_the_criterion_is_left_as_it_is(name):
     criterion = CRITERIA[name](torch.float32)

@@ -90,6 +90,26 @@ def test_any_batch_size_gives_the_same(batch_size):
     np.testing.assert_allclose(all_logits(network, X, batch_size), all_logits(network, X, 12), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [None, np.arange(149, -1, -1), range(7, 150)], ids=["all", "in an order", "a range"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "fortran", "backwards", "readonly", "tensor", "double"])
+def test_more_batches_than_are_read_at_once(kind, rows):
+    pool = np.random.default_rng(0).normal(size=(150, 4)).astype(np.float32)
+    makes = {
+        "float64": lambda: pool.astype(np.float64),
+        "fortran": lambda: np.asfortranarray(pool),
+        "backwards": lambda: pool[::-1].copy()[::-1],
+        "readonly": lambda: np.frombuffer(pool.tobytes(), np.float32).reshape(pool.shape),
+        "tensor": lambda: torch.from_numpy(pool),
+        "double": lambda: torch.from_numpy(pool).double(),
+    }
+    module = linear()
+    samples = Samples(makes.get(kind, lambda: pool)(), rows=rows)
+    expected = pool[list(samples.rows)] @ module.weight.detach().numpy().T + module.bias.detach().numpy()
+    batches = list(Network(module).batches(samples, 2))
+    assert all(batch.dtype == torch.float32 and len(batch) <= 2 for batch in batches)
+    np.testing.assert_allclose(Network(module).all_logits(samples, 2).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 class Rows(Dataset):
     def __len__(self):
         return len(X)
@@ -255,6 +275,17 @@ def test_what_is_not_a_network_is_refused():
 def test_outputs_of_another_shape_are_refused(output):
     with pytest.raises(OutputError, match=r"shape \(n_samples, n_classes >= 2\)\. Got .* instead\. Give"):
         Network(linear()).check_output(output)
+
+
+@pytest.mark.parametrize("row", [0, 5, 11])
+def test_outputs_that_are_not_finite_in_any_batch_are_refused(row):
+    class Diverged(nn.Module):
+        def forward(self, x):
+            return torch.where(x[:, :1] == row, torch.inf, x)
+
+    numbers = np.tile(np.arange(12, dtype=np.float32)[:, None], 2)
+    with pytest.raises(NonFiniteError, match="outputs must be finite"):
+        Network(Diverged()).all_outputs(Samples(numbers), 4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

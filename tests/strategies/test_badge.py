@@ -11,7 +11,7 @@ from torch import nn
 from skal._core.losses import CrossEntropy
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BADGE, CoreSet, badge
-from skal.strategies._badge import _draw, kmeans_plus_plus
+from skal.strategies._badge import _draw, _OuterProducts, kmeans_plus_plus
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import SMALL, small_network
@@ -121,6 +121,16 @@ def test_draws_never_fall_on_a_weight_of_zero():
     weights = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]).double()
     draws = torch.tensor([0.0, 0.5, 2 / 3 - 1e-9, 2 / 3 + 1e-9, np.nextafter(1, 0), 1.0]).double()
     assert _draw(weights, draws).tolist() == [1, 1, 1, 3, 3, 1]  # 1 itself does not occur; the largest weight stands in
+
+
+def test_distances_to_the_nearest_are_those_of_the_explicit_gradients():
+    q, phi = factors(60)
+    q[8], phi[8] = q[3], phi[3]
+    g = torch.einsum("nc,nd->ncd", q, phi).flatten(1).numpy()
+    squares = _OuterProducts(q, phi).nearest(slice(5, 50), [3, 20, 55])
+    expected = ((g[5:50, None] - g[[3, 20, 55]]) ** 2).sum(-1).min(1)
+    np.testing.assert_allclose(squares.numpy(), expected, rtol=1e-9)
+    assert squares[3] == squares[15] == 0
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])

@@ -72,6 +72,24 @@ def test_blocks_of_distances_make_no_difference():
     np.testing.assert_allclose(whole[1], parts[1])
 
 
+def test_large_pools_are_compared_with_explicit_differences():
+    """More distances than fit into one block, a point on top of a centre, and centres far longer than the points."""
+    rng = np.random.default_rng(0)
+    points, centres = rng.normal(size=(1400, 3)), 50 * rng.normal(size=(100, 3))
+    points[7], centres[3] = centres[5], points[9]
+    distances = np.sqrt(((points[:, None] - centres) ** 2).sum(-1)).min(1)
+    picked, metrics = furthest_first(torch.as_tensor(points), iter([torch.as_tensor(centres)]), 5)
+    expected = []
+    for _ in range(5):
+        expected.append((int(distances.argmax()), distances.max()))
+        distances = np.minimum(distances, np.sqrt(((points - points[expected[-1][0]]) ** 2).sum(1)))
+    assert picked.tolist() == [best for best, _ in expected]
+    np.testing.assert_allclose(metrics, [distance for _, distance in expected], rtol=1e-9)
+    everything = furthest_first(torch.as_tensor(points), iter([torch.as_tensor(centres)]), 1400)
+    assert set(everything[0][-2:].tolist()) == {7, 9}
+    assert everything[1][-2:].tolist() == [0, 0]
+
+
 def test_ties_keep_the_pools_order():
     points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
     indices, _ = furthest_first(points, iter([torch.zeros(1, 2).double()]), 4)

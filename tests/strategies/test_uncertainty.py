@@ -62,10 +62,19 @@ def distributions(n_classes):
 
 
 @each_strategy
-@given(proba=st.integers(2, 6).flatmap(distributions))
+@given(proba=st.sampled_from([2, 3, 4, 5, 6, 16, 17, 40]).flatmap(distributions))
 def test_definition(strategy, proba):
     expected = [DEFINITIONS[strategy](row) for row in proba.tolist()]
     np.testing.assert_allclose(strategy().scores(TABLE, proba), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10, 16, 17])
+def test_margin_of_many_rows(n_classes):
+    """Column by column, and with equal probabilities among them."""
+    proba = np.random.default_rng(0).integers(1, 4, size=(1500, n_classes)).astype(float)
+    proba /= proba.sum(1, keepdims=True)
+    expected = [DEFINITIONS[Margin](row) for row in proba.tolist()]
+    np.testing.assert_allclose(Margin().scores(TABLE, proba), expected, rtol=1e-12, atol=1e-14)
 
 
 @each_strategy
