@@ -21,11 +21,12 @@ from torch import Tensor
 from skal._core.samples import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._engine import TangentEngine
-from skal.tangent._factors import PIECE_BYTES, Gradients, Outer, PerSampleGradient, Rows, pieces
+from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
 from skal.validation import check_choice, check_integer
 
 MOST_FEATURES = 10**8
+_PIECE_BYTES = 2**20  # of gradients that are written out at once
 
 
 def tangent_features(
@@ -193,7 +194,7 @@ class Sketch:
 
     def __init__(self, engine: TangentEngine, k: int, random_state: int, stream: int = 0) -> None:
         self.k, self.dtype, self.device = k, engine.network.precision, engine.device
-        self._piece_bytes = min(PIECE_BYTES, engine.memory // 4)  # there are up to three of them at a time
+        self._piece_bytes = min(_PIECE_BYTES, engine.memory // 4)  # there are up to three of them at a time
         self.signs: dict[str, _Signs] = {}
         for position, (name, parameter) in enumerate(engine.network.trainable().items()):
             generator = np.random.default_rng([random_state, stream, position])

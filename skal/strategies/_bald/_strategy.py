@@ -150,7 +150,7 @@ class BALD(ScoreStrategy):
         return room
 
     def _block_bytes(self, context: QueryContext) -> int:
-        """For predictions that are mixed at once, and their entropies: four blocks are at most half of the bound."""
+        """For predictions that are mixed at once: four such blocks are at most half of the bound."""
         return min(BLOCK_BYTES, context.memory // 8)
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
