@@ -1,7 +1,7 @@
 """Sessions for many versions: ``nox`` runs the tests on every Python that this machine has, ``nox -l`` lists the rest.
 
 ``nox -s tests-3.12 -- tests/loop -k stop`` passes what follows ``--`` to pytest. Pythons that are not installed are
-skipped by name; in continuous integration a missing one is an error, as nox has it.
+skipped by name, 3.14 among them; in continuous integration a missing one is an error, as nox has it.
 """
 
 import re
@@ -21,9 +21,10 @@ MODAL_TESTS = ["tests/compat", "tests/learners/test_active.py", "tests/strategie
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 
-def run_tests(session: nox.Session, *arguments: str) -> None:
+def run_tests(session: nox.Session, *arguments: str, **environment: str) -> None:
     """All tests in two processes, or those named after ``--``."""
-    session.run("python", "-m", "pytest", "-q", "-n", "2", *arguments, *session.posargs, env=ONE_THREAD)
+    pytest = ["python", "-m", "pytest", "-q", "-n", "2"]
+    session.run(*pytest, *arguments, *session.posargs, env=ONE_THREAD | environment)
 
 
 def lowest(requirements: list[str]) -> list[str]:
@@ -46,10 +47,12 @@ def tests(session: nox.Session) -> None:
 def oldest(session: nox.Session) -> None:
     """The oldest versions that pyproject.toml promises, on the oldest Python."""
     pins = Path(tempfile.mkdtemp()) / "oldest.txt"
-    pins.write_text("\n".join(lowest(PROJECT["dependencies"])))
+    oldest = lowest(PROJECT["dependencies"])
+    pins.write_text("\n".join(oldest))
     session.install("-c", str(pins), ".[dev]")
     # old releases warn of what newer Pythons and packages have changed since: a warning is no failure here
-    run_tests(session, "-W", "default")
+    (sklearn,) = re.findall(r"scikit-learn==(\d+\.\d+)", " ".join(oldest))
+    run_tests(session, "-W", "default", SKAL_TEST_SKLEARN=sklearn)
 
 
 @nox.session(python="3.13")
