@@ -185,6 +185,11 @@ class QueryContext:
         """Around a query: Datasets that give other samples when they are read again are refused.
 
         Inside the query of another strategy, whose arm this one is, that one sees to it.
+
+        Yields
+        ------
+        None
+            For the query.
         """
         if self.pool.watch is not None:
             yield

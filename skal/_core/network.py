@@ -411,7 +411,8 @@ def _is_in_place(samples: Samples, device: torch.device, dtype: torch.dtype) -> 
         return X.is_cpu and (X.dtype == dtype or not X.is_floating_point())
     if type(X) is not np.ndarray or not X.flags.writeable or min(X.strides) < 0:
         return False
-    return X.dtype.kind in "iub" or X.dtype == _FLOATS.get(dtype)
+    # a comparison with None would be one with float64
+    return X.dtype.kind in "iub" or (dtype in _FLOATS and X.dtype == _FLOATS[dtype])
 
 
 def _placed(value: Any, device: torch.device, dtype: torch.dtype) -> Any:

@@ -118,7 +118,13 @@ class Samples:
         return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
     def start_watch(self) -> Watch | None:
-        """From the next reading on, notice if the samples of a Dataset change; None for everything else."""
+        """From the next reading on, notice if the samples of a Dataset change.
+
+        Returns
+        -------
+        Watch or None
+            None for everything that is no Dataset.
+        """
         self.watch = watch_of(self.X, self.name, self.rows, self.row_numbers(0, len(self)))
         return self.watch
 

@@ -91,7 +91,7 @@ class Watch:
             return
         with preserved_rng():
             # a pass gives the generators back as they were: from the same state the same changes would come again
-            random.random(), np.random.random(), torch.rand(1)
+            random.random(), np.random.random(), torch.rand(1, device="cpu")
             if torch.cuda.is_initialized():
                 torch.rand(1, device="cuda")
             for row in self._known:
