@@ -29,7 +29,7 @@ from skal.validation import check_choice, check_integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
 # samples there are at least, so that layers have something to work on
-_CHUNK_BYTES = 10 * 2**20
+_CHUNK_BYTES = 2**24
 _CHUNK_ROWS = 32
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
