@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
+from skal._core.batches import placed, slices, unharmed
 from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.generators import preserved_rng
 from skal._core.loading import loaded
@@ -25,7 +26,7 @@ from skal._core.losses import Loss, loss_of
 from skal._core.mistakes import check_rows, refused
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
-from skal.exceptions import InvalidTypeError, NoNetworkError, NotFittedError
+from skal.exceptions import NoNetworkError, NotFittedError
 
 # parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
 _FOR_TRAINING = (
@@ -39,8 +40,6 @@ _FOR_TRAINING = (
     "train_split",
     "accelerator",  # of skorch.hf
 )
-_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}  # types of arrays that need no conversion
-_GROUP = 64  # batches that are read at once where reading takes no memory
 
 
 @contextmanager
@@ -203,14 +202,7 @@ class Network:
         """
         place = self.device, self.dtype  # looked up once: it takes a walk over the modules
         if self.reads_arrays(samples):
-            # what is neither copied nor converted is looked at for many batches at once
-            together = _GROUP if _is_in_place(samples, *place) else 1
-            for chunk in samples.chunks(together * batch_size):
-                if together == 1:
-                    yield _placed(chunk, *place)
-                    continue
-                parts = (chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size))
-                yield from parts if isinstance(chunk, Tensor) else map(torch.from_numpy, parts)
+            yield from unharmed(slices(samples, batch_size, *place))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -223,7 +215,7 @@ class Network:
                 if is_dataset:
                     start = number * batch_size
                     check_finite(batch, samples.name, numbers[start : start + batch_size])
-                yield _placed(batch, *place)
+                yield placed(batch, *place)
         samples.check_size()
 
     def reads_arrays(self, samples: Samples) -> bool:
@@ -400,37 +392,3 @@ class Network:
             As many as there are logits.
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
-
-
-def _is_in_place(samples: Samples, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether rows of the samples are batches as they lie in memory."""
-    X = samples.X
-    if samples.transform is not None or not isinstance(samples.rows, range) or device.type != "cpu":
-        return False
-    if isinstance(X, Tensor):
-        return X.is_cpu and (X.dtype == dtype or not X.is_floating_point())
-    if type(X) is not np.ndarray or not X.flags.writeable or min(X.strides) < 0:
-        return False
-    # a comparison with None would be one with float64
-    return X.dtype.kind in "iub" or (dtype in _FLOATS and X.dtype == _FLOATS[dtype])
-
-
-def _placed(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Numbers as tensors on a device, floating-point ones of this type."""
-    if isinstance(value, Mapping):
-        return {key: _placed(part, device, dtype) for key, part in value.items()}
-    if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
-        return type(value)(_placed(part, device, dtype) for part in value)
-    if not isinstance(value, Tensor):
-        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
-        array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
-        if array.dtype.kind not in "fiub":
-            raise InvalidTypeError(
-                "The network's input must be numbers. "
-                f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
-            )
-        # torch cannot share read-only memory (memory maps) or negative strides
-        if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-            array = array.copy()
-        value = torch.from_numpy(array)
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)

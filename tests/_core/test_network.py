@@ -1,6 +1,8 @@
 """Tests of skal._core.network: a module as a map to logits, left as it was found."""
 
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from skal._core.network import evaluating
 from skal.context import Network, Samples
 from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError
 from skal.nets import MLP, SquaredLoss
+from skal.strategies import BADGE, EGL, DynamicAL, Margin, NTKLookahead
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 
@@ -328,3 +331,41 @@ def test_nonfinite_items_of_a_dataset_are_named_by_their_place():
 def test_the_number_of_classes_comes_from_the_output():
     assert Network(linear(4, 7)).n_classes(Samples(X)) == 7
     assert Network(NeuralNetBinaryClassifier(linear(4, 1)).initialize()).n_classes(Samples(X)) == 2
+
+
+class Writes(nn.Module):
+    """Writes into its input, as a preprocessing step in ``forward`` may do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x -= 1
+        return self.layer(torch.relu_(x))
+
+
+@pytest.mark.parametrize("mode", [nullcontext, torch.inference_mode], ids=["plain", "inference"])
+@pytest.mark.parametrize("container", ["array", "tensor", "dict"])
+def test_a_module_that_writes_into_its_input_does_not_change_the_samples(container, mode):
+    X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
+    holders = {"array": X.copy(), "tensor": torch.tensor(X), "dict": {"x": X.copy()}}
+    torch.manual_seed(0)
+    module = Writes()
+    with mode():
+        found = Network(module).all_outputs(Samples(holders[container]), 5)
+    kept = holders["dict"]["x"] if container == "dict" else holders[container]
+    np.testing.assert_array_equal(np.asarray(kept), X)
+    expected = module.layer(torch.relu(torch.from_numpy(X) - 1)).detach()
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", [Margin(), BADGE(random_state=0), DynamicAL(), NTKLookahead(), EGL()])
+def test_queries_of_such_a_module_leave_the_pool_as_it_was(strategy):
+    X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
+    net = NeuralNetClassifier(Writes, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
+    pool, labelled = X.copy(), X[:6].copy()
+    strategy.set_params(batch_size=5)
+    strategy.select(SimpleNamespace(estimator=net, X_training=labelled, y_training=np.arange(6) % 3), pool, 3)
+    np.testing.assert_array_equal(pool, X)
+    np.testing.assert_array_equal(labelled, X[:6])
