@@ -53,7 +53,11 @@ def make_repairs() -> bool:
     from modAL.models import ActiveLearner, BayesianOptimizer
     from modAL.models.base import BaseLearner
 
-    made = [_import_expected_error(), *map(_say_bootstrap_init, (ActiveLearner, BayesianOptimizer))]
+    made = [
+        _import_expected_error(),
+        _give_batch_a_bool(),
+        *map(_say_bootstrap_init, (ActiveLearner, BayesianOptimizer)),
+    ]
     for repair in REPAIRS:
         for place in (*_modal_modules(), BaseLearner, ActiveLearner):
             function = vars(place).get(repair.name)
@@ -112,6 +116,25 @@ def _import_expected_error() -> bool:
             sys.modules[name] = modAL.expected_error = module
             return True
     return False
+
+
+class _NumpyWithBool(ModuleType):
+    """numpy, with the ``np.bool`` that its releases 1.24 to 1.26 do not have."""
+
+    bool = bool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def _give_batch_a_bool() -> bool:
+    """Let ``modAL.batch`` find the ``np.bool`` that it makes a mask with; numpy itself stays as it is."""
+    import modAL.batch
+
+    if "bool" in vars(np) or isinstance(modAL.batch.np, _NumpyWithBool):
+        return False
+    modAL.batch.np = _NumpyWithBool("numpy")
+    return True
 
 
 def _say_bootstrap_init(cls: Any) -> bool:

@@ -97,7 +97,8 @@ def test_likelihood_behind_the_softmax_is_skorchs(weight):
 
 def exact_residual(logits, label):
     """σ(f) − e_y with fifty digits."""
-    with localcontext(prec=50):
+    with localcontext() as context:
+        context.prec = 50
         powers = [Decimal(float(f)).exp() for f in logits]
         return np.array([float(p / sum(powers) - (c == label)) for c, p in enumerate(powers)])
 

@@ -36,7 +36,8 @@ def as_memmap(X, folder):
 
 
 def as_zarr(X, folder):
-    array = zarr.create_array(folder / "pool.zarr", shape=X.shape, chunks=(16, *X.shape[1:]), dtype=X.dtype)
+    kind = {"shape": X.shape, "chunks": (16, *X.shape[1:]), "dtype": X.dtype}
+    array = zarr.open_array(str(folder / "pool.zarr"), mode="w", **kind)  # in releases 2 and 3
     array[:] = X
     return array
 

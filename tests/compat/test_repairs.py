@@ -43,6 +43,7 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -381,6 +382,22 @@ def test_without_a_repair_the_function_fails_its_probe(monkeypatch, repair):
         monkeypatch.setattr(place, repair.name, undone(wrapper))
     assert make_repairs() is bool(made)
     assert make_repairs() is False
+
+
+def test_batch_strategies_find_a_bool_where_numpy_has_none(monkeypatch):
+    """As in numpy 1.24 to 1.26; numpy itself stays as it is."""
+    learner = ActiveLearner(GaussianNB(), X_training=np.array([[0.0], [4.0]]), y_training=np.array([0, 1]))
+    X_pool = np.array([[1.0], [2.0], [2.1], [3.9]])
+    expected = uncertainty_batch_sampling(learner, X_pool, 3)
+    monkeypatch.setattr(modAL.batch, "np", np)
+    with monkeypatch.context() as without:
+        without.setattr(_repairs, "np", SimpleNamespace())
+        assert _repairs._give_batch_a_bool() is True
+        assert _repairs._give_batch_a_bool() is False
+    assert modAL.batch.np is not np
+    assert modAL.batch.np.bool is bool
+    found = uncertainty_batch_sampling(learner, X_pool, 3)
+    assert all(map(np.array_equal, found, expected)) if isinstance(found, tuple) else np.array_equal(found, expected)
 
 
 def test_functions_that_work_are_left_alone(monkeypatch):

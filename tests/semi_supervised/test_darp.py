@@ -87,6 +87,7 @@ def by_scipy(q, target):
     return done.x.reshape(n, k)
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")  # of SLSQP before scipy 1.16
 @pytest.mark.parametrize("alpha", [None, 1.0, 2.0])
 @pytest.mark.parametrize("target", [[4, 4, 4], [8, 3, 1]])
 @pytest.mark.parametrize("seed", range(2))
