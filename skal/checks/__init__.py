@@ -18,6 +18,7 @@ check expects depends on what the strategy says about itself: see the attributes
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 from skal.checks._answers import (
@@ -72,31 +73,32 @@ CHECKS.sort(key=lambda check: check is not check_score_shape)  # without it the 
 __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check.__name__ for check in CHECKS)]
 
 # the checks differ in what they look at, and their docstrings in a line
+_REST = """
+
+Parameters
+----------
+strategy : QueryStrategy
+    An object; copies of it are asked.
+learner : object with ``estimator``, ``X_training`` and ``y_training``
+    Who asks: :func:`make_learner` has one.
+X_pool : array
+    The samples to choose from.
+
+Raises
+------
+CheckFailure
+    If the strategy does not behave.
+
+Examples
+--------
+>>> from skal.checks import {name}, make_learner
+>>> from skal.strategies import Margin
+>>> {name}(Margin(), *make_learner())
+"""
 for _check in CHECKS:
-    if "Parameters" in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
-        continue
-    _check.__doc__ = f"""{_check.__doc__.rstrip()}
-
-    Parameters
-    ----------
-    strategy : QueryStrategy
-        An object; copies of it are asked.
-    learner : object with ``estimator``, ``X_training`` and ``y_training``
-        Who asks: :func:`make_learner` has one.
-    X_pool : array
-        The samples to choose from.
-
-    Raises
-    ------
-    CheckFailure
-        If the strategy does not behave.
-
-    Examples
-    --------
-    >>> from skal.checks import {_check.__name__}, make_learner
-    >>> from skal.strategies import Margin
-    >>> {_check.__name__}(Margin(), *make_learner())
-    """
+    if "Parameters" not in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
+        # some Pythons cut the indentation of docstrings, others do not
+        _check.__doc__ = cleandoc(_check.__doc__) + _REST.format(name=_check.__name__)
 
 
 def check_strategy(strategy: Any, learner: Any = None, X_pool: Any = None) -> None:
