@@ -38,7 +38,11 @@ def documented_elsewhere(cls, method):
     """
     owner = next(base for base in cls.__mro__ if method in vars(base))
     above = cls.__mro__[cls.__mro__.index(owner) + 1 :]
-    return method in FORWARD or method in HOOKS or any(getattr(vars(b).get(method), "__doc__", "") for b in above)
+    return (
+        method in FORWARD
+        or method in HOOKS
+        or any(method in vars(base) and vars(base)[method].__doc__ for base in above)
+    )
 
 
 # torch's forward has no docstring, and skorch's nets get hooks that only its callbacks' page describes

@@ -18,6 +18,7 @@ check expects depends on what the strategy says about itself: see the attributes
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from skal.checks._answers import (
@@ -71,11 +72,7 @@ CHECKS.sort(key=lambda check: check is not check_score_shape)  # without it the 
 __all__ = ["CHECKS", "CheckFailure", "check_strategy", "make_learner", *(check.__name__ for check in CHECKS)]
 
 # the checks differ in what they look at, and their docstrings in a line
-for _check in CHECKS:
-    if "Parameters" in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
-        continue
-    _check.__doc__ = f"""{_check.__doc__.rstrip()}
-
+_SECTIONS = """
     Parameters
     ----------
     strategy : QueryStrategy
@@ -92,10 +89,17 @@ for _check in CHECKS:
 
     Examples
     --------
-    >>> from skal.checks import {_check.__name__}, make_learner
+    >>> from skal.checks import {name}, make_learner
     >>> from skal.strategies import Margin
-    >>> {_check.__name__}(Margin(), *make_learner())
+    >>> {name}(Margin(), *make_learner())
     """
+for _check in CHECKS:
+    if "Parameters" in (_check.__doc__ or "Parameters"):  # imported again, or without docstrings
+        continue
+    # from Python 3.13 on docstrings come without the indentation of their source
+    _check.__doc__ = (
+        f"{inspect.cleandoc(_check.__doc__)}\n\n{inspect.cleandoc(_SECTIONS.format(name=_check.__name__))}\n"
+    )
 
 
 def check_strategy(strategy: Any, learner: Any = None, X_pool: Any = None) -> None:
