@@ -1,8 +1,8 @@
 """How long importing skal takes, beside importing torch, skorch and scikit-learn alone.
 
-``python -m benchmarks.import_time`` starts fresh interpreters in turn and prints the fewest seconds between start
-and end of the import, and their ratios to the packages alone. ``import skal`` loads nothing; with all of its names it
-needs those packages and modAL. Compiled files are kept, as an installed package has them.
+``python -m benchmarks.import_time`` starts fresh interpreters in turn and prints the fewest seconds of processor
+time that the import takes, and their ratios to the packages alone. ``import skal`` loads nothing; with all of its
+names it needs those packages and modAL. Compiled files are kept, as an installed package has them.
 """
 
 import argparse
@@ -21,15 +21,15 @@ CASES = {
 
 
 def seconds(statement: str) -> float:
-    """Of one import in a fresh interpreter, without its start."""
-    code = f"from time import perf_counter as now; start = now(); {statement}; print(now() - start)"
+    """Processor time of one import in a fresh interpreter, without its start."""
+    code = f"from time import process_time as now; start = now(); {statement}; print(now() - start)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     return float(run.stdout)
 
 
 def measure(repeats: int) -> dict[str, float]:
-    """Fewest seconds of each case, as what other programs take is no part of it; the cases take turns."""
+    """Fewest seconds of each case; the cases take turns, so that a busy minute hits them all."""
     found = [[seconds(statement) for statement in CASES.values()] for _ in range(repeats + 1)][1:]  # the first warms up
     return dict(zip(CASES, map(min, zip(*found, strict=True)), strict=True))
 
