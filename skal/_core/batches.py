@@ -67,14 +67,28 @@ def placed(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
         return type(value)(placed(part, device, dtype) for part in value)
     if not isinstance(value, Tensor):
         array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
-        array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
         if array.dtype.kind not in "fiub":
             raise InvalidTypeError(
                 "The network's input must be numbers. "
                 f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
             )
-        # torch cannot share read-only memory (memory maps) or negative strides
-        if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-            array = array.copy()
-        value = torch.from_numpy(array)
+        value = as_tensor(array)
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """Numbers as a tensor on the host, without a copy where torch can share them.
+
+    It has no longer floats than float64, and shares neither read-only memory (memory maps) nor arrays that run
+    backwards.
+
+    Examples
+    --------
+    >>> as_tensor(np.arange(3)[::-1])
+    tensor([2, 1, 0])
+    """
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.copy()
+    return torch.from_numpy(array)

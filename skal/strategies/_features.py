@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from skal._core.batches import as_tensor
 from skal._core.containers import dataset_input
 from skal._core.content import content_digest
 from skal._core.copies import origin
@@ -211,9 +212,7 @@ def _matrix(context: QueryContext, values: Any, n: int) -> Tensor:
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
             raise wrong_features(context, "numbers", f"{shorten(values)} of dtype {array.dtype}")
-        # torch takes no array that is read-only or runs backwards
-        awkward = not array.flags.writeable or min(array.strides, default=0) < 0
-        values = torch.from_numpy(np.array(array) if awkward else array)
+        values = as_tensor(array)
     values = values.detach()
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
         raise wrong_features(context, f"an array of {n} rows with at least one column", f"shape {tuple(values.shape)}")

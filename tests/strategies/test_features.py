@@ -1,6 +1,7 @@
 """Every strategy with a parameter ``features`` takes each of its values, with any classifier that predicts."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,3 +95,12 @@ def test_networks(name, kind):
 def test_nothing_needs_to_be_fitted_where_features_do_not_come_from_the_estimator(name, features):
     unfitted = learner_of(RandomForestClassifier())
     assert len(set(made(name, OWN.get(features, features)).select(unfitted, X, 5)[0].tolist())) == 5
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.longdouble, np.int64, np.uint8, bool])
+def test_inputs_of_any_numbers_are_features(dtype):
+    X = np.random.default_rng(0).integers(0, 2, size=(20, 6))
+    learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None)
+    strategy = skal.strategies.MaxHerding(features="input")
+    found, expected = (strategy.select(learner, X.astype(kind), 4)[0] for kind in (dtype, np.float32))
+    assert found.tolist() == expected.tolist()
