@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -187,11 +188,26 @@ def _computed(context: QueryContext, features: Any, part: Samples) -> Any:
     try:
         rows = part.read(0, len(part))
         return features.transform(rows) if hasattr(features, "transform") else features(rows)
-    except SklearnNotFittedError as error:
+    except AttributeError as error:
+        if not _is_unfitted(features, error):
+            raise
         raise NotFittedError(
             f"The transformer given to {context.owner} as features must be fitted. Got an unfitted "
             f"{type(features).__name__} instead. Fit it on the pool before the first query."
         ) from error
+
+
+def _is_unfitted(features: Any, error: AttributeError) -> bool:
+    """Whether this error means it: before scikit-learn 1.8 PCA looks for its components first, and just lacks them."""
+    if isinstance(error, SklearnNotFittedError):
+        return True
+    if not hasattr(features, "fit"):
+        return False
+    try:
+        check_is_fitted(features)
+    except SklearnNotFittedError:
+        return True
+    return False
 
 
 def _outputs(network: Network, part: Samples, batch_size: int) -> Iterator[Tensor]:

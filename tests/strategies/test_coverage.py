@@ -348,6 +348,20 @@ def test_an_unfitted_transformer_is_refused(strategy, data):
         strategy(features=PCA(2)).select(learner_on(X[:10], y[:10]), X[10:], 5)
 
 
+class Broken(PCA):
+    def transform(self, X):
+        return self.nothing_of_the_kind
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_missing_attribute_means_unfitted_only_where_it_is(fitted, data):
+    """Before scikit-learn 1.8 an unfitted PCA raises AttributeError; so may a mistake in one that is fitted."""
+    X, y = data
+    broken = Broken(2).fit(X) if fitted else Broken(2)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind" if fitted else "must be fitted"):
+        MaxHerding(features=broken).select(learner_on(X[:10], y[:10]), X[10:], 5)
+
+
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
 def test_the_same_features_give_the_same_choice_however_they_come(strategy, data):
     X, y = data
