@@ -23,11 +23,15 @@ from skal.strategies import Margin, RandomSampling
 EXCUSED: dict[str, str] = {}
 
 
-@pytest.mark.filterwarnings("ignore::skal.exceptions.BudgetWarning")  # some of the checks have six samples
-@parametrize_with_checks(
+OWN_CHECKS = parametrize_with_checks(
     [ActiveLearningClassifier(LogisticRegression(), n_initial=10, query_size=10, n_rounds=1, random_state=0)],
     expected_failed_checks=lambda estimator: EXCUSED,
 )
+
+
+@pytest.mark.filterwarnings("ignore::skal.exceptions.BudgetWarning")  # some of the checks have six samples
+# scikit-learn 1.7 hands pytest a generator, which pytest 9 warns of
+@pytest.mark.parametrize(OWN_CHECKS.args[0], list(OWN_CHECKS.args[1]), **OWN_CHECKS.kwargs)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
