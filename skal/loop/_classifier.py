@@ -408,7 +408,8 @@ def load_model(path: Any) -> ActiveLearningClassifier:
     >>> from sklearn.linear_model import LogisticRegression
     >>> import skal
     >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
-    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
+    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
+    >>> loop = loop.fit(X, X[:, 0] > 0.4)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     loop.save_model(folder)
     ...     model = skal.load_model(folder)
