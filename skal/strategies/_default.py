@@ -8,7 +8,7 @@
 | any other network: images from random weights | MaxHerding | NTKLookahead |
 | text, sparse or missing values, constant inputs | RandomSampling | Margin |
 
-The settings called development in ``benchmarks/evidence`` decided this; the others were run afterwards. A network
+The settings called development in ``benchmarks/evidence`` decided this; the others judge it. A network
 without labels has no features yet: MaxHerding compares its inputs then. Where look-ahead cannot work on a network,
 Margin does.
 """
