@@ -44,8 +44,11 @@ _ASIDE = ("strategies", "seeds", "notes", "title", "reference", "start")
 
 @lru_cache(maxsize=1)
 def _data(name: str) -> Data:
-    protocol = SETTINGS[name].protocol
-    return make_data(find_data(protocol.data, protocol.data_params), protocol)
+    setting = SETTINGS[name]
+    found = find_data(setting.protocol.data, setting.protocol.data_params)
+    if setting.rows:
+        found.X_train, found.X_test = (X.reshape(len(X), -1) for X in (found.X_train, found.X_test))
+    return make_data(found, setting.protocol)
 
 
 def make_run(name: str, arm: str, seed: int) -> Line:

@@ -36,12 +36,15 @@ class Setting:
         Whether the recommendation is judged on it; the other settings are those that its rule was made on.
     fewer : mapping of str to int
         Seeds of arms that cost too much for all of them; 0 leaves the arm out.
+    rows : bool
+        Whether images are given as rows of numbers, which says nothing about neighbouring pixels.
     """
 
     protocol: Protocol
     seeds: int
     held_out: bool
     fewer: Mapping[str, int] = field(default_factory=dict)
+    rows: bool = False
 
     @property
     def name(self) -> str:
@@ -96,12 +99,13 @@ def _settings(
     seeds: int,
     held_out: bool,
     fewer: Mapping[str, int] = MappingProxyType({}),
+    rows: bool = False,
 ) -> list[Setting]:
     found = []
     for budget, (n_initial, batch, rounds) in (("few", few), ("many", many)):
         labels: dict[str, Any] = {"n_initial": n_initial, "batch": batch, "rounds": rounds}
         protocol = Protocol(name=f"{name}_{budget}", strategies=tuple(ARMS), **base, **labels)
-        found.append(Setting(protocol, seeds, held_out, {**fewer, **(LARGE_BATCHES if batch >= 250 else {})}))
+        found.append(Setting(protocol, seeds, held_out, {**fewer, **(LARGE_BATCHES if batch >= 250 else {})}, rows))
     return found
 
 
@@ -127,6 +131,10 @@ _ALL = [
     ),
     *_settings("digits_cnn", {"data": "digits", **CNN}, few=FEW_10, many=(50, 50, 5), seeds=20, held_out=False),
     *_settings("digits_mlp", {"data": "digits", **MLP}, few=FEW_10, many=(50, 50, 5), seeds=20, held_out=False),
+    # added after five seeds of the first held-out setting: no other development setting has a network on rows
+    *_settings(
+        "digits_rows_mlp", {"data": "digits", **MLP}, few=FEW_10, many=(50, 50, 5), seeds=20, held_out=False, rows=True
+    ),
     # held out
     *_settings(
         "cifar10_features_mlp",

@@ -9,8 +9,9 @@
 | text, sparse or missing values, constant inputs | RandomSampling | Margin |
 
 The settings called development in ``benchmarks/evidence`` decided this; the others judge it. A network
-without labels has no features yet: MaxHerding compares its inputs then. Where look-ahead cannot work on a network,
-Margin does.
+without labels has no features yet: MaxHerding compares its inputs then. Rows of numbers are compared as they are,
+whatever network follows: they were better than its hidden layer, which has seen few labels. Where look-ahead cannot
+work on a network, Margin does.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ def recommend(context: QueryContext) -> tuple[str, str]:
     if context.has_network and started and not _are_vectors(context):
         return "ntk_lookahead", "the network started from random weights"
     reason = _why_no_features(context)
-    if reason is None and context.has_network and not started:  # which has learnt nothing yet
-        return "max_herding(features='input')", "no labels yet, and the inputs can be compared"
     if reason is None:
-        return _herding(started, "the inputs are features")
+        # the hidden layer of a network has learnt nothing without labels, and less than the inputs say from a few
+        return _herding(started, "the inputs are features", "(features='input')" if context.has_network else "")
     if context.has_network and started:
         return "ntk_lookahead", f"the network started from random weights, and {reason}"
     return ("margin", reason) if started else ("random", f"no labels yet, and {reason}")
 
 
-def _herding(started: bool, source: str) -> tuple[str, str]:
-    return ("uherding", source) if started else ("max_herding", f"no labels yet, and {source}")
+def _herding(started: bool, source: str, parameters: str = "") -> tuple[str, str]:
+    if started:
+        return f"uherding{parameters}", source
+    return f"max_herding{parameters}", f"no labels yet, and {source}"
 
 
 def _are_vectors(context: QueryContext) -> bool:

@@ -89,7 +89,13 @@ def untrained(X_pool):
 def test_a_network_without_labels_compares_its_inputs():
     name, reason = untrained(X)
     assert make_strategy(name).features == "input"
-    assert reason == "no labels yet, and the inputs can be compared"
+    assert reason == "no labels yet, and the inputs are features"
+
+
+def test_a_network_on_rows_of_numbers_compares_its_inputs():
+    name, reason = recommend(QueryContext(trained(lambda: nn.Linear(4, 2), X[:6]), X))
+    assert make_strategy(name).features == "input"
+    assert reason == "the inputs are features"
 
 
 @pytest.mark.parametrize(
