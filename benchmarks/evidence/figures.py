@@ -57,8 +57,8 @@ def all_curves(suite: BenchmarkSuite) -> Figure:
     return figure
 
 
-def readme_curves(suite: BenchmarkSuite, setting: str) -> Figure:
-    """One setting, few arms, with the labels that ``auto`` saves."""
+def readme_curves(suite: BenchmarkSuite, setting: str, title: str) -> Figure:
+    """One setting and few arms."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     ax = figure.subplots()
     draw_curves(suite, setting, ax, README)
@@ -66,7 +66,7 @@ def readme_curves(suite: BenchmarkSuite, setting: str) -> Figure:
     score = result.protocol.scoring.replace("_", " ")
     seeds = suite.n_seeds().loc["random", setting]
     ax.set(xlabel="labels", ylabel=f"test {score}, percent")
-    ax.set_title(f"{setting.replace('_', ' ')}: mean over {seeds} seeds", fontsize=10)
+    ax.set_title(f"{title}\n{setting}, mean over {seeds} seeds", fontsize=10)
     ax.legend(frameon=False)
     return figure
 
@@ -102,14 +102,14 @@ def picks_figure(suite: BenchmarkSuite, picks: pd.DataFrame) -> Figure:
     return figure
 
 
-def write_figures(suite: BenchmarkSuite, picks: pd.DataFrame, folder: Path, first: str) -> None:
-    """Write ``evidence_*.png``."""
+def write_figures(suite: BenchmarkSuite, picks: pd.DataFrame, folder: Path, first: str, title: str) -> None:
+    """Write ``evidence_*.png``; ``first`` is the setting of the README's picture, and ``title`` what it calls it."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {kind: suite.plot(kind).figure for kind in ("ranks", "outcomes", "saved")}
     figures |= {"curves": all_curves(suite), "picks": picks_figure(suite, picks)}
     figures["margin"] = suite.plot("outcomes", reference="margin").figure if "margin" in suite.ranked else None
     if first in suite.settings:
-        figures["first"] = readme_curves(suite, first)
+        figures["first"] = readme_curves(suite, first, title)
     for name, figure in figures.items():
         if figure is not None:
             figure.savefig(folder / f"evidence_{name}.png", dpi=110)

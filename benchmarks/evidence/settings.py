@@ -84,7 +84,7 @@ FEW_10, MANY_10 = (10, 10, 8), (100, 100, 4)
 NO_HIDDEN_LAYER = {"learning_loss": 0}
 # EPIG's information between pairs of labels has 77 times 77 entries: twenty seconds a run where others take one.
 # BAIT has matrices of d times d, and one for each class: minutes a run with 77 classes or with 1,280 features
-MANY_CLASSES = {"epig": 10, "bait": 0}
+MANY_CLASSES = {"epig": 5, "bait": 0}
 WIDE_FEATURES = {"bait": 0}
 # NPC's greedy search takes minutes for a batch of 250 and more
 LARGE_BATCHES = {"npc greedy": 0}
