@@ -66,12 +66,12 @@ class Walk:
 def walk(task: Callable[[int], object]) -> list[int]:
     """What a task passes the second time, on other samples: imports are over and no result is known yet."""
     task(0)
-    profile = Walk()
+    profile, before = Walk(), sys.getprofile()
     sys.setprofile(profile)
     try:
         task(1)
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
     return profile.counts()
 
 

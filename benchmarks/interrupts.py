@@ -36,13 +36,14 @@ def passed_lines(call: Callable[[], Any], stop: int | None = None) -> int:
                 raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()  # coverage, or a debugger
     sys.settrace(trace)
     try:
         call()
     except KeyboardInterrupt:
         pass
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return count
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import pytest
 
@@ -60,3 +61,17 @@ def test_every_count_of_a_strategy_is_attacked():
 def test_interrupts_are_counted(capsys):
     interrupts.main(["--interrupts", "18"])
     assert "| all | 18 | 0 |" in capsys.readouterr().out
+
+
+def test_whoever_traced_before_traces_on():
+    def tracer(frame, event, argument):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        interrupts.passed_lines(lambda: None)
+        found = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert found is tracer

@@ -80,7 +80,7 @@ def test_a_session_starts_with_a_strategy_and_goes_on_from_its_checkpoint(data, 
     [
         (LogisticRegression(), "MaxHerding: no labels yet, and the inputs are features", "UHerding()"),
         (network(freeze=True), "MaxHerding: no labels yet, and the frozen layers give features", "UHerding()"),
-        (network(), "MaxHerding: no labels yet, and the inputs can be compared", "UHerding()"),
+        (network(), "MaxHerding: no labels yet, and the inputs are features", "UHerding()"),
     ],
     ids=["inputs", "frozen", "random"],
 )
