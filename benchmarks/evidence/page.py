@@ -48,7 +48,7 @@ def page(suite: BenchmarkSuite, starts: BenchmarkSuite, picks: pd.DataFrame, n_m
         "# Benchmark results",
         _introduction(suite, starts, n_missing),
         "## Which strategy should I take?",
-        _verdicts(suite),
+        _verdicts(suite, n_missing),
     ]
     parts += ["## What about dynamicAL, NTK look-ahead and NPC?", _paragraphs(suite)]
     parts += ["## Does a coverage start help?", _lines(words.coverage_starts(starts)) or "Not run yet."]
@@ -85,8 +85,9 @@ def _introduction(suite: BenchmarkSuite, starts: BenchmarkSuite, n_missing: int)
     ).strip()
 
 
-def _verdicts(suite: BenchmarkSuite) -> str:
-    parts = [_lines(words.headlines(suite))]
+def _verdicts(suite: BenchmarkSuite, n_missing: int) -> str:
+    parts = [_PROVISIONAL] if n_missing else []
+    parts.append(_lines(words.headlines(suite)))
     if DEFAULT in suite.strategies:
         lines = []
         for held_out, which in ((True, "held-out"), (False, "development")):
@@ -100,6 +101,7 @@ def _verdicts(suite: BenchmarkSuite) -> str:
     return "\n\n".join(parts)
 
 
+_PROVISIONAL = "Runs are missing: what follows is how things stand, not the verdict."
 _RULE = """The rule was written down before the held-out settings were run (`benchmarks/evidence/rule.py`).
 After correction the recommended strategy must be better than Random in three quarters of the settings, worse in none.
 In two thirds of them it must be within one point of the best strategy.
