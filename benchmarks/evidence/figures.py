@@ -79,12 +79,10 @@ def picks_figure(suite: BenchmarkSuite, picks: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(12, 1.8 + 0.22 * len(arms)), layout="constrained")
     for ax, (name, title) in zip(figure.subplots(1, 3, sharey=True), _PICKS.items(), strict=True):
         for i, arm in enumerate(arms):
-            for setting in suite.settings:
-                if (setting, arm) not in means.index or (setting, suite.reference) not in means.index:
-                    continue
+            for setting, outcome in outcomes.loc[arm].dropna().items():
                 own, random = means.loc[(setting, arm), name], means.loc[(setting, suite.reference), name]
                 value = own - random if name == "balance" else own / max(random, 1e-12)
-                colour = COLOURS[outcomes.loc[arm, setting]]
+                colour = COLOURS[outcome]
                 ax.plot(
                     value,
                     i,

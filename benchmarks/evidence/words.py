@@ -74,8 +74,8 @@ def recommended(suite: BenchmarkSuite) -> list[str]:
     saved = suite.summary().loc[DEFAULT, "labels saved"]
     return [
         f"`{DEFAULT}`, the recommended default, is better than Random in {shares['better']} of {shares['settings']} "
-        f"settings and worse in {shares['worse']}. In half of them it reaches Random's final score with at least "
-        f"{100 * saved:.0f} % fewer labels bought."
+        f"settings and worse in {shares['worse']}.",
+        f"In half of them it reaches Random's final score with at least {100 * saved:.0f} % fewer labels bought.",
     ]
 
 
