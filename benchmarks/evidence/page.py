@@ -126,22 +126,16 @@ def _change(suite: BenchmarkSuite) -> str:
 def _paragraphs(suite: BenchmarkSuite) -> str:
     parts = []
     for title, arm, variants in (
-        (
-            "dynamicAL",
-            "dynamic_al",
-            {"dynamic_al greedy": "Greedy batches", "dynamic_al γ=0": "Without alignment, γ = 0"},
-        ),
-        ("NTK look-ahead", "ntk_lookahead", {}),
-        ("NPC", "npc", {"npc greedy": "Greedy search"}),
+        ("dynamicAL", "dynamic_al", ("dynamic_al greedy", "dynamic_al γ=0")),
+        ("NTK look-ahead", "ntk_lookahead", ()),
+        ("NPC", "npc", ("npc greedy",)),
     ):
         if arm not in suite.ranked:
             continue
         lines = [f"**{title}.**"]
-        lines += [
-            words.against(suite, arm, reference, name)
-            for reference, name in ((REFERENCE, "Random"), (SECOND, "Margin"))
-        ]
-        lines += [f"{what}: {words.against(suite, name, arm, f'`{arm}`')}" for name, what in variants.items()]
+        for reference, name in ((REFERENCE, "Random"), (SECOND, "Margin")):
+            lines += [words.against(suite, arm, reference, name), *words.where(suite, arm, reference, name)]
+        lines += [words.against(suite, name, arm, f"`{arm}`") for name in variants]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "Not run yet."
 
@@ -190,6 +184,8 @@ def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
         markdown(["strategy", *summary.columns, "seconds per query"], rows),
         "**Settings.**",
         _settings_table(suite),
+        "**Left out, or with fewer seeds,** because they cost too much or cannot work there.",
+        _fewer_table(suite),
         "**Arms.** Written as in `skal bench --strategies`.",
         markdown(
             ["arm", "strategy", "start"],
@@ -244,6 +240,13 @@ def _settings_table(suite: BenchmarkSuite) -> str:
         rows.append([name, p.data, p.net, pool, budget, setting.seeds, p.scoring, ", ".join(special) or "–", judged])
     header = ["setting", "data", "classifier", "pool", "labels", "seeds", "score", "special", "for the recommendation"]
     return markdown(header, rows)
+
+
+def _fewer_table(suite: BenchmarkSuite) -> str:
+    rows: list[list[object]] = [
+        [name, arm, seeds] for name in suite.settings for arm, seeds in SETTINGS[name].fewer.items()
+    ]
+    return markdown(["setting", "arm", "seeds"], rows)
 
 
 def write_page(docs: Path, folder: Path = RESULTS) -> Path:

@@ -30,16 +30,22 @@ def listed(names: list[str], most: int = 6) -> str:
 
 
 def against(suite: BenchmarkSuite, arm: str, reference: str, called: str) -> str:
-    """In how many settings an arm is better or worse than another, and where."""
+    """In how many settings an arm is better or worse than another, and by how much."""
     if arm not in suite.strategies:
-        return f"{arm} has not been run."
+        return f"`{arm}` has not been run."
     row = suite.outcomes(reference).loc[arm].dropna()
-    better, worse = (list(row.index[row == outcome]) for outcome in ("better", "worse"))
     median = suite.differences(reference).loc[arm].dropna().median()
-    sentence = f"Against {called} it is better in {len(better)} of {len(row)} settings"
-    sentence += f" ({listed(better)})" if better else ""
-    sentence += f", worse in {len(worse)}" + (f" ({listed(worse)})" if worse else "")
-    return f"{sentence}; the median difference is {points(median)} points."
+    return (
+        f"Against {called} `{arm}` is better in {(row == 'better').sum()} of {len(row)} settings and worse in "
+        f"{(row == 'worse').sum()}; the median difference is {points(median)} points."
+    )
+
+
+def where(suite: BenchmarkSuite, arm: str, reference: str, called: str) -> list[str]:
+    """The settings in which an arm is better and worse than another."""
+    row = suite.outcomes(reference).loc[arm].dropna()
+    found = {outcome: list(row.index[row == outcome]) for outcome in ("better", "worse")}
+    return [f"{outcome.capitalize()} than {called}: {listed(names)}." for outcome, names in found.items() if names]
 
 
 def headlines(suite: BenchmarkSuite) -> list[str]:
@@ -58,7 +64,7 @@ def headlines(suite: BenchmarkSuite) -> list[str]:
     always = [n for n in shares.index if shares.loc[n, "better"] == shares.loc[n, "settings"]]
     lines.append(f"Better than Random in every setting they ran in: {listed(always, 10)}.")
     lost = shares[shares["worse"] > 0].sort_values("worse", ascending=False)
-    worst = listed([f"{name} ({row['worse']} of {row['settings']})" for name, row in lost.iterrows()], 10)
+    worst = listed([f"{name} ({row['worse']} of {row['settings']})" for name, row in lost.iterrows()])
     lines.append(f"Worse than Random somewhere: {worst}.")
     saved = suite.summary()["labels saved"].dropna().sort_values(ascending=False)
     best = listed([f"{name} {100 * value:.0f} %" for name, value in saved.head(5).items()])
@@ -125,7 +131,7 @@ def why(suite: BenchmarkSuite, picks: pd.DataFrame, arm: str) -> str:
     how = (
         f"are {listed(found)} of these" if found else "do not differ clearly from Random's in class shares or distances"
     )
-    return f"`{arm}` is worse than Random in {listed(lost)}: its picks {how}."
+    return f"`{arm}` is worse than Random in {listed(lost, 3)}: its picks {how}."
 
 
 def coverage_starts(suite: BenchmarkSuite) -> list[str]:
@@ -134,20 +140,15 @@ def coverage_starts(suite: BenchmarkSuite) -> list[str]:
     for name in ("random", "margin", "uherding", "auto"):
         arm = "auto, own start" if name == "auto" else f"{name}, coverage start"
         if arm in suite.strategies and name in suite.ranked:
-            lines.append(f"`{arm}`. {against(suite, arm, name, f'`{name}` after a random start')}")
+            lines.append(against(suite, arm, name, f"`{name}` after a random start"))
     return lines
 
 
 def unfinished(suite: BenchmarkSuite, n_missing: int) -> list[str]:
-    """Which runs are still to be made, and which arms have fewer seeds by plan."""
+    """Which runs are still to be made."""
     lines = []
     if n_missing:
         lines.append(f"Unfinished: {n_missing} runs of these settings are missing.")
     if absent := [name for name in SETTINGS if name not in suite.settings]:
         lines.append(f"Not run yet: {listed(absent, 20)}.")
-    fewer: dict[str, list[str]] = {}
-    for name in suite.settings:
-        for arm, seeds in SETTINGS[name].fewer.items():
-            fewer.setdefault(arm, []).append(f"{name} ({seeds})")
-    lines += [f"`{arm}` has fewer seeds, or none, in {listed(where, 20)}." for arm, where in fewer.items()]
     return lines
