@@ -83,6 +83,13 @@ def test_the_conda_recipe_says_what_pyproject_says(recipe):
     assert recipe["requirements"]["host"] == [python, "pip", *as_conda(CONFIGURATION["build-system"]["requires"])]
     assert recipe["build"]["entry_points"] == [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
     assert recipe["about"]["license"] == PROJECT["license"]
+    assert recipe["about"]["home"] == recipe["about"]["doc_url"] == PROJECT["urls"]["Documentation"]
+
+
+def test_the_addresses_agree():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["url"] == PROJECT["urls"]["Documentation"]
+    assert all(address.startswith(f"https://{PROJECT['name']}.") for address in PROJECT["urls"].values())
 
 
 def test_the_files_that_the_conda_recipe_names_are_there(recipe):
