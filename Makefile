@@ -1,7 +1,8 @@
 # Two headline commands: `make demo` and `make test`. Both work from a fresh clone and are quick the second time.
 
 PYTHON ?= python3
-# the torch to install: for the small CPU build on Linux, TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
+# the torch to install; for the small CPU build on Linux,
+# TORCH='torch torchvision --index-url https://download.pytorch.org/whl/cpu': each build of torch has its own torchvision
 TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
