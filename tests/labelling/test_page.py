@@ -101,6 +101,7 @@ def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
     page.press("?")
     page.wait_for(lambda: page.find("dialog.help"))
     page.press(Keys.ESCAPE)
+    page.wait_for(lambda: not page.find("dialog.help"))  # a key that comes earlier still belongs to the dialog
     page.press("z")
     page.wait_for(lambda: page.find("dialog.zoom-dialog img"))
     page.press("+")
