@@ -90,7 +90,7 @@ def run_benchmark(
     data_home : path or None, default=None
         Folder of the data sets' files; see :func:`skal.datasets.load`.
     title : str or None, default=None
-        Of the report and the figures; by default it is made of data, network and labels.
+        Of the report, the figures and the LaTeX table; by default it is made of data, network and labels.
     initial : str, strategy or None, default=None
         How the first labels are chosen, for all strategies alike: the setting ``start``, as a name or as a strategy
         object such as ``MaxHerding()``, whose parameters must be numbers and texts.

@@ -60,10 +60,10 @@ def scores_table(result: BenchmarkResult, caption: str | None, label: str | None
     table = pd.DataFrame(rows, columns=["strategy", *map(str, means.columns)])
     if caption is None:
         seeds = len(result.seeds)
-        score, data, net = protocol.scoring.replace("_", " "), escaped(protocol.data), escaped(protocol.net)
+        score = protocol.scoring.replace("_", " ")
         spread = f", mean $\\pm$ standard deviation over {seeds} seeds" if seeds > 1 else ", one seed"
         caption = (
-            f"{data}, {net}: test {score} in percent by number of labels{spread}. "
+            f"{escaped(protocol.heading)}: test {score} in percent by number of labels{spread}. "
             f"$^{{+}}$ better and $^{{-}}$ worse than {escaped(result.reference)} by the area under the curve "
             "(paired t-test, Holm's correction, 5 \\%)."
         )

@@ -54,9 +54,8 @@ def curves(result: BenchmarkResult, ax: Any) -> None:
             low, high = mean.loc[name] - std.loc[name], mean.loc[name] + std.loc[name]
             ax.fill_between(mean.columns, low, high, color=style["color"], alpha=0.12, linewidth=0)
     seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
-    title = result.protocol.title or f"{result.protocol.data}, {result.protocol.net}"
     score = result.protocol.scoring.replace("_", " ")
-    ax.set(xlabel="labels", ylabel=f"test {score}", title=f"{title}: mean over {seeds}")
+    ax.set(xlabel="labels", ylabel=f"test {score}", title=f"{result.protocol.heading}: mean over {seeds}")
     _finish(ax, len(result.strategies))
 
 

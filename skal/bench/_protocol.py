@@ -43,7 +43,7 @@ class Protocol:
     name : str
         For the report's title.
     title : str
-        Of the report and the figures, in the place of one made of name, data, network and labels.
+        Of the report, the figures and the LaTeX table, in the place of one made of name, data, network and labels.
     data : str
         A data set of :func:`skal.datasets.load`.
     data_params : dict
@@ -143,6 +143,11 @@ class Protocol:
     warm_start: bool = True
     semi_supervised: Mapping[str, Any] | None = None
     notes: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title; without one, the data and the network."""
+        return self.title or f"{self.data}, {self.net}"
 
     @property
     def n_labels(self) -> list[int]:

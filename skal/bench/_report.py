@@ -216,4 +216,4 @@ def _title(result: BenchmarkResult) -> str:
     if protocol.title:
         return protocol.title
     name = "" if protocol.name == type(protocol).name else f"{protocol.name}: "
-    return f"{name}{protocol.data}, {protocol.net}, {result.n_labels[0]} to {result.n_labels[-1]} labels"
+    return f"{name}{protocol.heading}, {result.n_labels[0]} to {result.n_labels[-1]} labels"

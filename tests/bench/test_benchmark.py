@@ -333,6 +333,8 @@ def test_data_as_arrays_need_nothing_else():
     assert [run.scores for run in again.runs] == [run.scores for run in result.runs]
     assert result.plot().get_title() == "Insects: mean over 2 seeds"
     assert "Insects" in markdown_report(result).splitlines()[0]
+    assert r"\caption{Insects: test accuracy" in result.to_latex()
+    assert r"\caption{data, mlp: test accuracy" in again.to_latex()
 
 
 def test_four_arrays_and_the_path_of_a_file_are_the_same_data(tmp_path):
