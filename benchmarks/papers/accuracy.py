@@ -20,7 +20,7 @@ from benchmarks._measure import markdown
 from benchmarks.papers.study import Study, mean_std
 from skal._lookahead.comparators import infinite_kernel
 from skal._lookahead.variance import TEMPERATURE
-from skal.bench import BenchmarkResult, preset, run_benchmark
+from skal.bench import BenchmarkError, BenchmarkResult, preset, run_benchmark
 from skal.strategies import NTKLookahead
 
 EPOCHS = 15  # of naive retraining, for each candidate
@@ -144,8 +144,15 @@ def _gaussian_process(size: str, kept: Kept, folder: Path | None) -> str:
 
 def _learning_rates(size: str, kept: Kept, folder: Path | None) -> str:
     parts = []
-    for lr in (0.025, 0.1, 0.25):
-        table = _table(_run(size, folder, ("random", "learning_loss"), f"lr_{lr}", lr=lr))
+    for lr in (0.005, 0.025, 0.1, 0.25):
+        try:
+            table = _table(_run(size, folder, ("random", "learning_loss"), f"lr_{lr}", lr=lr))
+        except BenchmarkError as error:
+            diverged = str(error).count("skal.exceptions.NonFiniteError:")
+            if not diverged:
+                raise
+            table = _table(_run(size, folder, ("random",), f"lr_{lr}_random", lr=lr))
+            table += f"\n\nOutputs that are not finite end {diverged} runs of learning_loss."
         parts.append(f"largest learning rate {lr}:\n\n{table}")
     return "\n\n".join(parts)
 

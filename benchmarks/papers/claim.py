@@ -26,7 +26,7 @@ METHODS = ("random", "batch, MLMOC", "sequential, MLMOC", "sequential")
 # channels are 16 times the width; METHODS[::2] are Random and the paper's sequential mode
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"width": 1, "epochs": 1, "seeds": 1, "cycles": 1, "methods": METHODS},
-    "scaled": {"width": 2, "epochs": 60, "seeds": 1, "cycles": 3, "methods": METHODS[::2]},
+    "scaled": {"width": 2, "epochs": 200, "seeds": 5, "cycles": 3, "methods": METHODS[::2]},
     "full": {"width": 40, "epochs": 200, "seeds": 5, "cycles": 5, "methods": METHODS},
 }
 

@@ -248,17 +248,19 @@ class _OuterProducts:
 
     def squares(self, rows: Any, others: list[int]) -> Tensor:
         """Squared distances between some rows and others: (n, m)."""
-        scale = self.norms[rows, None] + self.norms[others]
-        q, phi = self.q, self.phi
-        squares = torch.addcmul(scale, q[rows] @ q[others].T, phi[rows] @ phi[others].T, value=-2)
+        theirs = torch.as_tensor(others, device=self.q.device)
+        scale = self.norms[rows].unsqueeze(1) + self.norms[theirs]
+        inner = self.q[rows] @ self.q[theirs].T
+        squares = torch.addcmul(scale, inner, self.phi[rows] @ self.phi[theirs].T, value=-2)
         return squares.masked_fill_(squares <= _ROUNDING * scale, 0)
 
     def nearest(self, rows: slice, others: list[int]) -> Tensor:
         """Squared distances of some rows to the nearest of the others: (n,)."""
         q, phi, own = self.q, self.phi, self.norms[rows]
-        products = (q[rows] @ q[others].T).mul_(phi[rows] @ phi[others].T)
+        # few rows by many columns: so products and minima run over what lies side by side
+        products = (q[others] @ q[rows].T).mul_(phi[others] @ phi[rows].T)
         # a row's own norm does not change which of the others is nearest
-        squares = torch.add(self.norms[others], products, alpha=-2).amin(dim=1).add_(own)
+        squares = torch.add(self.norms[others, None], products, alpha=-2).amin(dim=0).add_(own)
         # where two rows coincide both have the same norm
         return squares.masked_fill_(squares <= 2 * _ROUNDING * own, 0)
 
@@ -279,13 +281,15 @@ def _propose(
 ) -> tuple[int, Tensor] | None:
     """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
     draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
-    coincide = not bool(bound.any())
-    weights = free if coincide else bound  # everything coincides: uniform among the rest
-    index = _draw(weights if mass is None else mass * weights, draws)
-    squares = bound[index]
+    index = _draw(bound if mass is None else mass * bound, draws)
+    coincide = index is None  # with chosen ones, all that are left: uniform among these
+    if index is None:
+        index = _draw(free if mass is None else mass * free, draws)
+    assert index is not None
+    at_draw = squares = bound[index]
     if unknown:
         squares = torch.minimum(squares, rows.squares(index, unknown).amin(dim=1))
-    accepted = (chances * bound[index] < squares) | coincide
+    accepted = (chances * at_draw < squares) | coincide
     answers = torch.stack([index, accepted.to(index.dtype)]).tolist()  # all that leaves the device
     for position, (best, good) in enumerate(zip(*answers, strict=True)):
         if good:
@@ -293,13 +297,18 @@ def _propose(
     return None
 
 
-def _draw(weights: Tensor, draws: Tensor) -> Tensor:
-    """Indices with probabilities proportional to their weights, from numbers in [0, 1); never one of weight zero."""
+def _draw(weights: Tensor, draws: Tensor) -> Tensor | None:
+    """Indices with probabilities proportional to their weights, from numbers in [0, 1); never one of weight zero.
+
+    None if all weights are zero.
+    """
     cumulated = weights.cumsum(dim=0)
-    index = torch.searchsorted(cumulated, draws * cumulated[-1], right=True).clamp_max(len(weights) - 1)
+    index = torch.searchsorted(cumulated, draws * cumulated[-1], right=True).clamp_max_(len(weights) - 1)
     drawn = weights[index] > 0
+    if bool(drawn.all()):
+        return index
     # rounding may land beyond the last weight that is not zero
-    return index if bool(drawn.all()) else torch.where(drawn, index, weights.argmax())
+    return torch.where(drawn, index, weights.argmax()) if bool(cumulated[-1] > 0) else None
 
 
 badge = query_function(BADGE, "badge", __name__)
