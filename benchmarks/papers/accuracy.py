@@ -33,6 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "full": {},
 }  # fmt: skip
 SUBSET = {"quick": 20, "scaled": 200, "full": 4000}
+IMAGES = "cifar10_sub"  # 10,000 images of CIFAR-10, for scaled runs
 FEW = {"quick": 6, "scaled": 20, "full": 100}  # candidates of naive retraining
 
 
@@ -157,11 +158,16 @@ def _learning_rates(size: str, kept: Kept, folder: Path | None) -> str:
     return "\n\n".join(parts)
 
 
-def _preset(name: str, size: str, kept: Kept, folder: Path | None) -> str:
-    """A preset of ``skal bench``; ``quick`` is a round of its scaled variant on digits."""
+def _preset(name: str, size: str, kept: Kept, folder: Path | None, data: str = "", only: str = "") -> str:
+    """A preset of ``skal bench``; ``quick`` is a round of its scaled variant on digits.
+
+    ``data`` takes the place of the scaled variant's data set; ``only`` leaves the protocols whose names hold it.
+    """
     parts = []
     for protocol in preset(name if size == "full" else f"{name}_scaled"):
-        settings: dict[str, Any] = {}
+        if only not in protocol.name:
+            continue
+        settings: dict[str, Any] = {"data": data} if data and size == "scaled" else {}
         if size == "quick":
             settings = SIZES["quick"] | {"net": protocol.net, "net_params": protocol.net_params}
             settings["strategies"] = ("random",)
@@ -178,4 +184,15 @@ STUDIES = (
     Study("ll4al", "NTK look-ahead: LL4AL over learning rates", _learning_rates),
     Study("width", "NTK look-ahead, Figure 3b: widths of the one-group network", partial(_preset, "ntk_width")),
     Study("loss", "NTK look-ahead: squared loss and cross-entropy", partial(_preset, "ntk_loss")),
+    Study("gamma", "dynamicAL, Figure 5: γ", partial(_preset, "dynamic_al_gamma", data=IMAGES)),
+    Study(
+        "rounds",
+        "dynamicAL, Table 1: a budget in several rounds, CNN",
+        partial(_preset, "dynamic_al_table1", data=IMAGES, only="_cnn_"),
+    ),
+    Study("table3", "dynamicAL, Table 3: CIFAR-10, CNN", partial(_preset, "dynamic_al_table3", data=IMAGES)),
+    Study("table4", "dynamicAL, Table 4: CIFAR-10, ResNet-18", partial(_preset, "dynamic_al_table4", data=IMAGES)),
+    Study(
+        "reinitialized", "dynamicAL, Table 11: re-initialisation", partial(_preset, "dynamic_al_table11", data=IMAGES)
+    ),
 )
