@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ _ROUNDING = 1e-12
 _BLOCK_BYTES = 2**25
 # and on a processor, so that they are read again while they are in the cache
 _CACHE_BYTES = 2**20
-# points at the top of the list whose distances are brought up to date at first
-_FIRST_LOOK = 32
+# points at the top of the list whose distances are kept up to date
+_FIRST_LOOK = 64
 
 
 class CoreSet(TwoLevelStrategy):
@@ -97,7 +98,7 @@ class CoreSet(TwoLevelStrategy):
     needs_fitted = False  # where features come from the estimator, they ask for it
 
     def _sample_bytes(self, context: QueryContext) -> int:
-        """The features as they come, and in float64; outputs of a network; distances."""
+        """The features as they come, and in float64 (on a processor a part); outputs of a network; distances."""
         outputs = context.n_classes * 8 if self._uses_network(context) else 0
         return feature_width(context, self.features) * 12 + outputs + 24
 
@@ -109,10 +110,7 @@ class CoreSet(TwoLevelStrategy):
 
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
             pool = features_of(context.restrict(some), features)
-            pool = pool.to(_exact(pool), copy=True)
-            mean = pool.mean(dim=0)
-            pool.sub_(mean)  # distances do not change, and rounding shrinks
-            labelled = (x - mean for x in self._labelled_blocks(context, features)) if context.n_labelled else iter(())
+            labelled = self._labelled_blocks(context, features)
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
@@ -123,8 +121,7 @@ class CoreSet(TwoLevelStrategy):
         step = max(4096, self.batch_size)
         for start in range(0, context.n_labelled, step):
             rows = range(start, min(start + step, context.n_labelled))
-            block = features_of(context, features, context.labelled.take(rows))
-            yield block.to(_exact(block))
+            yield features_of(context, features, context.labelled.take(rows))
 
     def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
         labelled = context.n_labelled if self._uses_network(context) else 0
@@ -157,14 +154,13 @@ def furthest_first(
     Parameters
     ----------
     points : (N, d) tensor
-        Not far from the origin, compared with the distances between them.
     centres : iterator of (m, d) tensors
-        The centres at the start, in blocks; if there are none, the first is the point nearest to the origin.
+        The centres at the start, in blocks; if there are none, the first is the point nearest to the mean.
     n_instances : int
     block_bytes : int
         Of the distances that are computed at once.
     first_look : int
-        How many points are brought up to date at first, when the furthest is looked for.
+        How many points are kept up to date while the furthest of all is one of them.
 
     Returns
     -------
@@ -179,70 +175,177 @@ def furthest_first(
     (array([2, 3, 1]), array([3., 2., 1.]))
     """
     size = max(abs(float(x)) for x in torch.aminmax(points)) if points.numel() else 1.0
-    if size > torch.finfo(points.dtype).max ** 0.5 / (4 * points.shape[1]):  # squares would overflow
+    if size > torch.finfo(_exact(points)).max ** 0.5 / (8 * points.shape[1]):  # squares would overflow
         scaled = furthest_first(points / size, (c / size for c in centres), n_instances, block_bytes, first_look)
         return scaled[0], scaled[1] * size
-    norms = torch.linalg.vector_norm(points, dim=1).square()
-    nearest = torch.full_like(norms, torch.inf)
+    ranking = _Ranking(points, n_instances, block_bytes)
     any_centre = False
     for block in centres:
-        _update(nearest, points, norms, block, block_bytes)
+        ranking.compare(ranking.exact(block))
         any_centre = True
-    chosen = points.new_empty(n_instances, points.shape[1])
-    known = torch.zeros_like(norms, dtype=torch.int64)  # how many of the chosen each point has been compared with
     picked: list[int] = []
-    squares: list[Tensor] = []
-    for number in range(n_instances):
-        if number or any_centre:
-            best = _furthest(nearest, known, points, norms, chosen[:number], block_bytes, first_look)
-        else:
-            best = int(norms.argmin())
-        picked.append(best)
-        squares.append(nearest[best].clone())
-        chosen[number] = points[best]
-        nearest[best] = -torch.inf  # never again
-    distances = torch.stack(squares).sqrt()
-    return np.array(picked), distances.double().cpu().numpy()
+    squares: list[float] = []
+    if not any_centre:  # the first is the point nearest to the mean
+        ranking.compare(torch.zeros_like(ranking.mean)[None])
+        picked.append(int(ranking.nearest.argmin()))
+        squares.append(np.inf)
+        ranking.nearest.fill_(torch.inf)
+        ranking.compare(ranking.exact(points[picked]))
+        ranking.nearest[picked] = -torch.inf  # never again
+    top = ranking.top(first_look)
+    while len(picked) < n_instances:
+        wide = first_look
+        while (found := top.furthest()) is None:
+            ranking.put_back(top)
+            if wide > first_look:
+                ranking.bring_up_to_date(wide)
+            top = ranking.top(first_look)
+            wide *= 4
+        place, square = found
+        picked.append(top.rows[place])
+        squares.append(square)
+        ranking.choose(top.points[place])
+        top.choose(place)
+    return np.array(picked), np.sqrt(squares)
 
 
-def _furthest(
-    nearest: Tensor, known: Tensor, points: Tensor, norms: Tensor, chosen: Tensor, block_bytes: int, size: int
-) -> int:
-    """The point furthest from all centres, when ``nearest`` may still ignore some of the chosen ones.
+@dataclass
+class _Top:
+    """The points at the top of the list, compared with all centres, and the highest old distance of the others.
 
-    A distance to the nearest centre can only shrink, so that an old one is a bound: only points at the top of the
-    list are brought up to date, ``size`` of them and then more, until the first of them is.
+    Attributes
+    ----------
+    rows : list of int
+        Which points, in the pool's order.
+    points : (k, d) tensor
+    norms, nearest : (k,) tensors
+        Squared norms, and squared distances to the nearest centre; minus infinity for chosen points.
+    others : tuple of float and int
+        The largest squared distance of the other points, which may have shrunk since, and minus the first row with it.
     """
-    while True:
-        best = int(nearest.argmax())
-        if int(known[best]) == len(chosen):
-            return best
-        if size > len(points) // 4:
-            _update(nearest, points, norms, chosen[int(known.min()) :], block_bytes)
-            known.fill_(len(chosen))
-            continue
-        rows = nearest.topk(size).indices
-        part = nearest[rows]
-        _update(part, points[rows], norms[rows], chosen[int(known[rows].min()) :], block_bytes)
-        nearest[rows] = part
-        known[rows] = len(chosen)
-        size *= 4
+
+    rows: list[int]
+    points: Tensor
+    norms: Tensor
+    nearest: Tensor
+    others: tuple[float, int]
+
+    def furthest(self) -> tuple[int, float] | None:
+        """Where the furthest of all points stands here, and its squared distance; None if it may be another one.
+
+        Of points at the same distance it is the first in the pool.
+        """
+        largest, where = self.nearest.max(dim=0)
+        square, place = float(largest), int(where)
+        return None if (square, -self.rows[place]) < self.others else (place, square)
+
+    def choose(self, place: int) -> None:
+        """Make one of the points a centre."""
+        square = _nearest_squares(self.points, self.norms, self.points[place, None], self.norms[place, None])
+        torch.minimum(self.nearest, square, out=self.nearest)
+        self.nearest[place] = -torch.inf  # never again
 
 
-def _update(nearest: Tensor, points: Tensor, norms: Tensor, centres: Tensor, block_bytes: int) -> None:
-    """Lower the squared distances to the nearest centre, in place, where one of the centres is nearer."""
-    centre_norms = centres.square().sum(dim=1)
-    limit = min(block_bytes, _CACHE_BYTES) if points.is_cpu else block_bytes
-    step = rows_within(limit, points.element_size() * len(centres))
-    step = min(step, product_rows(points))
-    for start in range(0, len(points), step):
-        rows = slice(start, start + step)
-        own = norms[rows]
-        # the points' own norms do not change which centre is nearest
-        squares = torch.addmm(centre_norms, points[rows], centres.T, alpha=-2).amin(dim=1).add_(own)
-        # where a point lies on its centre both have the same norm
-        squares.masked_fill_(squares <= 2 * _ROUNDING * own, 0)
-        nearest[rows] = torch.minimum(nearest[rows], squares)
+class _Ranking:
+    """All points by their distance to the nearest centre, when that may still ignore some of the chosen ones.
+
+    A distance to the nearest centre can only shrink, so that an old one is a bound: points are brought up to date only
+    when they come to the top of the list.
+
+    Parameters
+    ----------
+    points : (N, d) tensor
+        Its rows are used in float64, a few at a time: a copy of all would take twice as much memory as they do.
+    n_instances : int
+        How many centres will be chosen at most.
+    block_bytes : int
+        Of the distances that are computed at once.
+    """
+
+    def __init__(self, points: Tensor, n_instances: int, block_bytes: int) -> None:
+        self.points = points
+        self.mean = points.new_zeros(points.shape[1], dtype=_exact(points))
+        self.product_rows = product_rows(self.mean.expand_as(points))
+        self.block_bytes = min(block_bytes, _CACHE_BYTES) if points.is_cpu else block_bytes
+        for block in points.split(self.product_rows):
+            self.mean += block.to(self.mean.dtype).sum(dim=0)
+        self.mean /= max(1, len(points))
+        self.nearest = torch.full_like(points[:, 0], torch.inf, dtype=self.mean.dtype)
+        # how many of the chosen each point has been compared with
+        self.known = torch.zeros_like(self.nearest, dtype=torch.int64)
+        self.chosen = self.mean.new_empty(n_instances, points.shape[1])
+        self.n_chosen = 0
+
+    def exact(self, rows: Tensor) -> Tensor:
+        """Rows (n, d) in float64, less the mean: distances do not change, and rounding shrinks."""
+        return rows.to(self.mean.dtype, copy=True).sub_(self.mean)
+
+    def compare(self, centres: Tensor, rows: Tensor | None = None) -> None:
+        """Lower the squared distances to the nearest centre where one of these is nearer; of all points, or of some."""
+        if not len(centres):
+            return
+        centre_norms = _squared_norms(centres)
+        step = min(rows_within(self.block_bytes, centres.element_size() * len(centres)), self.product_rows)
+        for start in range(0, len(self.points) if rows is None else len(rows), step):
+            some = slice(start, start + step) if rows is None else rows[start : start + step]
+            block = self.exact(self.points[some])
+            squares = _nearest_squares(block, _squared_norms(block), centres, centre_norms)
+            self.nearest[some] = torch.minimum(self.nearest[some], squares)
+
+    def choose(self, point: Tensor) -> None:
+        """Note a new centre (d,), with which nothing is compared yet."""
+        self.chosen[self.n_chosen] = point
+        self.n_chosen += 1
+
+    def bring_up_to_date(self, size: int) -> None:
+        """Compare the points at the top of the list with the chosen ones; all of them if there are not many more."""
+        rows = None if size > len(self.points) // 4 else self.nearest.topk(size).indices
+        known = self.known if rows is None else self.known[rows]
+        self.compare(self.chosen[int(known.min()) : self.n_chosen], rows)
+        self.known[slice(None) if rows is None else rows] = self.n_chosen
+
+    def top(self, size: int) -> _Top:
+        """Take the top of the list out of it, up to date."""
+        rows = self._top_rows(size)
+        points = self.exact(self.points[rows])
+        norms, nearest = _squared_norms(points), self.nearest[rows]
+        missed = self.chosen[int(self.known[rows].min()) : self.n_chosen]
+        if len(missed):
+            nearest = torch.minimum(nearest, _nearest_squares(points, norms, missed, _squared_norms(missed)))
+        others = -np.inf, 0
+        if len(rows) < len(self.points):
+            self.nearest[rows] = -torch.inf
+            square, row = self.nearest.max(dim=0)
+            others = float(square), -int(row)
+        return _Top(rows.tolist(), points, norms, nearest, others)
+
+    def put_back(self, top: _Top) -> None:
+        """Put points that were taken out back into the list."""
+        self.nearest[top.rows] = top.nearest
+        self.known[top.rows] = self.n_chosen
+
+    def _top_rows(self, size: int) -> Tensor:
+        """The points with the largest distances, the first in the pool where they are the same; in the pool's order."""
+        if size >= len(self.points):
+            return torch.arange(len(self.points), device=self.points.device)
+        last = self.nearest.topk(size).values[-1]
+        above = self.nearest > last
+        level = ~(above | (self.nearest < last))  # with NaN, which centres give that are too long to be squared
+        n_level = size - int(above.sum())
+        return torch.cat([above.nonzero()[:, 0], level.nonzero()[:n_level, 0]]).sort().values
+
+
+def _squared_norms(points: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(points, dim=1)
+    return norms.square()
+
+
+def _nearest_squares(points: Tensor, norms: Tensor, centres: Tensor, centre_norms: Tensor) -> Tensor:
+    """Squared distances (n,) of points (n, d) to the nearest of the centres (m, d)."""
+    # the points' own norms do not change which centre is nearest
+    squares = torch.addmm(centre_norms, points, centres.T, alpha=-2).amin(dim=1).add_(norms)
+    # where a point lies on its centre both have the same norm
+    return squares.masked_fill_(squares <= 2 * _ROUNDING * norms, 0)
 
 
 coreset = query_function(CoreSet, "coreset", __name__)

@@ -63,6 +63,24 @@ def test_lazy_distances_choose_as_brute_force_does(seed, first_look):
     np.testing.assert_allclose(metrics, distances, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("first_look", [1, 8, 64])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_points_that_come_to_the_top_late_are_found(first_look, offset):
+    """Clusters without a centre at first: each choice in one of them lowers many distances at once."""
+    rng = np.random.default_rng(0)
+    points = 10 * rng.normal(size=(12, 20))[rng.integers(12, size=900)] + rng.normal(size=(900, 20)) + offset
+    points = points.astype(np.float32)
+    indices, metrics = furthest_first(
+        torch.as_tensor(points[2:]), iter([torch.as_tensor(points[:2])]), 120, 2**25, first_look
+    )
+    exact = points.astype(float)
+    distances = np.sqrt(((exact[2:, None] - exact[:2]) ** 2).sum(-1)).min(1)
+    for index, metric in zip(indices, metrics, strict=True):
+        assert index == distances.argmax()
+        assert metric == pytest.approx(distances.max(), rel=1e-9)
+        distances = np.minimum(distances, np.sqrt(((exact[2:] - exact[2:][index]) ** 2).sum(1)))
+
+
 def test_blocks_of_distances_make_no_difference():
     rng = np.random.default_rng(0)
     points, centres = torch.as_tensor(rng.normal(size=(50, 4))), torch.as_tensor(rng.normal(size=(7, 4)))
@@ -94,6 +112,17 @@ def test_ties_keep_the_pools_order():
     points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
     indices, _ = furthest_first(points, iter([torch.zeros(1, 2).double()]), 4)
     assert indices.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("first_look", [1, 3, 64])
+def test_many_ties_keep_the_pools_order(first_look):
+    """More points at the same distance than are looked at: four corners, then copies of them, all at distance zero."""
+    corners = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    points = corners.repeat_interleave(40, dim=0)
+    indices, metrics = furthest_first(points, iter([torch.zeros(1, 2)]), 160, first_look=first_look)
+    assert indices[:4].tolist() == [0, 40, 80, 120]
+    assert indices[4:].tolist() == [i for i in range(160) if i % 40]
+    assert metrics.tolist() == [1.0] * 4 + [0.0] * 156
 
 
 def test_metrics_never_increase_and_bound_what_is_left():
