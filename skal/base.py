@@ -11,6 +11,7 @@ import re
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             with part.steady():
                 indices, metrics = self._select(part, int(n_instances))
             values = np.asarray(metrics)
-            if values.dtype.kind == "f" and np.isnan(values).any():
+            if values.dtype.kind == "f" and isnan(np.vdot(values, values)):  # which it is if an entry is, not otherwise
                 raise NonFiniteError(
                     f"What {type(self).__name__} compares samples by must be finite. Got NaN. The inputs, features or "
                     "parameters are too large, or training has diverged: scale them, and fit again."
@@ -450,6 +451,8 @@ def top(scores: np.ndarray, k: int) -> np.ndarray:
     >>> top(np.array([1.0, 3.0, 3.0, 2.0]), 3)
     array([1, 2, 3])
     """
+    if k == 1:
+        return np.array([scores.argmax()])  # the first of the largest
     # everything at least as large as the k-th stands a chance: a partition, then a stable sort of those few
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     candidates = np.flatnonzero(scores >= threshold)

@@ -535,7 +535,8 @@ class QueryContext:
             def shard(part: Samples) -> np.ndarray:
                 return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
 
-            proba = np.concatenate(list(self.sharding.map(shard, samples or self.pool, size)))
+            parts = list(self.sharding.map(shard, samples or self.pool, size))
+            proba = parts[0] if len(parts) == 1 else np.concatenate(parts)
             if len(proba) != len(samples or self.pool):
                 raise OutputError(
                     f"The estimator's predict_proba must give one row for each of the {len(samples or self.pool)} "
@@ -549,4 +550,7 @@ def _has_learned(estimator: Any) -> bool:
     """What scikit-learn's ``check_is_fitted`` looks at first where it is not told otherwise; the rest takes longer."""
     if hasattr(estimator, "__sklearn_is_fitted__"):
         return False
-    return any(name.endswith("_") and not name.startswith("__") for name in getattr(estimator, "__dict__", ()))
+    for name in reversed(getattr(estimator, "__dict__", {})):  # what is learned comes after the parameters
+        if name.endswith("_") and not name.startswith("__"):
+            return True
+    return False

@@ -43,6 +43,8 @@ def n_rows(X: Any, name: str = "X") -> int:
     >>> n_rows({"image": np.zeros((3, 2)), "text": np.zeros((3, 7))})
     3
     """
+    if isinstance(X, np.ndarray) and X.ndim:  # first, for it is the usual case, and abstract classes are slow to ask
+        return len(X)
     if isinstance(X, Mapping):
         lengths = {key: n_rows(value, name) for key, value in X.items()}
         if len(set(lengths.values())) != 1:
@@ -99,6 +101,8 @@ def take_rows(X: Any, rows: Any) -> Any:
     >>> take_rows(["a", "b", "c"], np.array([2, 0]))
     ['c', 'a']
     """
+    if isinstance(X, np.ndarray):
+        return X[rows]
     if isinstance(X, Mapping):
         return {key: take_rows(value, rows) for key, value in X.items()}
     if isinstance(X, Dataset):
@@ -166,6 +170,9 @@ def concat_rows(first: Any, second: Any) -> Any:
 
 def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
     """Whether all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
+    if type(X) is np.ndarray and X.dtype in _FLOATS and X.nbytes <= block_bytes and X.flags.c_contiguous:
+        # the usual case, in one go; a sum of squares may overflow though every entry is finite
+        return isfinite(np.vdot(X, X)) or bool(np.isfinite(X).all())
     if isinstance(X, Mapping):
         return all(all_finite(value) for value in X.values())
     if isinstance(X, (tuple, list)):

@@ -54,11 +54,13 @@ def unwrap_estimator(estimator: Any) -> tuple[Any, list[Any]]:
             transformers += [step for _, step in estimator.steps[:-1] if step is not None and step != "passthrough"]
             estimator = estimator.steps[-1][1]
             continue
-        candidates = (getattr(estimator, name, None) for name in _FITTED_INSIDE)
-        inside = next((candidate for candidate in candidates if _is_estimator(candidate)), None)
-        if inside is None:
+        for name in _FITTED_INSIDE:
+            inside = getattr(estimator, name, None)
+            if inside is not None and _is_estimator(inside):
+                estimator = inside
+                break
+        else:
             break
-        estimator = inside
     return estimator, transformers
 
 

@@ -37,17 +37,18 @@ class _Before:
 
     def __init__(self, module: nn.Module | None) -> None:
         modules = [] if module is None else list(module.modules())
-        parameters = [] if module is None else list(module.parameters())
+        parameters = [p for part in modules for p in part._parameters.values() if p is not None]
+        buffers = [b for part in modules for b in part._buffers.values() if b is not None]
         self.flags = [(part, part.training) for part in modules]
         self.hooks = [
-            (hooks, dict(hooks))
+            (hooks, dict(hooks) if hooks else {})  # there are many of them, nearly all empty
             for part in modules
             for name, hooks in vars(part).items()
-            if name.endswith(("_hooks", "_hooks_with_kwargs"))
+            if isinstance(hooks, dict) and name.endswith(("_hooks", "_hooks_with_kwargs"))
         ]
         self.attributes = [(part, set(vars(part))) for part in modules]
         self.gradients = [(p, p.requires_grad, p.grad) for p in parameters]
-        self.buffers = [] if module is None else [(b, b.detach().clone()) for b in module.buffers()]
+        self.buffers = [(b, b.detach().clone()) for b in buffers]
         self.grad_mode = torch.is_grad_enabled()
         self.threads = torch.get_num_threads()
         self.generators = GeneratorStates()

@@ -210,24 +210,23 @@ def filled(parts: Iterator[Result], n: int) -> Result:
     wholes: list[Tensor] = []
     position = 0
     structure: Any = None
-    expected: list[Any] = []
     try:
         for part in parts:
             leaves, structure = ([part], None) if isinstance(part, Tensor) else tree_flatten(part)
-            shapes = [leaf.shape for leaf in leaves]
-            rows = shapes[0][0]
-            if position + rows > n or any(shape[0] != rows for shape in shapes):
-                raise _miscounted(n, f"{sorted({shape[0] for shape in shapes})} after {position}")
+            rows = leaves[0].shape[0]
+            end = position + rows
+            if end > n or (len(leaves) > 1 and any(leaf.shape[0] != rows for leaf in leaves)):
+                raise _miscounted(n, f"{sorted({leaf.shape[0] for leaf in leaves})} after {position}")
             if rows == n:
                 return part
             if not wholes:
                 wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
-                expected = [shape[1:] for shape in shapes]
-            for whole, leaf, shape, like in zip(wholes, leaves, shapes, expected, strict=True):
-                if shape[1:] != like:
-                    raise _miscounted(n, f"shape {tuple(shape[1:])} after {tuple(like)}")
-                whole.narrow(0, position, rows).copy_(leaf)
-            position += rows
+            for whole, leaf in zip(wholes, leaves, strict=True):
+                place = whole[position:end]
+                if leaf.shape != place.shape:
+                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
+                place.copy_(leaf)  # at once: a module may return the same memory again and again
+            position = end
     finally:
         # a generator that holds a mode of torch, or hooks, gives them back now and not when it is collected
         if hasattr(parts, "close"):

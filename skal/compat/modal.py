@@ -9,6 +9,8 @@ lists the repairs.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from skal.exceptions import InvalidParameterError
@@ -64,8 +66,13 @@ def expects_metrics(learner: Any) -> bool:
     for cls in type(learner).__mro__:
         package = cls.__module__.split(".")[0]
         if package in ("modAL", "skal") and "query" in vars(cls):
-            return package == "modAL" and "return_metrics" in inspect.signature(vars(cls)["query"]).parameters
+            return package == "modAL" and _returns_metrics(vars(cls)["query"])
     return False
+
+
+@lru_cache(maxsize=16)  # to read a signature takes longer than a small query's own work
+def _returns_metrics(query: Callable[..., Any]) -> bool:
+    return "return_metrics" in inspect.signature(query).parameters
 
 
 def takes_n_instances(strategy: Any) -> bool:

@@ -20,8 +20,8 @@ def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
 def margin_scores(proba: np.ndarray) -> np.ndarray:
     """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
     if proba.shape[1] > 1 and (proba.shape[1] > _FEW_CLASSES or len(proba) < _MANY_ROWS):
-        second, first = np.partition(proba, proba.shape[1] - 2, axis=1)[:, -2:].T
-        closeness: np.ndarray = second - first
+        parted = np.partition(proba, proba.shape[1] - 2, axis=1)
+        closeness: np.ndarray = parted[:, -2] - parted[:, -1]
         return closeness
     first, *others = proba.T
     second = np.zeros_like(first) if not others else np.full_like(first, -np.inf)

@@ -92,3 +92,14 @@ def test_what_is_different_is_put_back():
     assert module[0].bias.grad is None
     assert not module[1].running_mean.any()
     assert not hasattr(module, "seen")
+
+
+def test_a_flag_that_is_called_hooks():
+    module = torch.nn.Linear(2, 2)
+    module.use_hooks = True
+    net = type("Net", (), {"module_": module})()
+    with suppress(KeyboardInterrupt), one_query(net):
+        module.eval()
+        raise KeyboardInterrupt
+    assert module.training
+    assert module.use_hooks is True

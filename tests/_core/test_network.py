@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from skal._core.generators import preserved_rng
 from skal._core.network import evaluating
+from skal._core.outputs import check_distributions, criterion_of
 from skal.context import Network, Samples
 from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError
 from skal.nets import MLP, SquaredLoss
@@ -255,6 +256,28 @@ def test_squared_loss_gets_a_softmax_unless_the_user_says_otherwise():
     np.testing.assert_allclose(network.to_proba(outputs), torch.softmax(outputs, -1))
     net.set_params(predict_nonlinearity=torch.sigmoid)
     np.testing.assert_allclose(network.to_proba(outputs), torch.sigmoid(outputs))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, [np.inf, -np.inf]], ids=str)
+@pytest.mark.filterwarnings("error")
+def test_probabilities_that_are_not_finite_are_refused_without_a_warning(value):
+    proba = np.full((3, 2), 0.5)
+    proba[1] = value
+    with pytest.raises(NonFiniteError, match="probabilities must be finite"):
+        check_distributions(proba)
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.6], [0.5, 0.4], [1.1, -0.1]], ids=str)
+def test_one_row_that_is_no_distribution_is_refused(row):
+    with pytest.raises(OutputError, match="one distribution per row"):
+        check_distributions(np.array([[0.5, 0.5], row]))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_criterion_of_another_kind_is_taken_as_it_is():
+    scripted = torch.jit.script(nn.CrossEntropyLoss())
+    for criterion in (scripted, len, None):
+        assert criterion_of(SimpleNamespace(criterion_=criterion)) is criterion
 
 
 def test_a_compiled_criterion_is_looked_through():
