@@ -1,7 +1,7 @@
 """dynamicAL: scoring against a forward pass, greedy batches against the optimum, and the theory on real data.
 
 ``python -m benchmarks.dynamic_al speed|optimum|ratio|correlation [--data NAME] [--raw] [--net cnn|convnet]
-[--sizes 10 50 250] [--out FOLDER]``; all of them without an argument.
+[--sizes 10 50 250] [--checkpoints 0 10 160] [--out FOLDER]``; all of them without an argument.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def batch_objective(learner: SimpleNamespace, X_pool: np.ndarray):  # type: igno
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables that are asked for."""
-    from benchmarks._dynamics_study import RATIO_NETWORKS, RATIO_SIZES, correlation_table, ratio_table
+    from benchmarks._dynamics_study import CHECKPOINTS, RATIO_NETWORKS, RATIO_SIZES, correlation_table, ratio_table
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dynamic_al", description=__doc__)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="speed, optimum, ratio, correlation")
@@ -124,12 +124,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--raw", action="store_true", help="correlation: inputs in [-1, 1], not standardised")
     parser.add_argument("--net", choices=RATIO_NETWORKS, default="cnn", help="ratio: the network (default: cnn)")
     parser.add_argument("--sizes", type=int, nargs="+", default=RATIO_SIZES, help="ratio: sizes of the query sets")
+    epochs = "ratio: epochs after which it is measured"
+    parser.add_argument("--checkpoints", type=int, nargs="+", default=CHECKPOINTS, help=epochs)
     parser.add_argument("--out", type=Path, help="folder for the plots")
     args = parser.parse_args(argv)
     tasks = {
         "speed": speed_table,
         "optimum": optimum_table,
-        "ratio": lambda: ratio_table(args.data, args.out, network=args.net, query_sizes=args.sizes),
+        "ratio": lambda: ratio_table(
+            args.data, args.out, network=args.net, query_sizes=args.sizes, checkpoints=args.checkpoints
+        ),
         "correlation": lambda: correlation_table(args.data, args.out, standardise=not args.raw),
     }
     if unknown := sorted(set(args.tasks) - set(tasks)):
