@@ -124,7 +124,7 @@ class EGL(ScoreStrategy):
 
         def expected_length(gradients: Iterator[Gradients], n: int) -> Tensor:
             """(n,) norms of the gradients for every label, weighted with its probability."""
-            norms = engine.all_norms(list(gradients), n).clamp_min(0).sqrt()
+            norms = engine.all_norms(gradients, n, engine.n_classes).clamp_min(0).sqrt()
             return (logits_to_proba(engine.logits().double(), engine.network.net) * norms).sum(dim=1)
 
         labels: list[Cotangent] = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]

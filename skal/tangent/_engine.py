@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from skal._core.samples import Samples
 from skal._core.sharding import Result, filled
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
-from skal.tangent._factors import Gradients, all_squared_norms
+from skal.tangent._factors import AllNorms, Gradients
 from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
@@ -375,25 +375,31 @@ class TangentEngine:
         first, second = (torch.stack(x).sum(0, dtype=torch.float64) if x else nothing.sum(0) for x in (norms, dots))
         return first, second
 
-    def all_norms(self, gradients: list[Gradients], n: int) -> Tensor:
+    def all_norms(self, gradients: Iterable[Gradients], n: int, k: int) -> Tensor:
         """Squared norms of the whole gradients for each of k cotangents.
 
         Parameters
         ----------
-        gradients : list of Gradients
-            One for each cotangent.
+        gradients : iterable of Gradients
+            One for each cotangent; one that is not needed any more is given up before the next is asked for.
         n : int
             Samples in the chunk.
+        k : int
+            Number of cotangents.
 
         Returns
         -------
         (n, k) float64 tensor
             One column per cotangent.
         """
-        norms = torch.zeros(len(gradients), n, dtype=torch.float64, device=self.device)
-        for name in dict.fromkeys(name for by_name in gradients for name in by_name):
-            found = [number for number, by_name in enumerate(gradients) if name in by_name]
-            norms[found] += all_squared_norms([gradients[number][name] for number in found])
+        by_parameter: dict[str, AllNorms] = {}
+        for number, by_name in enumerate(gradients):
+            while by_name:
+                name, gradient = by_name.popitem()
+                by_parameter.setdefault(name, AllNorms(k)).add(number, gradient)
+        norms = torch.zeros(k, n, dtype=torch.float64, device=self.device)
+        for found in by_parameter.values():
+            found.add_to(norms)
         return norms.T
 
     def _check_result(self, result: Any, batch: Any) -> None:

@@ -36,10 +36,13 @@ class PerSampleGradient(ABC):
         Number of samples.
     size : int
         Number of entries of the parameter.
+    inputs : tensor or None
+        The layer's input, where gradients for several cotangents share it.
     """
 
     n: int
     size: int
+    inputs: Tensor | None = None
 
     @property
     def written_out_entries(self) -> int:
@@ -70,6 +73,17 @@ class PerSampleGradient(ABC):
         """The scores of some samples."""
         gradients = self.dense(rows)
         return _squared_norms(gradients), None if direction is None else gradients @ direction.reshape(-1)
+
+    def from_inputs(self, k: int) -> Tensor | None:
+        """What the norms for k cotangents need of the layer's input, with a row for each sample.
+
+        It takes no more room than k output gradients. None where norms are quicker to compute in another way.
+        """
+        return None
+
+    def norms_with(self, from_inputs: Tensor) -> Tensor:
+        """Squared norms (n,), with what :meth:`from_inputs` of a gradient with the same inputs gave."""
+        raise NotImplementedError
 
     def lengths(self) -> Tensor:
         """(n,) norms, summed in float64 like :meth:`gram`: slower than :meth:`scores`, and as exact as kernels."""
@@ -286,7 +300,8 @@ class Outer(PerSampleGradient):
             norms = products.mul_(torch.matmul(g.transpose(-1, -2), g)).sum((1, 2, 3))
         if direction is None:
             return norms, None
-        return norms, (self.apply(direction, rows).reshape(g.shape) * g).flatten(1).sum(1)
+        # not flattened: both may have their last two dims the other way round in memory
+        return norms, self.apply(direction, rows).reshape(g.shape).mul_(g).sum((1, 2, 3))
 
     def _written_out_scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Band by band: their order within the parameter does not matter to a sum."""
@@ -297,13 +312,28 @@ class Outer(PerSampleGradient):
         parts = self.bands.split(direction)
         return norms, torch.stack([gradient @ part for gradient, part in zip(gradients, parts, strict=True)]).sum(0)
 
+    def from_inputs(self, k: int) -> Tensor | None:
+        if self.positions == 1 or self.positions > k * self.n_out or not self._by_gram(k):
+            return None
+        work = pieces(self.n, self.groups * max(self.positions**2, self.positions * self.n_in))
+        columns_of = (self.columns(rows) for rows in work)
+        return torch.cat([torch.matmul(columns.transpose(-1, -2), columns) for columns in columns_of])
+
+    def norms_with(self, from_inputs: Tensor) -> Tensor:
+        return _gram_norms(self.g.transpose(-1, -2), from_inputs)
+
+    def _by_gram(self, k: int) -> bool:
+        """Whether norms for k cotangents are quicker by Gram matrices than from gradients that are written out."""
+        t, i, o = self.positions, self.n_in, self.n_out
+        return t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
+
     def all_norms(self, others: list[Tensor]) -> Tensor:
         """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
         if self.is_plain:
             lengths: Tensor = torch.linalg.vector_norm(torch.stack([g.flatten(1) for g in others]), dim=2).square()
             return lengths.mul_(_squared_norms(self.columns(slice(None)).flatten(1)))
         k, t, i, o = len(others), self.positions, self.n_in, self.n_out
-        by_gram = t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
+        by_gram = self._by_gram(k)
         entries = max(t * t, t * (i + k * o)) if by_gram else max(k * o * i, t * i)
         found = []
         for rows in pieces(self.n, self.groups * entries):
@@ -342,6 +372,49 @@ class Outer(PerSampleGradient):
         return self.groups * self.positions * (self.n_in + self.n_out)
 
 
+class Scale(PerSampleGradient):
+    """``Σ_t x_t ∘ g_t``, the gradient of a weight that scales what a normalisation makes of a layer's input.
+
+    Parameters
+    ----------
+    g : (n, ...) tensor
+    normalised : callable, slice -> (n, ...) tensor
+        x for some samples.
+    summed : callable, (n, ...) tensor -> (n, *shape of the weight) tensor
+        The sum over the positions.
+    inputs : tensor
+        The layer's input itself.
+    """
+
+    def __init__(
+        self, g: Tensor, normalised: Callable[[slice], Tensor], summed: Callable[[Tensor], Tensor], inputs: Tensor
+    ) -> None:
+        self.g, self.normalised, self.summed, self.inputs = g, normalised, summed, inputs
+        self.n, self.size = len(g), summed(g[:1]).numel()
+
+    def dense(self, rows: slice = slice(None)) -> Tensor:
+        parts = [self._summed(self.normalised(some), self.g[some]) for some in self._pieces(rows)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _pieces(self, rows: slice = slice(None)) -> Iterator[slice]:
+        """Parts of some samples whose products stay in the cache."""
+        start, stop, _ = rows.indices(self.n)
+        for part in pieces(stop - start, self.g[0].numel()):
+            yield slice(start + part.start, start + part.stop)
+
+    def _summed(self, x: Tensor, g: Tensor) -> Tensor:
+        return self.summed(x * g).flatten(1)
+
+    def _entries(self, with_direction: bool) -> int:
+        return self.g[0].numel()
+
+    def from_inputs(self, k: int) -> Tensor | None:
+        return self.normalised(slice(None))
+
+    def norms_with(self, from_inputs: Tensor) -> Tensor:
+        return torch.cat([_squared_norms(self._summed(from_inputs[rows], self.g[rows])) for rows in self._pieces()])
+
+
 class Rows(PerSampleGradient):
     """Gradient of an embedding table: ``g_t`` added to row ``index_t``.
 
@@ -351,10 +424,12 @@ class Rows(PerSampleGradient):
     g : (n, t, d) tensor
     n_rows : int
         Rows of the table.
+    inputs : tensor, optional
+        The layer's input itself: gradients for several cotangents have the same one.
     """
 
-    def __init__(self, index: Tensor, g: Tensor, n_rows: int) -> None:
-        self.index, self.g, self.n_rows = index, g, n_rows
+    def __init__(self, index: Tensor, g: Tensor, n_rows: int, inputs: Tensor | None = None) -> None:
+        self.index, self.g, self.n_rows, self.inputs = index, g, n_rows, inputs
         self.n, self.positions, self.width = g.shape
         self.size = n_rows * self.width
 
@@ -371,6 +446,14 @@ class Rows(PerSampleGradient):
         if direction is None:
             return norms, None
         return norms, (direction.reshape(self.n_rows, self.width)[index] * g).sum((1, 2))
+
+    def from_inputs(self, k: int) -> Tensor | None:
+        if self.positions > k * self.width:
+            return None
+        return (self.index[:, :, None] == self.index[:, None, :]).to(self.g.dtype)
+
+    def norms_with(self, from_inputs: Tensor) -> Tensor:
+        return _gram_norms(self.g, from_inputs)
 
     def gram(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Rows):
@@ -425,6 +508,41 @@ def all_squared_norms(gradients: list[PerSampleGradient]) -> Tensor:
     return first.all_norms([g.g for g in outer])
 
 
+class AllNorms:
+    """Squared norms of one parameter's gradients for k cotangents, which come one after the other.
+
+    Where the layer's input contributes something that can be kept, each gradient is used as it comes, near the cache,
+    and given up; the others wait for :func:`all_squared_norms`.
+
+    Parameters
+    ----------
+    k : int
+    """
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self._found: dict[int, Tensor] = {}
+        self._waiting: dict[int, PerSampleGradient] = {}
+        self._inputs: Tensor | None = None
+        self._from_inputs: Tensor | None = None
+
+    def add(self, number: int, gradient: PerSampleGradient) -> None:
+        """The gradient for one of the cotangents."""
+        if gradient.inputs is not None and self._inputs is None:
+            self._inputs, self._from_inputs = gradient.inputs, gradient.from_inputs(self._k)
+        if self._from_inputs is not None and gradient.inputs is self._inputs:
+            self._found[number] = gradient.norms_with(self._from_inputs)
+        else:
+            self._waiting[number] = gradient
+
+    def add_to(self, norms: Tensor) -> None:
+        """Add what was found to (k, n) norms."""
+        for number, own in self._found.items():
+            norms[number] += own
+        if self._waiting:
+            norms[list(self._waiting)] += all_squared_norms(list(self._waiting.values()))
+
+
 def pieces(n: int, entries: int, piece_bytes: int = PIECE_BYTES) -> Iterator[slice]:
     """Slices of n samples, of this many numbers in float32 each, whose work stays in the cache."""
     step = rows_within(piece_bytes, 4 * entries)
@@ -435,6 +553,15 @@ def pieces(n: int, entries: int, piece_bytes: int = PIECE_BYTES) -> Iterator[sli
 def _scatter_rows(index: Tensor, g: Tensor, n_rows: int) -> Tensor:
     table = g.new_zeros(g.shape[0], n_rows, g.shape[2])
     return table.scatter_add_(1, index[..., None].expand_as(g), g).flatten(1)
+
+
+def _gram_norms(g: Tensor, products: Tensor) -> Tensor:
+    """``Σ_{t,s} (g_t·g_s) products_{ts}``: (n, ..., t, o) and (n, ..., t, t) -> (n,)."""
+    found = []
+    for rows in pieces(len(g), g[0].numel() + 2 * products[0].numel()):
+        gram = torch.matmul(g[rows], g[rows].transpose(-1, -2))
+        found.append(gram.mul_(products[rows]).flatten(1).sum(1))
+    return torch.cat(found)
 
 
 def _squared_norms(gradients: Tensor) -> Tensor:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, pieces
+from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, Scale
 
 Contributions = dict[str, "Tensor | PerSampleGradient"]
 Sizes = tuple[int, ...]  # along the axes of space
@@ -190,10 +189,8 @@ def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> Contributions:
 def _scale_and_shift(
     a: Tensor, g: Tensor, normalised: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor] = _over_positions
 ) -> Contributions:
-    """What follows a normalisation: element-wise, a few samples at a time, so that it stays in the cache."""
-    parts = [(summed(normalised(a[rows]) * g[rows]), summed(g[rows])) for rows in pieces(len(g), g[0].numel())]
-    weights, biases = zip(*parts, strict=True)
-    return {"weight": torch.cat(weights), "bias": torch.cat(biases)}
+    """What follows a normalisation, element by element."""
+    return {"weight": Scale(g, lambda rows: normalised(a[rows]), summed, inputs=a), "bias": summed(g)}
 
 
 def _running(layer: Any, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -237,7 +234,8 @@ def _prelu(layer: nn.PReLU, a: Tensor, g: Tensor) -> Contributions:
 
 @register_rule(nn.Embedding)
 def _embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> Contributions:
+    inputs = a
     index, g = a.reshape(a.shape[0], -1), g.reshape(g.shape[0], -1, g.shape[-1])
     if layer.padding_idx is not None:
         g = g * (index != layer.padding_idx)[..., None]
-    return {"weight": Rows(index, g, layer.num_embeddings)}
+    return {"weight": Rows(index, g, layer.num_embeddings, inputs=inputs)}

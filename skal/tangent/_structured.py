@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -93,9 +95,10 @@ class StructuredBackend:
         self.logits = logits.detach()
         # the idle parameters cost nothing here while they are idle
         edges = [call.output for call in calls] + list(self._idle.values())
+        inputs: dict[int, Tensor] = {}
         for at_outputs in pull_all_back(at_logits(cotangents, self.logits, target), logits, edges):
             self._check_idle(at_outputs[len(calls) :])
-            yield self._apply_rules(calls, list(at_outputs[: len(calls)]), logits.shape[0])
+            yield self._apply_rules(calls, inputs, list(at_outputs[: len(calls)]), logits.shape[0])
 
     def _check_idle(self, gradients: Sequence[Tensor | None]) -> None:
         used = {name for name, gradient in zip(self._idle, gradients, strict=True) if gradient is not None}
@@ -118,33 +121,38 @@ class StructuredBackend:
 
             return record
 
-        def record_projection(value: Any, weight: Any, output: Any) -> None:
+        def record_projection(value: Any, weight: Any, output: Any, positions_first: bool) -> None:
             if id(weight) in self._projections and output.requires_grad:
                 name, layer = self._projections[id(weight)]
                 edge = get_gradient_edge(output)
-                calls.append(_Call(name, layer, value.detach(), value._version, edge, positions_first=True))
+                calls.append(_Call(name, layer, value.detach(), value._version, edge, positions_first))
 
         with ExitStack() as stack:
             for name, layer in self._layers.items():
                 handle = layer.register_forward_hook(hook_for(name), with_kwargs=True)
                 stack.callback(handle.remove)
             if self._projections:
-                stack.enter_context(_linears_seen(record_projection))
+                stack.enter_context(_projections_seen(record_projection))
                 stack.enter_context(_projections_unbound())
             logits = self.network.logits(batch)
         return logits, calls
 
-    def _apply_rules(self, calls: list[_Call], at_outputs: list[Tensor | None], n_samples: int) -> Gradients:
+    def _apply_rules(
+        self, calls: list[_Call], inputs: dict[int, Tensor], at_outputs: list[Tensor | None], n_samples: int
+    ) -> Gradients:
+        """Gradients for one cotangent; the calls' inputs are kept, since those for all cotangents share them."""
         found: dict[str, list[PerSampleGradient]] = {}
         with torch.no_grad():
             for position, call in enumerate(calls):
                 g, at_outputs[position] = at_outputs[position], None
                 if g is None:
                     continue
-                a, g = (call.samples_first(x, n_samples) for x in (call.input, g))
+                if position not in inputs:
+                    inputs[position] = _full_precision(call.samples_first(call.input, n_samples), self._precision)
+                a, g = inputs[position], call.samples_first(g, n_samples)
                 self._check_call(call, a, g, n_samples)
                 rule, wanted = self._rule(call.layer)
-                results = rule(call.layer, *(_full_precision(x, self._precision) for x in (a, g)))
+                results = rule(call.layer, a, _full_precision(g, self._precision))
                 for own_name, name in wanted:
                     result = results.get(own_name)
                     if result is not None:
@@ -200,20 +208,62 @@ def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
 
 
 @contextmanager
-def _linears_seen(see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
-    """Inside, ``see(input, weight, output)`` is told of every call of ``F.linear``, by whomever."""
-    linear = F.linear
+def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[None]:
+    """Inside, ``see(input, weight, output, positions_first)`` is told of every call of ``F.linear``, by whomever.
 
-    def seen(input: Any, weight: Any, bias: Any = None) -> Any:
+    Plain self-attention works on (n, t, ...) tensors there. torch brings them into the order (t, n, ...) and back, and
+    so does the backward pass: a sixth of the time of a small transformer's.
+    """
+    linear, attention = F.linear, F.multi_head_attention_forward
+    names = signature(attention)
+
+    def seen(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
         output = linear(input, weight, bias)
-        see(input, weight, output)
+        see(input, weight, output, positions_first)
         return output
 
-    F.linear = seen
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        call = names.bind(*args, **kwargs)
+        call.apply_defaults()
+        if not _is_plain_self_attention(call.arguments):
+            return attention(*args, **kwargs)
+        return _self_attention(call.arguments, partial(seen, positions_first=False)), None
+
+    F.linear, F.multi_head_attention_forward = seen, attend
     try:
         yield
     finally:
-        F.linear = linear
+        F.linear, F.multi_head_attention_forward = linear, attention
+
+
+def _is_plain_self_attention(call: dict[str, Any]) -> bool:
+    """Whether a call of ``F.multi_head_attention_forward`` is what :func:`_self_attention` computes."""
+    x, width = call["query"], call["embed_dim_to_check"]
+    known = {
+        *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias"),
+        *("dropout_p", "out_proj_weight", "out_proj_bias", "training", "average_attn_weights"),
+    }
+    return (
+        x is call["key"]
+        and x is call["value"]
+        and x.ndim == 3
+        and x.transpose(0, 1).is_contiguous()
+        and x.shape[2] == width
+        and width % call["num_heads"] == 0
+        and call["in_proj_weight"] is not None
+        and not (call["training"] and call["dropout_p"] > 0)
+        and not any(value is not None and value is not False for name, value in call.items() if name not in known)
+    )
+
+
+def _self_attention(call: dict[str, Any], linear: Callable[..., Tensor]) -> Tensor:
+    """What ``F.multi_head_attention_forward`` gives for a (t, n, e) tensor with the samples first in memory."""
+    x = call["query"].transpose(0, 1)
+    projected = linear(x, call["in_proj_weight"], call["in_proj_bias"])
+    # taken apart before heads and positions change places: the backward pass puts it together where it belongs
+    parts = projected.unflatten(2, (3, call["num_heads"], -1)).unbind(2)  # (n, t, h, e / h) each
+    attended = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in parts)).transpose(1, 2).flatten(2)
+    return linear(attended, call["out_proj_weight"], call["out_proj_bias"]).transpose(0, 1)
 
 
 @contextmanager

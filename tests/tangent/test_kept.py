@@ -12,6 +12,7 @@ from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
 from skal.tangent._kept import _gathered, _joined, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
 
+from ..support import oracle
 from ..support.networks import build
 
 NAMES = ["mlp", "tutorial_cnn", "text_attention", "transformer_encoder", "text_gru"]
@@ -85,7 +86,7 @@ def test_rows_of_a_table_have_the_products_of_their_tables():
 def test_norms_for_all_labels_at_once_are_those_of_each(name):
     engine, samples = engine_for(name)
     labels = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
-    together = engine.collect(samples, labels, lambda found, n: engine.all_norms(list(found), n))
+    together = engine.collect(samples, labels, lambda found, n: engine.all_norms(found, n, len(labels)))
     each = engine.collect(
         samples, labels, lambda found, n: torch.stack([engine.scores(by_name, n)[0] for by_name in found], dim=1)
     )
@@ -176,3 +177,35 @@ def test_a_slice_of_kept_gradients_copies_nothing():
     for name, gradient in part.gradients[0].items():
         for mine, whole in zip(gradient.tensors(), kept.gradients[0][name].tensors(), strict=True):
             assert mine.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+class Sentences(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(7, 8), nn.GroupNorm(2, 6), nn.Linear(8, 3)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.norm(self.words(tokens))).mean(1))
+
+
+def test_norms_for_all_labels_use_each_gradient_as_it_comes():
+    """Embeddings, normalisations and layers at several positions: what their inputs contribute is kept."""
+    torch.manual_seed(0)
+    module = Sentences().double()
+    tokens = torch.randint(7, (5, 6))
+    samples = Samples(tokens)
+    engine = TangentEngine(module, samples, backend="structured")
+    labels = [LossCotangent(engine.network.loss, label) for label in range(3)]
+    waiting = []
+
+    def reduce(gradients, n):
+        found = list(gradients)
+        waiting.extend(name for name, g in found[0].items() if g.inputs is not None and g.from_inputs(3) is None)
+        return engine.all_norms(iter(found), n, 3)
+
+    together = engine.collect(samples, labels, reduce)
+    assert waiting == ["head.weight"]  # at one position
+    for label in range(3):
+        gradients = oracle.loss_gradients(module, tokens, [label] * 5)
+        assert oracle.relative_error(together[:, label].numpy(), (gradients**2).sum(1)) < 1e-8

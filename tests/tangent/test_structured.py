@@ -274,12 +274,41 @@ def test_hooks_that_change_an_output():
 def test_attention_is_taken_apart_at_once_and_left_as_it_was():
     torch.manual_seed(0)
     module = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
-    network, own = Network(nn.Sequential(module, nn.Flatten(), nn.Linear(24, 3))), F._in_projection_packed
+    network = Network(nn.Sequential(module, nn.Flatten(), nn.Linear(24, 3)))
+    own = F._in_projection_packed, F.linear, F.multi_head_attention_forward
     X = torch.randn(5, 3, 8)
     logits, _ = StructuredBackend(network, set(network.trainable()))._forward(X)
-    assert F._in_projection_packed is own
+    assert (F._in_projection_packed, F.linear, F.multi_head_attention_forward) == own
     plain = network.logits(X)
-    assert torch.equal(logits, plain)
+    torch.testing.assert_close(logits, plain)
     apart, before = ({node.name() for node in nodes_behind(f)} for f in (logits, plain))
     assert {"UnbindBackward0", "SelectBackward0"} & apart == {"UnbindBackward0"}
     assert {"UnbindBackward0", "SelectBackward0"} & before == {"SelectBackward0"}
+
+
+class OneAttention(nn.Module):
+    def __init__(self, mask=False, need_weights=False, batch_first=True, bias=True):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first, bias=bias)
+        self.head, self.mask, self.need_weights = nn.Linear(8, 3), mask, need_weights
+
+    def forward(self, x):
+        x = x if self.attention.batch_first else x.transpose(0, 1)
+        mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if self.mask else None
+        x, _ = self.attention(x, x, x, attn_mask=mask, need_weights=self.need_weights)
+        return self.head(x.mean(1 if self.attention.batch_first else 0))
+
+
+@pytest.mark.parametrize("n", [4, 5])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"mask": True}, {"need_weights": True}])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_with_the_samples_first_where_it_is_plain(n, options, batch_first):
+    torch.manual_seed(0)
+    module = OneAttention(**options, batch_first=batch_first).double().eval()
+    network, X = Network(module), torch.randn(n, 5, 8, dtype=torch.float64)
+    logits, calls = StructuredBackend(network, set(network.trainable()))._forward(X)
+    torch.testing.assert_close(logits, network.logits(X))
+    plain = not options.get("mask") and not options.get("need_weights")
+    found = [call.positions_first for call in calls if call.name == "attention"]
+    assert found == [not plain] * 2
+    assert set(check_exact(module, X)) == {"structured"}
