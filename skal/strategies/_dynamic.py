@@ -51,8 +51,9 @@ class DynamicAL(ScoreStrategy):
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass.
+    batch_size : int, default=1024
+        Samples per network pass, at most: fewer where their activations do not fit ``max_memory``, or a processor's
+        cache.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``; None is 1 GB. For ``greedy`` only as many samples with the
         highest scores take part as have room for their sketches.
@@ -101,7 +102,7 @@ class DynamicAL(ScoreStrategy):
         n_features: int | str | None = "auto",
         backend: str = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
+        batch_size: int = 1024,
         max_memory: int | str | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -147,7 +148,7 @@ class DynamicAL(ScoreStrategy):
         def compute() -> tuple[Tensor, Tensor]:
             network, direction = context.network, None
             if self.needs_labels:
-                direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
+                direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=engine.batch_size)
             return loss_scores(engine, context.pool, None, direction)
 
         what = ("loss scores", self.backend, engine.batch_size, self.needs_labels)
@@ -185,7 +186,7 @@ class DynamicAL(ScoreStrategy):
         """One pass over the pool; scores and inner products come from what it leaves."""
         network, direction = context.network, None
         if self.needs_labels:
-            direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=self.batch_size)
+            direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=engine.batch_size)
         kept = keep_gradients(engine, context.pool, [LossCotangent(network.loss)])
         norms, dots = engine.scores(kept.gradients[0], kept.n, direction)
         scores = self._checked_finite(dynamic_scores(norms, dots, float(self.gamma)))
