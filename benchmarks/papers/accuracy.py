@@ -33,6 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "full": {},
 }  # fmt: skip
 SUBSET = {"quick": 20, "scaled": 200, "full": 4000}
+FEW_STRATEGIES = ("random", "entropy", "ntk_lookahead")  # for scaled runs with many settings
 IMAGES = "cifar10_sub"  # 10,000 images of CIFAR-10, for scaled runs
 FEW = {"quick": 6, "scaled": 20, "full": 100}  # candidates of naive retraining
 
@@ -158,16 +159,28 @@ def _learning_rates(size: str, kept: Kept, folder: Path | None) -> str:
     return "\n\n".join(parts)
 
 
-def _preset(name: str, size: str, kept: Kept, folder: Path | None, data: str = "", only: str = "") -> str:
+def _preset(
+    name: str,
+    size: str,
+    kept: Kept,
+    folder: Path | None,
+    data: str = "",
+    only: str = "",
+    strategies: tuple[str, ...] = ("",),
+) -> str:
     """A preset of ``skal bench``; ``quick`` is a round of its scaled variant on digits.
 
-    ``data`` takes the place of the scaled variant's data set; ``only`` leaves the protocols whose names hold it.
+    ``only`` leaves the protocols whose names hold it. For the scaled variant, ``data`` takes the place of its data set,
+    and ``strategies`` leaves those whose names begin so.
     """
     parts = []
     for protocol in preset(name if size == "full" else f"{name}_scaled"):
         if only not in protocol.name:
             continue
-        settings: dict[str, Any] = {"data": data} if data and size == "scaled" else {}
+        settings: dict[str, Any] = {}
+        if size == "scaled":
+            settings["data"] = data or protocol.data
+            settings["strategies"] = tuple(x for x in protocol.strategies if str(x).startswith(strategies))
         if size == "quick":
             settings = SIZES["quick"] | {"net": protocol.net, "net_params": protocol.net_params}
             settings["strategies"] = ("random",)
@@ -182,7 +195,11 @@ STUDIES = (
     Study("criteria", "NTK look-ahead: accuracy of MLMOC, EMOC, EER and naive retraining", _criteria),
     Study("gaussian_process", "NTK look-ahead, Figure 1b: the Gaussian process as the model", _gaussian_process),
     Study("ll4al", "NTK look-ahead: LL4AL over learning rates", _learning_rates),
-    Study("width", "NTK look-ahead, Figure 3b: widths of the one-group network", partial(_preset, "ntk_width")),
+    Study(
+        "width",
+        "NTK look-ahead, Figure 3b: widths of the one-group network",
+        partial(_preset, "ntk_width", strategies=FEW_STRATEGIES),
+    ),
     Study("loss", "NTK look-ahead: squared loss and cross-entropy", partial(_preset, "ntk_loss")),
     Study("gamma", "dynamicAL, Figure 5: γ", partial(_preset, "dynamic_al_gamma", data=IMAGES)),
     Study(
