@@ -361,7 +361,7 @@ def diagonal_blocks(K: Tensor, B: int) -> Tensor:
 
 def mean_diagonal(blocks: Tensor) -> Tensor:
     """(N, B, B) -> (N,)."""
-    return blocks.diagonal(dim1=1, dim2=2).mean(1)
+    return blocks[:, 0, 0].clone() if blocks.shape[1] == 1 else blocks.diagonal(dim1=1, dim2=2).mean(1)
 
 
 def places(samples: Tensor, B: int) -> Tensor:

@@ -207,13 +207,14 @@ class _Covariances:
     def with_evaluation(self, made: int) -> Tensor:
         """(N, e) of all candidates with the evaluation samples, ``made`` entries at a time, in the sketch's precision.
 
-        Those among the evaluation samples are symmetric: half of them are made.
+        Those among the evaluation samples are symmetric: little more than half of them is made.
         """
         e, order, reader, features = self.e, self._order, self._reader, self._features
         S = torch.empty(len(order), e, dtype=features.psi.dtype, device=order.device)
         step = rows_within(made, e)
-        for start in range(0, e, step):
-            stop = min(e, start + step)
+        narrow = max(1, step // 4)  # the wider a part, the more of it is on both sides of the diagonal
+        for start in range(0, e, narrow):
+            stop = min(e, start + narrow)
             part = reader.covariance(features.take(slice(start, stop)), features.take(slice(start, e)))
             S[order[start:stop], start:] = part
             S[order[stop:e], start:stop] = part[:, stop - start :].T

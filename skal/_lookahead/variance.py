@@ -30,9 +30,9 @@ from skal.tangent._engine import no_gradients
 # outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
 TEMPERATURE = 0.15
 # columns of the kernel that are made at once, for candidates that are likely to be picked next
-_COLUMNS = 16
+_COLUMNS = 32
 # candidates that are brought up to date at first, to see whether the best is among them
-_LOOKED_AT = 32
+_LOOKED_AT = 256
 # picks after which the covariances are brought up to date
 _SETTLED_AFTER = 32
 
@@ -224,9 +224,12 @@ class LazySums:
     def __init__(self, gains: VarianceGains) -> None:
         self._gains, S = gains, gains.posterior.S
         assert S is not None
-        self._S, self._v = S, gains.v.to(S.dtype)
+        self._S = S
+        # zero for candidates that are no evaluation samples: quicker than to gather those that are, again and again
+        self._everyones_v = torch.zeros_like(gains.importance.as_evaluation)
+        self._everyones_v[gains.posterior.evaluation] = gains.v
         self._V = S.new_empty(len(S), _SETTLED_AFTER)
-        self._weighted = S.new_empty(S.shape[1], _SETTLED_AFTER)  # v w_k at the evaluation samples
+        self._weighted = S.new_empty(_SETTLED_AFTER, S.shape[1])  # v w_k at the evaluation samples
         self._Q = gains.v.new_empty(_SETTLED_AFTER, _SETTLED_AFTER)
         self._begin(gains.P)
 
@@ -243,10 +246,9 @@ class LazySums:
             gains.posterior.settle()
             self._begin(gains.sums())
             return
-        here = w[gains.posterior.evaluation, 0]
-        weighted = gains.v * here
-        self._weighted[:, n] = weighted
-        row = weighted @ gains.posterior.unsettled[gains.posterior.evaluation]
+        weighted = self._everyones_v * w[:, 0]
+        self._weighted[n] = weighted[gains.posterior.evaluation]
+        row = weighted @ gains.posterior.unsettled
         self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
         self._length += w[:, 0].abs() * row[n].clamp_min(0).sqrt()
         self._n += 1
@@ -267,7 +269,7 @@ class LazySums:
         """(r,) sums as they are now."""
         n = self._n
         missed = slice(int(self._knows_of[rows].min()), n)
-        self._V[rows, missed] = self._S.index_select(0, rows) @ self._weighted[:, missed]
+        self._V[rows, missed] = self._S.index_select(0, rows) @ self._weighted[missed].T
         w = self._gains.posterior.unsettled[rows]
         P = self._start[rows] - 2 * (w * self._V[rows, :n]).sum(1) + ((w @ self._Q[:n, :n]) * w).sum(1)
         self._length[rows], self._knows_of[rows] = P.clamp_min(0).sqrt(), n
