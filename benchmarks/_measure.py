@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["interleaved", "markdown", "peak_memory"]
+__all__ = ["interleaved", "markdown", "peak_memory", "print_baseline", "print_peak", "resident"]
 
 
 def interleaved(
@@ -54,13 +54,18 @@ def peak_memory(module: str, *arguments: str) -> int:
 
 def print_baseline() -> None:
     """Print the highest resident size so far; call it when network and data are loaded and have been used once."""
-    print(f"baseline={_resident()}", flush=True)
+    print(f"baseline={resident('VmHWM')}", flush=True)
 
 
 def print_peak() -> None:
     """Print the highest resident size of the whole run."""
-    print(f"peak={_resident()}", flush=True)
+    print(f"peak={resident('VmHWM')}", flush=True)
 
 
-def _resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(name: str) -> int:
+    """Bytes of this process in memory: now (``VmRSS``), or at most since it began (``VmHWM``); on Linux.
+
+    What ``getrusage`` says begins with the peak of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))

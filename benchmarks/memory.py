@@ -22,7 +22,7 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks._measure import markdown
+from benchmarks._measure import markdown, resident
 from skal.exceptions import SkalError
 from skal.strategies import (
     ALBL,
@@ -76,11 +76,6 @@ def make_learner(n_pool: int, width: int = 256) -> tuple[Any, np.ndarray]:
     return SimpleNamespace(estimator=net, X_training=X[:50], y_training=rng.integers(10, size=50)), X[50:]
 
 
-def _resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
-
-
 def _forked(function: Callable[[], str]) -> str:
     """What a function says in a process of its own."""
     reader, writer = os.pipe()
@@ -110,10 +105,10 @@ def peak(make: Callable[[str], Any], bound: str, learner: Any, X: np.ndarray, n_
         make("1GB").select(learner, X[:WARM_UP], 5)
 
         ctypes.CDLL(None).malloc_trim(0)
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         make(bound).select(learner, X, n_instances)
-        return str(_resident("VmHWM") - before)
+        return str(resident("VmHWM") - before)
 
     return _forked(measured)
 
