@@ -159,7 +159,6 @@ class BADGE(TwoLevelStrategy):
             )
 
 
-@torch.inference_mode()  # some 30 small operations for each pick: without a graph to think of they take a sixth less
 def kmeans_plus_plus(
     q: Tensor,
     phi: Tensor,
