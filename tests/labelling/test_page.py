@@ -211,7 +211,8 @@ def test_many_classes_texts_and_what_looks_like_html(page, serve, tmp_path):
     page.wait_for(lambda: "class 1" in page.text(".card"))
     page.click(".card")
     page.click("dialog.correct .actions button", 1)
-    page.wait_for(lambda: "Nothing has been labelled yet" in page.text("[aria-label=Gallery]"))
+    (empty,) = page.wait_for(lambda: page.find("[aria-label=Gallery] .done:not([hidden])"))
+    assert empty.text == "Nothing has been labelled yet."
     assert labels_of(tmp_path) == {}
     page.press("g")
     for _ in range(29):
