@@ -282,10 +282,12 @@ def _propose(
     """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
     draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
     index = _draw(bound if mass is None else mass * bound, draws)
-    coincide = index is None  # with chosen ones, all that are left: uniform among these
+    coincide = index is None  # with chosen ones, all that are left and count: by how often they count, or uniformly
+    if index is None and mass is not None:
+        index = _draw(mass * free, draws)
     if index is None:
-        index = _draw(free if mass is None else mass * free, draws)
-    assert index is not None
+        index = _draw(free, draws)
+    assert index is not None  # there are free rows as long as somebody asks
     at_draw = squares = bound[index]
     if unknown:
         squares = torch.minimum(squares, rows.squares(index, unknown).amin(dim=1))

@@ -108,6 +108,14 @@ def test_coinciding_embeddings_are_drawn_uniformly():
     assert chisquare(np.bincount(second, minlength=5)[1:]).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("mass", [[4.0, 0, 0, 0], [0.0, 0, 0, 0], [0.0, 2, 0, 2]])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_no_duplicates_when_those_that_are_left_count_for_nothing(mass, scale):
+    phi = 1 + scale * torch.arange(4).double()[:, None]
+    picked, _ = kmeans_plus_plus(torch.ones(4, 1).double(), phi, 4, generator(), torch.tensor(mass).double())
+    assert sorted(picked) == [0, 1, 2, 3]
+
+
 def test_no_duplicates_when_groups_coincide_or_gradients_vanish():
     q, phi = factors(4)
     q, phi = q.repeat(5, 1), phi.repeat(5, 1)
