@@ -22,7 +22,7 @@ from skal.validation import make_generator
 _ROUNDING = 1e-12
 # chosen samples after which all distances are brought up to date, proposals that are made at once, rows of a block
 _REFRESH = 16
-_PROPOSALS = 8
+_PROPOSALS = 16
 _BLOCK = 2**14
 _BLOCK_BYTES = 2**25
 _CACHE_BYTES = 2**19  # of distances on a processor, so that they are read again while they are in the cache
@@ -174,7 +174,8 @@ def kmeans_plus_plus(
 
     Squared distances to the nearest chosen row can only shrink, so that old ones are bounds. A row is proposed with a
     probability proportional to its bound and accepted with the probability distance / bound: that is a draw by the
-    distances themselves. All bounds are brought up to date now and then, for many chosen rows at once.
+    distances themselves. Several are proposed at once and looked at one after the other, each with the distances that
+    the ones before have left. All bounds are brought up to date now and then, for many chosen rows at once.
 
     Parameters
     ----------
@@ -206,22 +207,23 @@ def kmeans_plus_plus(
     rows = _OuterProducts(q, phi)
     bound = torch.full_like(rows.norms, torch.inf)
     free = torch.ones_like(bound)
-    best = int(rows.norms.argmax())
-    picked, squares = [best], [rows.norms[best].clone()]
-    known = 0  # how many of the chosen all bounds take into account
+    first = int(rows.norms.argmax())
+    picked, squares = [first], [float(rows.norms[first])]
+    known = seen = 0  # how many of the chosen all bounds take into account, and how many have none any more
     while len(picked) < n_instances:
-        bound[best] = free[best] = 0
+        bound[picked[seen:]] = free[picked[seen:]] = 0
+        seen = len(picked)
         if known == 0 or len(picked) - known >= refresh:
             known = _refresh(bound, rows, picked, known, block)
-        proposal = _propose(bound, free, mass, rows, picked[known:], generator.random((2, n_proposals)))
-        if proposal is None:
+        accepted = _propose(bound, free, mass, rows, picked[known:], generator.random((2, n_proposals)))
+        if not accepted:
             known = _refresh(bound, rows, picked, known, block)
-            proposal = _propose(bound, free, mass, rows, [], generator.random((2, n_proposals)))
-        assert proposal is not None  # bounds that are up to date are always accepted
-        best, square = proposal
-        picked.append(best)
-        squares.append(square)
-    return np.array(picked), torch.stack(squares).double().cpu().numpy()
+            accepted = _propose(bound, free, mass, rows, [], generator.random((2, n_proposals)))
+        assert accepted  # bounds that are up to date are always accepted
+        for best, square in accepted[: n_instances - len(picked)]:
+            picked.append(best)
+            squares.append(square)
+    return np.array(picked), np.array(squares)
 
 
 def _block(n_bytes: int, n_chosen: int) -> int:
@@ -278,9 +280,10 @@ def _refresh(bound: Tensor, rows: _OuterProducts, picked: list[int], known: int,
 
 def _propose(
     bound: Tensor, free: Tensor, mass: Tensor | None, rows: _OuterProducts, unknown: list[int], uniform: np.ndarray
-) -> tuple[int, Tensor] | None:
-    """Some proposals at once, from (2, s) numbers in [0, 1): the first that is accepted, with its squared distance."""
-    draws, chances = torch.as_tensor(uniform, dtype=bound.dtype).to(bound.device)
+) -> list[tuple[int, float]]:
+    """Proposals from (2, s) numbers in [0, 1): those that are accepted, with their squared distances when they were."""
+    draws, chances = uniform
+    draws = torch.as_tensor(draws, dtype=bound.dtype).to(bound.device)
     index = _draw(bound if mass is None else mass * bound, draws)
     coincide = index is None  # with chosen ones, all that are left and count: by how often they count, or uniformly
     if index is None and mass is not None:
@@ -288,15 +291,19 @@ def _propose(
     if index is None:
         index = _draw(free, draws)
     assert index is not None  # there are free rows as long as somebody asks
-    at_draw = squares = bound[index]
-    if unknown:
-        squares = torch.minimum(squares, rows.squares(index, unknown).amin(dim=1))
-    accepted = (chances * at_draw < squares) | coincide
-    answers = torch.stack([index, accepted.to(index.dtype)]).tolist()  # all that leaves the device
-    for position, (best, good) in enumerate(zip(*answers, strict=True)):
-        if good:
-            return best, squares[position].clone()
-    return None
+    proposed = index.tolist()
+    at_draw = bound[index]
+    distances = rows.squares(index, [*unknown, *proposed])  # (s, unknown + s)
+    nearest = torch.minimum(at_draw, distances[:, : len(unknown)].amin(dim=1)) if unknown else at_draw
+    table = torch.cat([at_draw[:, None], nearest[:, None], distances[:, len(unknown) :]], dim=1).tolist()
+    accepted: dict[int, float] = {}
+    places: list[int] = []  # of those among the proposals
+    for place, (row, chance, (bounded, square, *others)) in enumerate(zip(proposed, chances, table, strict=True)):
+        square = min([square, *(others[other] for other in places)])
+        if row not in accepted and (coincide or chance * bounded < square):
+            accepted[row] = square
+            places.append(place)
+    return list(accepted.items())
 
 
 def _draw(weights: Tensor, draws: Tensor) -> Tensor | None:
