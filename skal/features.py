@@ -14,8 +14,8 @@ from torch import nn
 
 from skal._core.containers import take_rows
 from skal._core.content import content_digest
+from skal._core.evaluation import evaluating
 from skal._core.feature_store import FeatureStore, sample_keys
-from skal._core.network import evaluating
 from skal.exceptions import FeatureError, InvalidTypeError
 from skal.validation import check_integer
 

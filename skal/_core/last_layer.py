@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from skal._core.evaluation import evaluating
 from skal._core.graph import nodes_behind
 from skal._core.losses import Loss, is_cross_entropy, loss_of
 from skal._core.mistakes import check_floating
-from skal._core.network import Network, evaluating
+from skal._core.network import Network
 from skal._core.order import mirrored, two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
@@ -241,7 +242,7 @@ def _embedding_batches(
     with evaluating(network.module), torch.no_grad():
         handle = network.module.get_submodule(last.name).register_forward_hook(record, with_kwargs=True)
         try:
-            for batch in network.batches(samples, batch_size):
+            for batch in network.passes(samples, batch_size):
                 seen.clear()
                 output = network.output(batch)
                 network.check_output(output)
@@ -279,6 +280,6 @@ class LastOutput(Network):
 
         def shard(part: Samples) -> Tensor:
             with evaluating(self.module), torch.no_grad():
-                return filled((self.logits(batch) for batch in self.batches(part, batch_size)), len(part))
+                return filled((self.logits(batch) for batch in self.passes(part, batch_size)), len(part))
 
         return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))

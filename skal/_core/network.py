@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.batches import placed, slices, unharmed
+from skal._core.chunks import near_cache
 from skal._core.containers import check_finite, dataset_input, is_lazy
-from skal._core.generators import preserved_rng
+from skal._core.evaluation import device_of, evaluating, not_compiled, parameters_of
 from skal._core.loading import loaded
 from skal._core.losses import Loss, loss_of
 from skal._core.mistakes import check_rows, refused
@@ -40,57 +38,6 @@ _FOR_TRAINING = (
     "train_split",
     "accelerator",  # of skorch.hf
 )
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before."""
-    flags = [(submodule, submodule.training) for submodule in module.modules()]
-    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-    # embeddings with max_norm rescale their weights whenever they are called
-    rescaled = [x.weight for x, _ in flags if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
-    weights = [(weight, weight.detach().clone()) for weight in rescaled]
-    device_type = _device_of(module).type
-    try:
-        has_autocast = torch.amp.is_autocast_available(device_type)
-        no_autocast = torch.autocast(device_type, enabled=False) if has_autocast else nullcontext()
-        with preserved_rng(), _eagerly(), no_autocast:
-            if any(flag for _, flag in flags):
-                module.eval()
-            yield
-    finally:
-        for submodule, flag in flags:
-            if submodule.training is not flag:  # setting an attribute of a module takes a while
-                submodule.training = flag
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                if name in buffers and buffer.shape == buffers[name].shape:
-                    buffer.copy_(buffers[name])
-            for weight, before in weights:
-                weight.copy_(before)
-
-
-def _not_compiled(module: nn.Module) -> nn.Module:
-    """The module behind ``torch.compile``."""
-    return getattr(module, "_orig_mod", module)
-
-
-def _eagerly() -> AbstractContextManager[Any]:
-    """Whatever was compiled runs as it is written: compiled code does not call hooks that came after it."""
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    tensor = next(chain(_parameters(module), module.buffers()), None)
-    return torch.device("cpu") if tensor is None else tensor.device
-
-
-def _parameters(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters in the module's order, tied ones each time; the first is found without a walk over all."""
-    return (p for part in module.modules() for p in part._parameters.values() if p is not None)
 
 
 class Network:
@@ -113,14 +60,14 @@ class Network:
     def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
         self.sharding = sharding or Sharding()
         if isinstance(net, nn.Module):
-            self.net, self.module = None, _not_compiled(net)
+            self.net, self.module = None, not_compiled(net)
         elif isinstance(net, NeuralNet):
             if getattr(net, "module_", None) is None:
                 raise NotFittedError(
                     f"The network must be fitted, or at least initialised. Got an unfitted {type(net).__name__} "
                     "instead. Call fit(X, y), or initialize() for a network with random weights."
                 )
-            self.net, self.module = net, _not_compiled(net.module_)
+            self.net, self.module = net, not_compiled(net.module_)
         else:
             raise NoNetworkError(
                 "The network must be a skorch net or a torch nn.Module. "
@@ -159,12 +106,12 @@ class Network:
     @property
     def device(self) -> torch.device:
         """Where the parameters live."""
-        return _device_of(self.module)
+        return device_of(self.module)
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the parameters."""
-        floating = (p.dtype for p in _parameters(self.module) if p.is_floating_point())
+        floating = (p.dtype for p in parameters_of(self.module) if p.is_floating_point())
         return next(floating, torch.get_default_dtype())
 
     @property
@@ -217,6 +164,23 @@ class Network:
                     check_finite(batch, samples.name, numbers[start : start + batch_size])
                 yield placed(batch, *place)
         samples.check_size()
+
+    def passes(self, samples: Samples, batch_size: int) -> Iterator[Any]:
+        """Batches for passes without gradients: on a processor in parts that stay near its cache.
+
+        Parameters
+        ----------
+        samples : Samples
+            What goes through the network.
+        batch_size : int
+            Samples per pass, at most.
+
+        Returns
+        -------
+        iterator of tensors, or of dicts or tuples of them
+            What the module is called with.
+        """
+        return near_cache(self, self.batches(samples, batch_size))
 
     def reads_arrays(self, samples: Samples) -> bool:
         """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
@@ -353,7 +317,7 @@ class Network:
     def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
         """Outputs batch by batch. Values of the first are looked at here, those of the others once all are there."""
         with evaluating(self.module), torch.no_grad():
-            for number, batch in enumerate(self.batches(samples, batch_size)):
+            for number, batch in enumerate(self.passes(samples, batch_size)):
                 output = self.output(batch)
                 (outputs.check_form if number else outputs.check_output)(output, self.net)
                 yield output

@@ -35,10 +35,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
 from skal._core.containers import concat_rows, dataset_input, n_rows, take_rows
+from skal._core.evaluation import evaluating
 from skal._core.generators import preserved_rng
 from skal._core.last_layer import LastOutput
 from skal._core.memory import rows_within
-from skal._core.network import Network, evaluating
+from skal._core.network import Network
 from skal._core.samples import Samples
 from skal._lookahead.criteria import settle_known, terms_of_outputs
 from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skal._core.network import Network, evaluating
+from skal._core.evaluation import evaluating
+from skal._core.network import Network
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 
 _CHANNELS_FIRST = (nn.Conv1d, nn.BatchNorm1d, nn.GroupNorm, nn.MaxPool1d, nn.AvgPool1d)

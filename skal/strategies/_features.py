@@ -21,8 +21,9 @@ from skal._core.containers import dataset_input
 from skal._core.content import content_digest
 from skal._core.copies import origin
 from skal._core.estimators import chained
+from skal._core.evaluation import evaluating
 from skal._core.feature_store import FeatureStore, current_memory, sample_keys
-from skal._core.network import Network, evaluating
+from skal._core.network import Network
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.context import QueryContext
@@ -212,7 +213,7 @@ def _is_unfitted(features: Any, error: AttributeError) -> bool:
 
 def _outputs(network: Network, part: Samples, batch_size: int) -> Iterator[Tensor]:
     with evaluating(network.module), torch.no_grad():
-        for batch in network.batches(part, batch_size):
+        for batch in network.passes(part, batch_size):
             yield network.output(batch).flatten(1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.network import evaluating
+from skal._core.evaluation import evaluating
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function
@@ -93,7 +93,7 @@ class LearningLoss(ScoreStrategy):
 
         def shard(part: Samples) -> Tensor:
             predicted = []
-            for batch in network.batches(part, batch_size):
+            for batch in network.passes(part, batch_size):
                 with evaluating(network.module), torch.no_grad(), predictor.collecting_features() as features:
                     network.check_output(network.output(batch))
                     predicted.append(predictor.predict_losses(features).double())

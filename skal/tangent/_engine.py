@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.containers import all_finite
+from skal._core.evaluation import evaluating
 from skal._core.graph import nodes_behind
 from skal._core.last_layer import find_last_layer
 from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
-from skal._core.network import Network, evaluating
+from skal._core.network import Network
 from skal._core.order import two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import Result, filled

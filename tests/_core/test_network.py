@@ -15,8 +15,8 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from skal._core.evaluation import evaluating
 from skal._core.generators import preserved_rng
-from skal._core.network import evaluating
 from skal._core.outputs import check_distributions, criterion_of
 from skal.context import Network, Samples
 from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError

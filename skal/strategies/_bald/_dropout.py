@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
+from skal._core.evaluation import evaluating
 from skal._core.memory import rows_within
-from skal._core.network import Network, evaluating
+from skal._core.network import Network
 from skal._core.samples import Samples
 from skal._core.sharding import filled
 from skal.context import QueryContext
