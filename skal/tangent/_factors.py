@@ -21,8 +21,10 @@ from skal._core.memory import PRODUCT_BYTES, rows_within
 
 # bytes that a piece of work may take, so that what is written is read again while it is still in the cache
 PIECE_BYTES = 4 * 2**20
-# multiply-adds that cost as much as writing and reading one entry of a per-sample gradient
-_TRAFFIC = 32
+# multiply-adds that cost as much as writing and reading one entry of a per-sample gradient; with a direction, which is
+# read again for every sample, three times as many where it is longer than this
+_TRAFFIC = 8
+_LONG = 2**15
 # columns of a gradient matrix that are turned into float64 at once
 GRAM_COLUMNS = 2**16
 
@@ -355,7 +357,8 @@ class Outer(PerSampleGradient):
     def _gram_is_cheaper(self, with_direction: bool) -> bool:
         t, i, o = self.positions, self.n_in, self.n_out
         by_gram = t * t * (i + o) + (t * i * o if with_direction else 0)
-        return by_gram < t * i * o + _TRAFFIC * i * o
+        traffic = 3 * _TRAFFIC if with_direction and i * o > _LONG else _TRAFFIC
+        return by_gram < t * i * o + traffic * i * o
 
     def lengths(self) -> Tensor:
         return self.kernel_form().lengths() if self.is_plain else super().lengths()
