@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
 from skal.loss_prediction import LossPredictionClassifier
-from skal.nets import CNN, MLP, SquaredLoss
+from skal.nets import CNN, MLP, ResNet18, SquaredLoss, WideResNet
 from skal.strategies import (
     ALBL,
     BADGE,
@@ -131,6 +132,11 @@ PROBLEMS = {
     "MLP head": Problem(mlp, _features, 10_000),
     "tutorial CNN": Problem(HeadDropoutCNN, _images, 4_000),
     "small transformer": Problem(SmallTransformer, _tokens, 1_000),
+}
+# larger tensors for each sample, on which the number of samples per pass tells
+LARGER = {
+    "WRN-10-2": Problem(partial(WideResNet, 10, 2), _images, 1_024),
+    "ResNet-18": Problem(ResNet18, _images, 512),
 }
 
 

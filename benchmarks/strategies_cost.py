@@ -1,7 +1,7 @@
 """What a query costs: every strategy over one forward pass of the pool, how it grows, and what is fixed.
 
-``python -m benchmarks.strategies_cost ratio|bounds|growth|overhead|npc [--only TEXT ...] [--quick]``; all tables if
-none is named. One thread; a strategy and the forward pass that it is compared with take turns.
+``python -m benchmarks.strategies_cost ratio|bounds|batches|growth|overhead|npc [--only TEXT ...] [--quick]``; all tables
+if none is named. One thread; a strategy and the forward pass that it is compared with take turns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks._cost_bounds import bounds
-from benchmarks._cost_problems import PROBLEMS, STRATEGIES, learner_for
+from benchmarks._cost_problems import LARGER, PROBLEMS, STRATEGIES, learner_for
 from benchmarks._measure import interleaved, markdown
 from skal import ActiveLearner
 from skal.strategies import NPC, Entropy, Margin
@@ -104,6 +104,20 @@ def bounds_table(args: argparse.Namespace) -> str:
     return markdown(["passes alone", *sizes], list(cells.values()))
 
 
+def batches_table(args: argparse.Namespace) -> str:
+    """A plain pass by the number of samples that go through the network at once, and ``Margin`` with its 256."""
+    sizes = (16, 64, 256)
+    rows: list[list[object]] = []
+    for label, problem in (PROBLEMS | LARGER).items():
+        n = 100 if args.quick else problem.n_pool
+        learner, X = problem.make(n, problem.n_labelled)
+        tasks = {f"{size}": partial(forward, learner, X, size) for size in sizes}
+        best = best_of(tasks | {"Margin": query("Margin", learner, X, BATCH)}, 0.0 if args.quick else 15.0)
+        least = min(best[f"{size}"] for size in sizes)
+        rows.append([f"{label}, N = {problem.n_pool:,}", *(seconds / least for seconds in best.values())])
+    return markdown(["network", *(f"{size} at once" for size in sizes), "`Margin`"], rows)
+
+
 def growth_table(args: argparse.Namespace) -> str:
     """Exponents x of ``seconds ~ size^x`` on the MLP head, over the last doubling; everything else is fixed."""
     problem = PROBLEMS["MLP head"]
@@ -172,6 +186,7 @@ def _wanted(args: argparse.Namespace) -> list[str]:
 TABLES = {
     "ratio": ratio_table,
     "bounds": bounds_table,
+    "batches": batches_table,
     "growth": growth_table,
     "overhead": overhead_table,
     "npc": npc_table,

@@ -6,6 +6,8 @@ Each is a benchmark of ``skal.bench``; its runs lie in the results folder and ar
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,16 +149,24 @@ def _gaussian_process(size: str, kept: Kept, folder: Path | None) -> str:
 def _learning_rates(size: str, kept: Kept, folder: Path | None) -> str:
     parts = []
     for lr in (0.005, 0.025, 0.1, 0.25):
-        try:
-            table = _table(_run(size, folder, ("random", "learning_loss"), f"lr_{lr}", lr=lr))
-        except BenchmarkError as error:
-            diverged = str(error).count("skal.exceptions.NonFiniteError:")
-            if not diverged:
-                raise
-            table = _table(_run(size, folder, ("random",), f"lr_{lr}_random", lr=lr))
-            table += f"\n\nOutputs that are not finite end {diverged} runs of learning_loss."
-        parts.append(f"largest learning rate {lr}:\n\n{table}")
+        run = partial(_run, size, folder, ("random", "learning_loss"), f"lr_{lr}", lr=lr)
+        parts.append(f"largest learning rate {lr}:\n\n{_table_of_finite(run, folder and folder / f'lr_{lr}')}")
     return "\n\n".join(parts)
+
+
+def _table_of_finite(run: Callable[[], BenchmarkResult], out: Path | None) -> str:
+    """The table of a benchmark; strategies in whose runs a network diverged are left out of it, and named."""
+    try:
+        return _table(run())
+    except BenchmarkError as error:
+        failed = re.findall(r"^(.+), seed \d+: Traceback", str(error), re.MULTILINE)
+        if out is None or str(error).count("\nskal.exceptions.NonFiniteError:") != len(failed):
+            raise
+    found = BenchmarkResult.load(out)
+    protocol = found.protocol.with_settings(strategies=tuple(x for x in found.protocol.strategies if x not in failed))
+    table = _table(BenchmarkResult(protocol, found.runs, found.details))
+    diverged = ", ".join(f"{failed.count(name)} runs of {name}" for name in sorted(set(failed)))
+    return f"{table}\n\nOutputs that are not finite end {diverged}."
 
 
 def _preset(
@@ -185,9 +195,8 @@ def _preset(
             settings = SIZES["quick"] | {"net": protocol.net, "net_params": protocol.net_params}
             settings["strategies"] = ("random",)
         out = None if folder is None else folder / protocol.name
-        parts.append(
-            f"{protocol.name}:\n\n{_table(run_benchmark(protocol=protocol.with_settings(**settings), out=out))}"
-        )
+        run = partial(run_benchmark, protocol=protocol.with_settings(**settings), out=out)
+        parts.append(f"{protocol.name}:\n\n{_table_of_finite(run, out)}")
     return "\n\n".join(parts)
 
 
@@ -200,6 +209,8 @@ STUDIES = (
         "NTK look-ahead, Figure 3b: widths of the one-group network",
         partial(_preset, "ntk_width", strategies=FEW_STRATEGIES),
     ),
+    Study("mnist", "NTK look-ahead: MNIST", partial(_preset, "ntk_mnist")),
+    Study("cifar10", "NTK look-ahead: CIFAR-10, two networks", partial(_preset, "ntk_cifar10", data=IMAGES)),
     Study("loss", "NTK look-ahead: squared loss and cross-entropy", partial(_preset, "ntk_loss")),
     Study("gamma", "dynamicAL, Figure 5: γ", partial(_preset, "dynamic_al_gamma", data=IMAGES)),
     Study(
@@ -209,6 +220,7 @@ STUDIES = (
     ),
     Study("table3", "dynamicAL, Table 3: CIFAR-10, CNN", partial(_preset, "dynamic_al_table3", data=IMAGES)),
     Study("table4", "dynamicAL, Table 4: CIFAR-10, ResNet-18", partial(_preset, "dynamic_al_table4", data=IMAGES)),
+    Study("table5", "dynamicAL, Table 5: CIFAR-10, ResNet-18", partial(_preset, "dynamic_al_table5", data=IMAGES)),
     Study(
         "reinitialized", "dynamicAL, Table 11: re-initialisation", partial(_preset, "dynamic_al_table11", data=IMAGES)
     ),
