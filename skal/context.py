@@ -59,7 +59,7 @@ class QueryContext:
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
         The samples to choose from.
     batch_size : int
-        Samples per network pass.
+        Samples per network pass, at most.
     owner : str
         The strategy's name, for messages.
     sharding : Sharding, optional
@@ -257,7 +257,7 @@ class QueryContext:
         Parameters
         ----------
         batch_size : int
-            Samples per network pass.
+            Samples per network pass, at most.
         owner : str
             The strategy's name, for messages.
         sharding : Sharding

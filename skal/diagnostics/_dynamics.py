@@ -60,7 +60,7 @@ def training_dynamics_of(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_
         As in :func:`skal.tangent.loss_gradient`. ``"squared_error"`` is ``G_MSE`` with the full kernel, which is also
         what a net trained with :class:`skal.nets.SquaredLoss` gets.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def approximation_ratio_of(
     X_labelled, y_labelled : the labelled set
         Samples, and their labels.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
 
     Returns
     -------

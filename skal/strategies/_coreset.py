@@ -43,7 +43,7 @@ class CoreSet(TwoLevelStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the memory for the embeddings, such as ``"2GB"``. For a pool that needs more the choice is made in two
         levels: every part of the pool that fits names a shortlist, four times the batch if there is room, and the

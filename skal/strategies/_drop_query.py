@@ -38,7 +38,7 @@ class DropQuery(QueryStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For what is dropped, k-means, and the subset.
     n_jobs : int or None, default=None

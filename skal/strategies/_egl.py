@@ -36,7 +36,7 @@ class EGL(ScoreStrategy):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         For ``all``: bound on the working memory, such as ``"2GB"``; None is 1 GB.
     random_state : None, int, Generator or RandomState, default=None

@@ -29,7 +29,7 @@ class Falcun(QueryStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the draws, and the subset.
     n_jobs : int or None, default=None

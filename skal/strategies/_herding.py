@@ -44,7 +44,7 @@ class MaxHerding(CoverageStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``. Features that do not fit are computed anew when they are needed;
         ``evaluation="auto"`` takes no more samples than fit.
@@ -148,7 +148,7 @@ class UHerding(CoverageStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None

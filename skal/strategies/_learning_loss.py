@@ -29,7 +29,7 @@ class LearningLoss(ScoreStrategy):
     subset : int or None, default=None
         Score only this many random samples of the pool; the paper does so, for the sake of diversity.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
     n_jobs : int or None, default=None

@@ -74,7 +74,7 @@ class NTKLookahead(ScoreStrategy):
     subset : int or None, default=None
         Score only this many random samples of the pool; the change is summed over those, too.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``; None is 1 GB. A pool that does not fit is scored in parts.
     random_state : None, int, Generator or RandomState, default=None

@@ -49,7 +49,7 @@ class ProbCover(CoverageStrategy):
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None

@@ -43,7 +43,7 @@ class LeastConfidence(_Uncertainty):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
     n_jobs : int or None, default=None
@@ -92,7 +92,7 @@ class Margin(_Uncertainty):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
     n_jobs : int or None, default=None
@@ -169,7 +169,7 @@ class Entropy(_Uncertainty):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
     n_jobs : int or None, default=None

@@ -25,8 +25,10 @@ PIECE_BYTES = 4 * 2**20
 # read again for every sample, three times as many where it is longer than this
 _TRAFFIC = 8
 _LONG = 2**15
-# columns of a gradient matrix that are turned into float64 at once
-GRAM_COLUMNS = 2**16
+# columns of a gradient matrix that are turned into float64 at once: on a processor few, so that a hundred rows of them
+# stay in the cache; elsewhere, where calls cost more, this many times as many, and rows too
+_GRAM_COLUMNS = 2**11
+_ELSEWHERE = 16
 
 
 class PerSampleGradient(ABC):
@@ -572,12 +574,14 @@ def _squared_norms(gradients: Tensor) -> Tensor:
     return squares
 
 
-def gram_matrix(first: Tensor, second: Tensor, columns: int = GRAM_COLUMNS) -> Tensor:
+def gram_matrix(first: Tensor, second: Tensor, columns: int | None = None) -> Tensor:
     """(n, p), (m, p) -> (n, m) in float64, converting so many columns at a time, and some rows of the second."""
+    larger = 1 if first.is_cpu else _ELSEWHERE
+    columns = columns or larger * _GRAM_COLUMNS
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)
     for start in range(0, first.shape[1], columns):
         part = slice(start, start + columns)
         left = first[:, part].double()
-        for rows in pieces(len(second), 2 * left.shape[1], PRODUCT_BYTES):
+        for rows in pieces(len(second), 2 * left.shape[1], larger**2 * PRODUCT_BYTES):
             total[:, rows].addmm_(left, second[rows, part].double().T)
     return total

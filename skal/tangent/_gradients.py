@@ -126,7 +126,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
     loss : {"auto", "cross_entropy", "squared_error"}, default="auto"
         As in :func:`gradient_scores`.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
 
     Returns
     -------

@@ -70,11 +70,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ntk_width": {f"_{16 * width}": {"net_params": {"depth": 10, "width": width, "groups": 1}} for width in WIDTHS},
 }
-SMALL = {"n_initial": 100, "rounds": 3, "seeds": 3, "n_pool": 2000, "n_test": 2000, "max_epochs": 20}
+SMALL: dict[str, Any] = {"n_initial": 100, "rounds": 3, "seeds": 3, "n_pool": 2000, "n_test": 2000}
+# 100 labels are a single minibatch of 128, and few epochs then few steps: smaller ones train further at the same price
+STEPS = {"max_epochs": 40, "batch_size": 16}
 
 
 def scaled(protocol: Protocol) -> dict[str, Any]:
-    """Three seeds, a pool of 2,000, a tenth of the labels where there are many, networks a tenth as wide."""
+    """Three seeds, a pool of 2,000, a tenth of the labels where there are many, narrow networks."""
     narrow: dict[str, Any] = {"stem": "cifar", "width": 8}
     if protocol.net == "wide_resnet":
         widths = {4: 1, 8: 2, 20: 3, 40: 4} if protocol.name.startswith("ntk_width") else {20: 2, 40: 4}
@@ -84,5 +86,6 @@ def scaled(protocol: Protocol) -> dict[str, Any]:
         "net_params": narrow,
         "batch": 100 if protocol.n_initial > 100 else 20,
         **SMALL,
-        "notes": "fewer labels, rounds, seeds and images, narrower networks",
+        **STEPS,
+        "notes": "fewer labels, rounds, seeds, epochs and images, narrower networks, smaller minibatches",
     }

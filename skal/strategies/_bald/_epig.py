@@ -31,7 +31,7 @@ class EPIG(ScoreStrategy):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the masks, the targets, and the choice of the subset.
     n_jobs : int or None, default=None

@@ -40,7 +40,7 @@ class BALD(ScoreStrategy):
     subset : int or None, default=None
         Score only this many random samples of the pool.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the memory for the predictions that ``joint`` keeps, such as ``"2GB"``; None is 1 GB. Only as many
         samples with the highest scores take part as have room.

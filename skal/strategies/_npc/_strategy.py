@@ -65,7 +65,7 @@ class NPC(QueryStrategy):
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     batch_size : int, default=256
-        Samples per network pass.
+        Samples per network pass, at most.
     max_memory : int, str or None, default=None
         Bound on the working memory, such as ``"2GB"``; None is 1 GB. Candidates whose kernel does not fit are searched
         group by group.
