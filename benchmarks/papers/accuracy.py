@@ -210,7 +210,11 @@ STUDIES = (
         partial(_preset, "ntk_width", strategies=FEW_STRATEGIES),
     ),
     Study("mnist", "NTK look-ahead: MNIST", partial(_preset, "ntk_mnist")),
-    Study("cifar10", "NTK look-ahead: CIFAR-10, two networks", partial(_preset, "ntk_cifar10", data=IMAGES)),
+    Study(
+        "cifar10",
+        "NTK look-ahead: CIFAR-10, two networks",
+        partial(_preset, "ntk_cifar10", data=IMAGES, strategies=FEW_STRATEGIES),
+    ),
     Study("loss", "NTK look-ahead: squared loss and cross-entropy", partial(_preset, "ntk_loss")),
     Study("gamma", "dynamicAL, Figure 5: γ", partial(_preset, "dynamic_al_gamma", data=IMAGES)),
     Study(
