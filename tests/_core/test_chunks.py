@@ -129,6 +129,20 @@ def test_the_look_leaves_the_module_as_it_was(module):
     assert not any(layer._forward_hooks for layer in module.modules())
 
 
+def test_a_module_that_writes_into_its_input_does_not_change_the_samples(module):
+    class Writes(Wide):
+        def forward(self, x):
+            x -= 1
+            return super().forward(x)
+
+    X = images(200)
+    writing = Writes()
+    writing.load_state_dict(module.state_dict())
+    outputs = Network(writing).all_outputs(Samples(X), 100)
+    assert np.array_equal(X, images(200))
+    torch.testing.assert_close(outputs, Network(module).all_outputs(Samples(X - 1), 100))
+
+
 def test_modules_are_forgotten():
     known = len(chunks._KNOWN)
     network = Network(Wide())

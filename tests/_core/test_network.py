@@ -15,7 +15,6 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from skal._core.evaluation import evaluating
 from skal._core.generators import preserved_rng
 from skal._core.outputs import check_distributions, criterion_of
 from skal.context import Network, Samples
@@ -49,35 +48,6 @@ def test_rng_states_come_back_even_after_an_error():
     assert random.getstate() == states[0]
     assert np.array_equal(np.random.get_state()[1], states[1])
     assert torch.equal(torch.get_rng_state(), states[2])
-
-
-def test_evaluating_restores_flags_and_buffers_even_after_an_error():
-    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())
-    module[2].eval()
-    mean = module[1].running_mean.clone()
-
-    def spoil():
-        with evaluating(module):
-            assert not any(submodule.training for submodule in module.modules())
-            module.train()
-            module(torch.randn(6, 4))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        spoil()
-    assert [submodule.training for submodule in module.modules()] == [True, True, True, False]
-    assert torch.equal(module[1].running_mean, mean)
-    assert module[1].num_batches_tracked == 0
-
-
-def test_evaluating_takes_a_module_without_parameters():
-    with evaluating(nn.ReLU()):
-        pass
-
-
-def test_evaluating_switches_autocast_off():
-    with torch.autocast("cpu", dtype=torch.bfloat16), evaluating(module := linear()):
-        assert module(torch.ones(1, 4)).dtype == torch.float32
 
 
 def test_a_bare_module_gives_logits():
