@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -165,7 +166,7 @@ def _table_of_finite(run: Callable[[], BenchmarkResult], out: Path | None) -> st
     found = BenchmarkResult.load(out)
     protocol = found.protocol.with_settings(strategies=tuple(x for x in found.protocol.strategies if x not in failed))
     table = _table(BenchmarkResult(protocol, found.runs, found.details))
-    diverged = ", ".join(f"{failed.count(name)} runs of {name}" for name in sorted(set(failed)))
+    diverged = ", ".join(f"{k} run{'s' * (k > 1)} of {name}" for name, k in sorted(Counter(failed).items()))
     return f"{table}\n\nOutputs that are not finite end {diverged}."
 
 

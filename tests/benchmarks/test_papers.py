@@ -1,6 +1,7 @@
 """The papers' studies at their smallest: every command prints its table, and a second run measures nothing."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 
 from benchmarks._kept import Kept
-from benchmarks.papers import main
+from benchmarks.papers import accuracy, main
 from benchmarks.papers.accuracy import GaussianProcess, gaussian_mlmoc
 from benchmarks.papers.commands import STUDIES
-from skal.bench import PRESETS
+from skal.bench import PRESETS, BenchmarkError
+from skal.exceptions import NonFiniteError
 
 # seconds each at the smallest size; what is a benchmark has tests of its own
 QUICK = ["mmd_second", "mmd_budget", "criteria", "gaussian_process", "claim", "spectra", "growing"]
@@ -52,6 +54,27 @@ def test_the_page_names_every_study_and_every_preset():
     page = Path(__file__).parents[2].joinpath("docs/guide/papers.md").read_text(encoding="utf-8")
     assert [name for name in STUDIES if f"benchmarks.papers {name}`" not in page] == []
     assert [name for name in PRESETS if not name.endswith("_scaled") and name not in page] == []
+
+
+def raising(error):
+    def strategy(learner, X_pool, n_instances):
+        raise error
+
+    return strategy
+
+
+def test_strategies_whose_networks_diverge_are_left_out_and_named(tmp_path):
+    strategies = {"random": "random", "margin": "margin", "diverging": raising(NonFiniteError("NaN"))}
+    run = partial(accuracy._run, "quick", tmp_path, strategies, "some")
+    table, _, below = accuracy._table_of_finite(run, tmp_path / "some").partition("\n\n")
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| random", "| margin"]
+    assert below == "Outputs that are not finite end 2 runs of diverging."
+
+
+def test_other_failures_of_a_study_are_raised(tmp_path):
+    strategies = {"random": "random", "diverging": raising(NonFiniteError("NaN")), "wrong": raising(KeyError("wrong"))}
+    with pytest.raises(BenchmarkError, match="KeyError"):
+        accuracy._table_of_finite(partial(accuracy._run, "quick", tmp_path, strategies, "some"), tmp_path / "some")
 
 
 def test_mlmoc_of_a_gaussian_process_is_that_of_one_that_is_fitted_again():
