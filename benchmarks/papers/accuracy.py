@@ -223,6 +223,11 @@ STUDIES = (
         "dynamicAL, Table 1: a budget in several rounds, CNN",
         partial(_preset, "dynamic_al_table1", data=IMAGES, only="_cnn_"),
     ),
+    Study(
+        "rounds_resnet18",
+        "dynamicAL, Table 1: a budget in several rounds, ResNet-18",
+        partial(_preset, "dynamic_al_table1", data=IMAGES, only="_resnet18_"),
+    ),
     Study("table3", "dynamicAL, Table 3: CIFAR-10, CNN", partial(_preset, "dynamic_al_table3", data=IMAGES)),
     Study("table4", "dynamicAL, Table 4: CIFAR-10, ResNet-18", partial(_preset, "dynamic_al_table4", data=IMAGES)),
     Study("table5", "dynamicAL, Table 5: CIFAR-10, ResNet-18", partial(_preset, "dynamic_al_table5", data=IMAGES)),

@@ -17,7 +17,7 @@ from skal.strategies import BADGE, CoreSet, Margin
 
 
 class Wide(nn.Module):
-    """Its convolution gives 256 kB for each sample: eight of them are 2 MB."""
+    """Its convolution gives 256 kB for each sample: sixteen of them are 4 MB."""
 
     def __init__(self):
         super().__init__()
