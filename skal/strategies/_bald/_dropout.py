@@ -104,6 +104,7 @@ def dropout_outputs(
         kept_bytes = replayed_bytes(partial(one_pass, few), min(2, len(seeds)))
     if kept_bytes is not None:
         batch_size = min(batch_size, rows_within(memory, kept_bytes // tree_leaves(few)[0].shape[0]))
+    # whole batches: smaller parts would go through what follows the first dropout once more for each mask
     for batch in network.batches(samples, batch_size):
         # all passes of a chunk at once, so that no one else sees the network between two of them
         with evaluating(network.module), torch.no_grad():
