@@ -2,7 +2,9 @@
 """Whether a layer receives the samples of a batch in the order in which the network does.
 
 A module may sort its batch, by length for example, and restore the order at the end. What a layer inside received in
-row i then belongs to another sample. Passing a batch in two orders shows that: the rows must be mirrored, too.
+row i then belongs to another sample. Passing a batch in two orders shows that: the rows must change places alike. The
+second order begins with the second sample and ends with the first, because a module that turns its batch around does
+the same to a batch that is turned around.
 """
 
 from __future__ import annotations
@@ -16,13 +18,30 @@ from torch import Tensor
 from skal._core.network import Network
 from skal._core.samples import Samples
 
-N_ORDERED = 8  # samples that are passed in two orders
+N_ORDERED = 8  # samples that are passed in two orders, one of them twice
 
 
 def two_orders(network: Network, samples: Samples) -> list[Any]:
-    """A batch of a few samples from all over the given ones, and the same batch from its last sample to its first."""
+    """:func:`some_and_the_first_again`, and the same batch with its first row at the end."""
+    rows = _rows(samples)
+    return [_batch(network, samples, some) for some in (rows, np.roll(rows, -1))]
+
+
+def some_and_the_first_again(network: Network, samples: Samples) -> Any:
+    """A batch of a few samples from all over the given ones, with the first once more at the end.
+
+    However a module sorts a batch, this one is not in order already, unless all its samples are alike.
+    """
+    return _batch(network, samples, _rows(samples))
+
+
+def _rows(samples: Samples) -> np.ndarray:
     rows = np.linspace(0, len(samples) - 1, min(N_ORDERED, len(samples))).round().astype(np.int64)
-    return [next(network.batches(samples.take(some), len(rows))) for some in (rows, rows[::-1].copy())]
+    return np.append(rows, rows[0])
+
+
+def _batch(network: Network, samples: Samples, rows: np.ndarray) -> Any:
+    return next(network.batches(samples.take(rows), len(rows)))
 
 
 def row_digests(x: Tensor) -> Tensor:
@@ -32,10 +51,10 @@ def row_digests(x: Tensor) -> Tensor:
     return torch.stack([rows @ weights, rows.norm(dim=1)], dim=1)
 
 
-def mirrored(x: Tensor, backwards: Tensor, epsilon: float) -> bool:
-    """Whether the rows of one tensor are those of the other from the last to the first, up to rounding."""
-    if x.shape != backwards.shape:
+def rolled(x: Tensor, second: Tensor, epsilon: float) -> bool:
+    """Whether the rows of the second tensor are those of x with the first at the end, up to rounding."""
+    if x.shape != second.shape:
         return False
-    x, backwards = x.double(), backwards.double()
+    x, second = x.double(), second.double()
     # kernels that round rows by where they stand are off by a few units, other rows by much more
-    return bool((x.flip(0) - backwards).norm() <= epsilon**0.5 * x.norm())
+    return bool((x.roll(-1, 0) - second).norm() <= epsilon**0.5 * x.norm())

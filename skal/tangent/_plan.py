@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.network import Network
-from skal._core.order import mirrored, row_digests
+from skal._core.order import rolled, row_digests
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backpack import BackpackBackend
 from skal.tangent._cotangents import probes, target_itself
@@ -144,22 +144,23 @@ def _parameters_of(network: Network, layers: frozenset[str]) -> set[str]:
     return {name for name, p in network.trainable().items() if id(p) in own}
 
 
-def reordered_layers(network: Network, batch: Any, backwards: Any) -> frozenset[str]:
+def reordered_layers(network: Network, batch: Any, second: Any) -> frozenset[str]:
     """Names of the layers with a rule to which samples come in another order than to the network.
 
     Parameters
     ----------
     network : Network
         In eval mode.
-    batch, backwards : the same samples in two opposite orders
+    batch, second : from :func:`skal._core.order.two_orders`
+        The same samples in two orders.
     """
-    first, second = (_input_digests(network, some) for some in (batch, backwards))
+    first, then = (_input_digests(network, some) for some in (batch, second))
     n, epsilon = tree_leaves(batch)[0].shape[0], torch.finfo(network.dtype).eps
     return frozenset(
         name
         for name, digests in first.items()
-        if len(digests) == len(second.get(name, []))  # or it is used by some batches alone, which the backends notice
-        and not all(mirrored(a, b, epsilon) for a, b in zip(digests, second[name], strict=True) if len(a) == n)
+        if len(digests) == len(then.get(name, []))  # or it is used by some batches alone, which the backends notice
+        and not all(rolled(a, b, epsilon) for a, b in zip(digests, then[name], strict=True) if len(a) == n)
     )
 
 

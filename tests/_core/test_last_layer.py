@@ -122,6 +122,33 @@ def test_the_users_hooks_stay():
     assert len(calls) == 5  # one pass to find it, two to see that samples stay in order, two batches
 
 
+class ReversesItsBatch(Plain):
+    """Works on the samples from the last to the first, and gives them back in order."""
+
+    def forward(self, x):
+        return super().forward(x.flip(0)).flip(0)
+
+
+def test_a_linear_layer_that_gives_the_outputs_is_found_in_one_pass():
+    torch.manual_seed(0)
+    module = MLP(4, 3, hidden=(5,))
+    calls = []
+    module.fc.register_forward_hook(lambda *_: calls.append(1))
+    X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    last = find_last_layer(Network(module), Samples(X))
+    assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 5, True, True)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 30])
+@pytest.mark.parametrize("kind", [SortsItsBatch, ReversesItsBatch])
+def test_samples_that_change_places_are_seen(kind, n):
+    torch.manual_seed(0)
+    X = np.random.default_rng(0).normal(size=(n, 5)).astype("float32")
+    for some in (X[X[:, 0].argsort()], X[X[:, 0].argsort()[::-1]]):  # a sort of these leaves them as they are
+        assert find_last_layer(Network(kind().eval()), Samples(some)).in_order == (n == 1)
+
+
 @pytest.mark.parametrize("make", [lambda: MLP(4, 3, hidden=(5,)), Residual])
 def test_hooks_are_removed_after_an_error(make):
     module = make()
