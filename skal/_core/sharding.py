@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from tqdm.auto import tqdm
 
-from skal._core.memory import rows_within
+from skal._core.memory import new_rows, rows_within
 from skal._core.samples import Samples
 from skal._core.shipping import reference_to, row_bytes, shippable
 from skal.exceptions import InvalidTypeError, OutputError, ShardError, WorkerError
@@ -220,7 +220,7 @@ def filled(parts: Iterator[Result], n: int) -> Result:
             if rows == n:
                 return part
             if not wholes:
-                wholes = [leaf.new_empty(n, *leaf.shape[1:]) for leaf in leaves]
+                wholes = [new_rows(n, leaf) for leaf in leaves]
             for whole, leaf in zip(wholes, leaves, strict=True):
                 place = whole[position:end]
                 if leaf.shape != place.shape:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from skal._core.memory import PRODUCT_BYTES, rows_within
 
@@ -56,6 +57,11 @@ class PerSampleGradient(ABC):
     @abstractmethod
     def dense(self, rows: slice = slice(None)) -> Tensor:
         """The gradients of some samples, written out: (n, p)."""
+
+    def write(self, out: Tensor) -> None:
+        """The same into (n, p) rows that are there already."""
+        for rows in pieces(self.n, self.written_out_entries):
+            out[rows] = self.dense(rows)
 
     def blocks(self) -> list[Tensor]:
         """The same in parts that are the quickest to write, (n, p_j) each, their columns in an order of their own."""
@@ -102,6 +108,11 @@ class PerSampleGradient(ABC):
         """The same in the precision of the gradients, where these are not subtracted from one another: (n, m)."""
         return self.gram(other)
 
+    @property
+    def is_kept_whole(self) -> bool:
+        """Whether :meth:`kernel_form` has to write the gradients out."""
+        return True
+
     def kernel_form(self) -> PerSampleGradient:
         """The form in which to keep the gradients while inner products with many other samples are taken."""
         return Dense(self.dense())
@@ -132,6 +143,10 @@ class Dense(PerSampleGradient):
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
         return self.gradients[rows]
+
+    @property
+    def is_kept_whole(self) -> bool:
+        return False
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -177,6 +192,10 @@ class Product(PerSampleGradient):
 
     def products(self, other: PerSampleGradient) -> Tensor:
         return (self.a @ other.a.T) * (self.g @ other.g.T) if isinstance(other, Product) else self.gram(other)
+
+    @property
+    def is_kept_whole(self) -> bool:
+        return False
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -273,6 +292,13 @@ class Outer(PerSampleGradient):
             return parts[0].flatten(1)
         return torch.stack([part.unflatten(-1, (-1, self.bands.width)) for part in parts], dim=-2).flatten(1)
 
+    def write(self, out: Tensor) -> None:
+        if self.bands.number > 1 or self.groups > 1:
+            super().write(out)
+        else:
+            (columns,) = self.bands.make(slice(None))
+            torch.bmm(self.g[:, 0], columns[:, 0].transpose(1, 2), out=out.view(self.n, self.n_out, self.n_in))
+
     def blocks(self) -> list[Tensor]:
         return [part.flatten(1) for part in self._products(slice(None))]
 
@@ -368,6 +394,10 @@ class Outer(PerSampleGradient):
     def gram(self, other: PerSampleGradient) -> Tensor:
         return self.kernel_form().gram(other) if self.is_plain else super().gram(other)
 
+    @property
+    def is_kept_whole(self) -> bool:
+        return not self.is_plain
+
     def kernel_form(self) -> PerSampleGradient:
         if not self.is_plain:
             return super().kernel_form()
@@ -450,7 +480,8 @@ class Rows(PerSampleGradient):
         norms = torch.matmul(g, g.transpose(1, 2)).mul_(same).sum((1, 2))
         if direction is None:
             return norms, None
-        return norms, (direction.reshape(self.n_rows, self.width)[index] * g).sum((1, 2))
+        along = embedding(index, direction.reshape(self.n_rows, self.width))  # as indexing, and several times as fast
+        return norms, along.mul_(g).sum((1, 2))
 
     def from_inputs(self, k: int) -> Tensor | None:
         if self.positions > k * self.width:
@@ -472,18 +503,27 @@ class Rows(PerSampleGradient):
     def products(self, other: PerSampleGradient) -> Tensor:
         if not isinstance(other, Rows):
             return super().products(other)
-        found = self.g.new_zeros(other.n, self.n)
-        places = self.index.new_full((self.n_rows,), -1)  # where a row of the table stands among those in use
-        for total, index, g in zip(found, other.index, other.g, strict=True):
-            used, own = torch.unique(index, return_inverse=True)
-            table = g.new_zeros(len(used), self.width).index_add_(0, own, g)
-            places[used] = torch.arange(len(used), device=used.device)
-            mine = places[self.index]
-            samples, positions = torch.nonzero(mine >= 0, as_tuple=True)  # few positions share a row with this sample
-            products = (table[mine[samples, positions]] * self.g[samples, positions]).sum(1)
-            total.index_add_(0, samples, products)
-            places[used] = -1
-        return found.T
+        # the rows that each of the others uses, and its gradient there
+        own = other.index + self.n_rows * torch.arange(other.n, device=self.g.device)[:, None]
+        used, place = torch.unique(own, return_inverse=True)
+        tables = self.g.new_zeros(len(used), self.width).index_add_(0, place.flatten(), other.g.flatten(0, 1))
+        sample, row = used // self.n_rows, used % self.n_rows
+        # the positions here that use the same row stand side by side once they are sorted
+        rows, positions = self.index.flatten().sort()
+        first, last = torch.searchsorted(rows, row), torch.searchsorted(rows, row, right=True)
+        table = torch.arange(len(used), device=row.device).repeat_interleave(last - first)
+        skipped = (first - (last - first).cumsum(0) + last - first)[table]
+        position = positions[skipped + torch.arange(len(table), device=row.device)]
+        found, g = self.g.new_zeros(self.n * other.n), self.g.flatten(0, 1)
+        for some in pieces(len(table), 3 * self.width):
+            one, here = table[some], position[some]
+            products = tables.index_select(0, one).mul_(g.index_select(0, here)).sum(1)
+            found.index_add_(0, here // self.positions * other.n + sample[one], products)
+        return found.reshape(self.n, other.n)
+
+    @property
+    def is_kept_whole(self) -> bool:
+        return False
 
     def kernel_form(self) -> PerSampleGradient:
         return self

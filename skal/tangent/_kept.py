@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from skal._core.memory import new_rows
 from skal._core.samples import Samples
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._engine import TangentEngine
@@ -40,8 +40,12 @@ class KeptGradients:
         else:
             rows = torch.as_tensor(rows, device=self.device)
             n = len(rows)
+
+        def taken(x: Tensor) -> Tensor:
+            return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
+
         gradients = [
-            {name: g.remade(*(x[rows] for x in g.tensors())) for name, g in by_name.items()}
+            {name: g.remade(*(taken(x) for x in g.tensors())) for name, g in by_name.items()}
             for by_name in self.gradients
         ]
         return KeptGradients(gradients, n, self.device)
@@ -78,8 +82,10 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
     size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
 
     def shard(part: Samples) -> list[tuple[int, _Packed]]:
-        with closing(engine.run(part, cotangents, _packed, batch_size=size)) as chunks:
-            return _gathered(chunks, len(part))
+        gathering = Gathering(len(part), torch.empty(0, dtype=engine.precision, device=engine.device))
+        for _ in engine.run(part, cotangents, gathering.add, batch_size=size):
+            pass
+        return gathering.parts()
 
     network = engine.network
     chunks = [chunk for part in network.sharding.map(shard, samples, size, engine.device) for chunk in part]
@@ -101,39 +107,78 @@ def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotange
     return n_bytes if engine.network.sharding.jobs() == 1 else 3 * n_bytes // 2
 
 
-def _gathered(chunks: Iterator[tuple[int, _Packed]], n: int) -> list[tuple[int, _Packed]]:
-    """Chunks of n samples in all, those of one form as one: many small tensors would leave gaps in memory."""
-    whole: _Packed = []
-    others: list[tuple[int, _Packed]] = []
-    position = 0
-    for size, packed in chunks:
-        if not position:
-            whole = [
-                {name: (form, tuple(x.new_empty(n, *x.shape[1:]) for x in own)) for name, (form, own) in found.items()}
-                for found in packed
-            ]
-        if others or _shapes(packed) != _shapes(whole):
-            others.append((size, packed))
-            continue
-        for into, found in zip(whole, packed, strict=True):
-            for name, (_, tensors) in found.items():
-                for x, part in zip(into[name][1], tensors, strict=True):
-                    x[position : position + size] = part
-        position += size
-    begun = [{name: (form, tuple(x[:position] for x in own)) for name, (form, own) in found.items()} for found in whole]
-    return [(position, begun), *others]
+class Gathering:
+    """Gradients of n samples, which come chunk by chunk. Those of one form are written where they stay.
+
+    One tensor for all samples leaves no gaps in memory, as many small ones would. Chunks of another form than the first
+    have tensors of their own, and so have all that come after them.
+
+    Parameters
+    ----------
+    n : int
+    like : tensor
+        Of the gradients' type and device.
+
+    Attributes
+    ----------
+    n_gathered : int
+        Samples that are in the tensors for all.
+    """
+
+    def __init__(self, n: int, like: Tensor) -> None:
+        self._n, self._like = n, like
+        self._whole: _Packed = []
+        self._others: list[tuple[int, _Packed]] = []
+        self.n_gathered = 0
+
+    def add(self, gradients: Iterator[Gradients], n: int) -> tuple[int, _Packed]:
+        """Keep a chunk, and return it. Nothing is kept if this raises, so that its samples may come again."""
+        place = slice(self.n_gathered, self.n_gathered + n)
+        packed: _Packed = []
+        fits = not self._others
+        for number, by_name in enumerate(gradients):
+            found = {name: self._packed(gradient) for name, gradient in by_name.items()}
+            if self.n_gathered == 0:
+                room = {name: (form, tuple(new_rows(self._n, x) for x in own)) for name, (form, own) in found.items()}
+                self._whole[number:] = [room]
+            fits = fits and _shapes(found) == _shapes(self._whole[number])
+            for name, gradient in by_name.items():
+                form, tensors = found[name]
+                into = tuple(x[place] for x in self._whole[number][name][1]) if fits else tensors
+                if gradient.is_kept_whole and not fits:
+                    into = gradient.kernel_form().tensors()
+                elif gradient.is_kept_whole:
+                    gradient.write(*into)
+                elif fits:
+                    for x, part in zip(into, tensors, strict=True):
+                        x.copy_(part)
+                found[name] = form, into
+            packed.append(found)
+        if fits:
+            self.n_gathered += n
+        else:
+            self._others.append((n, packed))
+        return n, packed
+
+    def _packed(self, gradient: PerSampleGradient) -> tuple[PerSampleGradient, tuple[Tensor, ...]]:
+        """The form in which a gradient is kept, and its tensors, without rows where it has yet to be written out."""
+        if gradient.is_kept_whole:
+            nothing = self._like.new_empty(0, gradient.size)
+            return Dense(nothing), (nothing,)
+        form = gradient.kernel_form()
+        return _empty(form), form.tensors()
+
+    def parts(self) -> list[tuple[int, _Packed]]:
+        """What was kept, with the number of samples."""
+        begun = [
+            {name: (form, tuple(x[: self.n_gathered] for x in own)) for name, (form, own) in found.items()}
+            for found in self._whole
+        ]
+        return [(self.n_gathered, begun), *self._others]
 
 
-def _shapes(packed: _Packed) -> list[dict[str, Any]]:
-    return [
-        {name: (type(form), [x.shape[1:] for x in tensors]) for name, (form, tensors) in found.items()}
-        for found in packed
-    ]
-
-
-def _packed(gradients: Any, n: int) -> tuple[int, _Packed]:
-    forms = [{name: g.kernel_form() for name, g in by_name.items()} for by_name in gradients]
-    return n, [{name: (_empty(g), g.tensors()) for name, g in by_name.items()} for by_name in forms]
+def _shapes(found: dict[str, tuple[PerSampleGradient, tuple[Tensor, ...]]]) -> dict[str, Any]:
+    return {name: (type(form), [x.shape[1:] for x in tensors]) for name, (form, tensors) in found.items()}
 
 
 def _empty(gradient: PerSampleGradient) -> PerSampleGradient:

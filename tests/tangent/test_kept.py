@@ -9,7 +9,7 @@ from skal._core.samples import Samples
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
-from skal.tangent._kept import _gathered, _joined, keep_gradients, kept_bytes
+from skal.tangent._kept import Gathering, _joined, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
 
 from ..support import oracle
@@ -158,14 +158,69 @@ def test_what_attention_does_otherwise_is_left_to_others(params):
 
 
 def test_chunks_of_one_form_are_gathered_and_others_follow():
-    form = Dense(torch.zeros(0, 3))
     parts = [torch.rand(2, 3), torch.rand(1, 3), torch.rand(2, 5), torch.rand(1, 3)]
-    chunks = [(len(x), [{"weight": (form, (x,))}]) for x in parts]
-    (n, (begun,)), *others = _gathered(iter(chunks), 6)
-    assert n == 3
+    gathering = Gathering(6, torch.empty(0))
+    for x in parts:
+        n, (found,) = gathering.add(iter([{"weight": Dense(x)}]), len(x))
+        assert n == len(x)
+        assert torch.equal(found["weight"][1][0], x)  # what the engine looks at
+    (n, (begun,)), *others = gathering.parts()
+    assert n == gathering.n_gathered == 3
     assert torch.equal(begun["weight"][1][0], torch.cat(parts[:2]))
     assert [size for size, _ in others] == [2, 1]
-    assert torch.equal(others[0][1][0]["weight"][1][0], parts[2])
+    for (_, (found,)), part in zip(others, parts[2:], strict=True):
+        assert torch.equal(found["weight"][1][0], part)
+
+
+def outer(n, n_in, n_out, positions, groups=1):
+    a, g = torch.randn(n, groups, n_in, positions), torch.randn(n, groups, n_out, positions)
+    return Outer(g, lambda rows: a[rows], n_in, lambda direction, rows: None)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_gradients_that_are_kept_whole_are_written_where_they_stay(groups):
+    torch.manual_seed(0)
+    chunks = [[outer(n, 5, 3, 4, groups), outer(n, 2, 3, 4, groups)] for n in (2, 3)]
+    gathering = Gathering(5, torch.empty(0))
+    for pair in chunks:
+        gathering.add(iter([{"weight": gradient} for gradient in pair]), pair[0].n)
+    ((n, packed),) = gathering.parts()
+    assert n == 5
+    for number, found in enumerate(packed):
+        form, (written,) = found["weight"]
+        assert isinstance(form, Dense)
+        torch.testing.assert_close(written, torch.cat([pair[number].dense() for pair in chunks]))
+
+
+def test_a_chunk_of_which_only_the_second_cotangent_has_another_form_stays_as_it_was():
+    torch.manual_seed(0)
+    chunks = [[outer(2, 5, 3, 4), outer(2, 5, 3, 4)], [outer(2, 5, 3, 4), outer(2, 6, 3, 4)]] * 2
+    gathering = Gathering(8, torch.empty(0))
+    for pair in chunks:
+        gathering.add(iter([{"weight": gradient} for gradient in pair]), 2)
+    (n, _), *others = gathering.parts()
+    assert n == 2
+    for (_, packed), pair in zip(others, chunks[1:], strict=True):
+        for found, gradient in zip(packed, pair, strict=True):
+            torch.testing.assert_close(found["weight"][1][0], gradient.dense())
+
+
+def test_a_chunk_that_fails_may_come_again():
+    def failing(n):
+        yield {"weight": outer(n, 5, 3, 4)}
+        raise MemoryError
+
+    torch.manual_seed(0)
+    first, last = outer(2, 5, 3, 4), outer(1, 5, 3, 4)
+    gathering = Gathering(3, torch.empty(0))
+    with pytest.raises(MemoryError):
+        gathering.add(failing(3), 3)
+    gathering.add(iter([{"weight": first}]), 2)
+    with pytest.raises(MemoryError):
+        gathering.add(failing(1), 1)
+    gathering.add(iter([{"weight": last}]), 1)
+    ((_, (found,)),) = gathering.parts()
+    torch.testing.assert_close(found["weight"][1][0], torch.cat([first.dense(), last.dense()]))
 
 
 def test_a_slice_of_kept_gradients_copies_nothing():
