@@ -16,7 +16,7 @@ from skal._core.containers import all_finite
 from skal._core.evaluation import evaluating
 from skal._core.graph import nodes_behind
 from skal._core.last_layer import find_last_layer
-from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
+from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, keep_freed_memory, rows_within
 from skal._core.network import Network
 from skal._core.order import two_orders
 from skal._core.samples import Samples
@@ -32,6 +32,7 @@ from skal.validation import check_choice, check_integer, parse_memory
 # samples there are at least, so that layers have something to work on
 _CHUNK_BYTES = 2**24
 _CHUNK_ROWS = 32
+_ROOMY = 2**27  # a bound above which freed memory may be kept for the next chunk
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
 
@@ -108,6 +109,8 @@ class TangentEngine:
         self.precision = self.network.precision
         self.element_size = self.precision.itemsize
         self.device = self.network.device
+        if self.device.type == "cpu" and self.memory >= _ROOMY:
+            keep_freed_memory()
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
         self._use(plan)

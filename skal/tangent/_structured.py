@@ -21,6 +21,9 @@ from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import Rule, find_rule
 
 
+_ATTENTION = signature(F.multi_head_attention_forward)
+
+
 class UnsuitedLayerError(UnsupportedLayerError):
     """A layer was used in a way that its rule does not cover.
 
@@ -215,7 +218,6 @@ def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[No
     so does the backward pass: a sixth of the time of a small transformer's.
     """
     linear, attention = F.linear, F.multi_head_attention_forward
-    names = signature(attention)
 
     def seen(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
         output = linear(input, weight, bias)
@@ -223,7 +225,7 @@ def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[No
         return output
 
     def attend(*args: Any, **kwargs: Any) -> Any:
-        call = names.bind(*args, **kwargs)
+        call = _ATTENTION.bind(*args, **kwargs)
         call.apply_defaults()
         if not _is_plain_self_attention(call.arguments):
             return attention(*args, **kwargs)
