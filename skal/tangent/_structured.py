@@ -20,7 +20,6 @@ from skal.tangent._cotangents import Cotangent, at_logits, pull_all_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layers import Rule, find_rule
 
-
 _ATTENTION = signature(F.multi_head_attention_forward)
 
 
