@@ -511,14 +511,16 @@ class Rows(PerSampleGradient):
         # the positions here that use the same row stand side by side once they are sorted
         rows, positions = self.index.flatten().sort()
         first, last = torch.searchsorted(rows, row), torch.searchsorted(rows, row, right=True)
-        table = torch.arange(len(used), device=row.device).repeat_interleave(last - first)
-        skipped = (first - (last - first).cumsum(0) + last - first)[table]
-        position = positions[skipped + torch.arange(len(table), device=row.device)]
+        ends = (last - first).cumsum(0)
+        skipped = last - ends
         found, g = self.g.new_zeros(self.n * other.n), self.g.flatten(0, 1)
-        for some in pieces(len(table), 3 * self.width):
-            one, here = table[some], position[some]
-            products = tables.index_select(0, one).mul_(g.index_select(0, here)).sum(1)
-            found.index_add_(0, here // self.positions * other.n + sample[one], products)
+        # a word that is everywhere meets every position: all meetings at once would take too much memory
+        for some in pieces(int((last - first).sum()), 3 * self.width):
+            number = torch.arange(some.start, some.stop, device=row.device)
+            table = torch.searchsorted(ends, number, right=True)
+            here = positions[skipped[table] + number]
+            products = tables.index_select(0, table).mul_(g.index_select(0, here)).sum(1)
+            found.index_add_(0, here // self.positions * other.n + sample[table], products)
         return found.reshape(self.n, other.n)
 
     @property

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from skal._core.samples import Samples
+from skal.tangent import _factors
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine
-from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms
+from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms, pieces
 from skal.tangent._kept import Gathering, _joined, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
 
@@ -75,11 +76,33 @@ def test_a_product_is_what_it_stands_for():
         torch.testing.assert_close(product.products(second), dense.gram(second))
 
 
-def test_rows_of_a_table_have_the_products_of_their_tables():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "positions", "words"), [(4, 5, 6), (1, 1, 1), (3, 4, 1), (300, 40, 2), (5, 3, 100)])
+def test_rows_of_a_table_have_the_products_of_their_tables(n, positions, words, dtype):
     torch.manual_seed(0)
-    rows, others = (Rows(torch.randint(6, (4, 5)), torch.randn(4, 5, 3).double(), 6) for _ in range(2))
-    torch.testing.assert_close(rows.products(others), rows.dense() @ others.dense().T)
-    torch.testing.assert_close(rows.products(Dense(others.dense())), rows.dense() @ others.dense().T)
+    rows, others = (
+        Rows(torch.randint(words, (m, positions)), torch.randn(m, positions, 3, dtype=dtype), words) for m in (n, 4)
+    )
+    tolerances = {} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(rows.products(others), rows.dense() @ others.dense().T, **tolerances)
+    torch.testing.assert_close(
+        rows.products(Dense(others.dense())).to(dtype), rows.dense() @ others.dense().T, **tolerances
+    )
+
+
+def test_a_word_that_is_everywhere_is_met_piece_by_piece(monkeypatch):
+    torch.manual_seed(0)
+    rows, others = (Rows(torch.zeros(m, 50, dtype=torch.int64), torch.randn(m, 50, 3).double(), 7) for m in (20, 4))
+    expected = rows.dense() @ others.dense().T
+    sizes = []
+
+    def small_pieces(n, entries):
+        sizes.append(n)
+        return pieces(n, entries, piece_bytes=10_000)
+
+    monkeypatch.setattr(_factors, "pieces", small_pieces)
+    torch.testing.assert_close(rows.products(others), expected)
+    assert sizes == [20 * 50 * 4]
 
 
 @pytest.mark.parametrize("name", NAMES)
