@@ -1,4 +1,4 @@
-"""New pages of memory that a query takes from the system: ``python -m benchmarks._cost_pages NETWORK kept|given [N]``.
+"""New pages of memory that a query takes from the system: ``python -m benchmarks._cost_pages NETWORK kept|given N``.
 
 Prints the best processor seconds of a query by ``DynamicAL``, and its page faults in the middle of all. A process of
 its own each time: what the C library keeps of freed memory depends on all that was freed before.
@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from statistics import median_low
 
 import torch
 
@@ -40,7 +41,7 @@ def main(network: str, memory: str, n_pool: int) -> None:
         DynamicAL().select(learner, X, 1)
         seconds.append(time.process_time() - start)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    print(min(seconds[1:]), sorted(faults[1:])[len(faults) // 2])
+    print(min(seconds[1:]), median_low(faults[1:]))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from skal._core.graph import nodes_behind
 from skal._core.losses import Loss, is_cross_entropy, loss_of
 from skal._core.mistakes import check_floating
 from skal._core.network import Network
-from skal._core.order import rolled, some_and_the_first_again, two_orders
+from skal._core.order import ends_as_it_begins, rolled, two_orders
 from skal._core.samples import Samples
 from skal._core.sharding import Sharding, filled
 from skal.exceptions import SampleOrderWarning, UnsupportedLayerError
@@ -68,11 +68,10 @@ class LastLayer:
 
 
 class _Call(NamedTuple):
-    """One call of a layer with some input, whose output was cut off the graph and goes on as new leaves."""
+    """One call of a layer, whose output was cut off the graph and goes on as new leaves."""
 
     name: str
     layer: nn.Module
-    shape: torch.Size
     leaves: list[Tensor]
 
 
@@ -94,8 +93,7 @@ def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
 
     def hook_for(name: str) -> Any:
         def cut(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            first = _first_input(args, kwargs)
-            if len(calls) != calls_before.pop() or first is None:
+            if len(calls) != calls_before.pop() or _first_input(args, kwargs) is None:
                 return output
             leaves: list[Tensor] = []
 
@@ -106,7 +104,7 @@ def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
                 return leaves[-1].clone()  # what follows may overwrite it, which a leaf forbids
 
             output = tree_map(renewed, output)
-            calls.append(_Call(name, layer, first.shape, leaves))
+            calls.append(_Call(name, layer, leaves))
             return output
 
         return cut
@@ -139,7 +137,7 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
     """
     with evaluating(network.module):
         with torch.enable_grad():
-            calls, output = _cut_calls(network, some_and_the_first_again(network, samples))
+            calls, output = _cut_calls(network, next(network.batches(samples, 2)))
         if not isinstance(output, Tensor):
             network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
         check_floating(output)
@@ -154,35 +152,37 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
         own = [call is found for call in calls if call.name == found.name]
         number = -1 if own[-1] else own.index(True)  # the last one, even if other samples take more calls
         with torch.no_grad():
-            if _gives_rows(found, output):
-                return LastLayer(found.name, found.layer, found.shape[1], gives_logits=True, call=number)
             return _looked_at(network, samples, found, number)
 
 
-def _gives_rows(call: _Call, output: Tensor) -> bool:
-    """Whether a linear layer made the network's output row by row, so that it has received the samples in their order.
-
-    What it gave is the output to the last bit, and no two rows are alike but those of the sample that comes twice:
-    samples in another order would have shown.
-    """
-    if type(call.layer) is not nn.Linear or len(call.shape) != 2 or len(output) < 4:  # three read the same backwards
-        return False
-    given = next(iter(call.leaves), None)  # nothing of what was made in inference mode
-    return given is not None and torch.equal(given, output) and len(output[:-1].unique(dim=0)) == len(output) - 1
-
-
 def _looked_at(network: Network, samples: Samples, found: _Call, number: int) -> LastLayer:
-    """What the layer receives and gives, from a few samples in two orders."""
-    passes = [_observed(network, batch, found.name, number) for batch in two_orders(network, samples)]
-    (features, _, output), (second, _, _) = passes
-    n = output.shape[0]
-    finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
-    in_order = features.shape[0] == n and (not finite or rolled(features, second, torch.finfo(network.dtype).eps))
+    """What the layer receives and gives, from a few samples, in two orders if one does not tell enough."""
+    orders = two_orders(network, samples)
+    passes = [_observed(network, next(orders), found.name, number)]
+    features, given, output = passes[0]
+    epsilon = torch.finfo(network.dtype).eps
+    in_order = type(found.layer) is nn.Linear and _gives_rows(features, given, output, epsilon)
+    if not in_order:
+        passes.append(_observed(network, next(orders), found.name, number))
+        finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
+        in_order = features.shape[0] == output.shape[0] and (not finite or rolled(features, passes[1][0], epsilon))
     if not in_order:  # one sample has no other order
         passes = [_observed(network, next(network.batches(samples, 1)), found.name, number)]
     width = passes[0][0].numel() // passes[0][2].shape[0]
     gives_logits = all(_are_logits(given, output, network.criterion) for _, given, output in passes)
     return LastLayer(found.name, found.layer, width, gives_logits, number, in_order)
+
+
+def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon: float) -> bool:
+    """Whether a linear layer made the network's output row by row, so that it has received the samples in their order.
+
+    What it gave is the output to the last bit, and no two rows are alike but the first and the last, which are the same
+    sample: samples in another order would have shown.
+    """
+    if given is None or features.ndim != 2 or len(output) < 4:  # three such rows read the same backwards
+        return False
+    distinct = len(output[:-1].unique(dim=0)) == len(output) - 1
+    return distinct and torch.equal(given, output) and ends_as_it_begins(output, epsilon)
 
 
 def _observed(network: Network, batch: Any, name: str, number: int) -> tuple[Tensor, Any, Tensor]:

@@ -25,13 +25,14 @@ from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import TangentEngine
-from skal.tangent._factors import Gradients, Outer, PerSampleGradient
+from skal.tangent._factors import Gradients, Outer, PerSampleGradient, gram_matrix
 from skal.tangent._sketch import Sketch, signed_fold
 
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
 _DOUBLE = 8  # bytes
+_MANY = 16  # times as many rows as columns
 # bytes of activations in one pass: what fits into the cache is quick, and so is memory that is used again at once
 _PASS_BYTES = 2**24
 
@@ -208,7 +209,11 @@ class FeatureReader:
 
     def _inner(self, x: Tensor, z: Tensor) -> Tensor:
         """(n, m) inner products, in the precision of the network where there is a sketch."""
-        return x.double() @ z.double().T if self._signs is None else x @ z.T
+        if self._signs is not None:
+            return x @ z.T
+        if len(x) > _MANY * len(z):  # a copy of all rows in float64 would leave the cache before it is used
+            return gram_matrix(z, x).T
+        return x.double() @ z.double().T
 
     def _products(self, x: Tensor, z: Tensor) -> Tensor:
         """(n, m) inner products in float64, also where those of short parts are not."""
@@ -262,7 +267,7 @@ class FeatureReader:
             S.addcmul_(self._inner(a, a2), self._inner(g, g2))
         alpha = there.alpha
         beta = torch.addmm(there.k_factors, alpha, self._K_factors, alpha=-1).sub_(alpha, alpha=self.solver.rho)
-        return S.sub_(torch.cat([here.k_factors, here.alpha], dim=1) @ torch.cat([alpha, beta], dim=1).T)
+        return S.sub_((here.k_factors @ alpha.T).addmm_(here.alpha, beta.T))
 
 
 def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:

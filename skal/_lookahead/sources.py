@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from skal._core.copies import copy_groups
-from skal._core.memory import rows_within
+from skal._core.memory import new_rows, rows_within
 from skal._core.network import Network
 from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._core.samples import Samples
@@ -210,7 +210,7 @@ class _Covariances:
         Those among the evaluation samples are symmetric: little more than half of them is made.
         """
         e, order, reader, features = self.e, self._order, self._reader, self._features
-        S = torch.empty(len(order), e, dtype=features.psi.dtype, device=order.device)
+        S = new_rows(len(order), features.psi.new_empty(0, e))
         step = rows_within(made, e)
         narrow = max(1, step // 4)  # the wider a part, the more of it is on both sides of the diagonal
         for start in range(0, e, narrow):

@@ -32,7 +32,7 @@ from skal.validation import check_choice, check_integer, parse_memory
 # samples there are at least, so that layers have something to work on
 _CHUNK_BYTES = 2**24
 _CHUNK_ROWS = 32
-_ROOMY = 2**27  # a bound above which freed memory may be kept for the next chunk
+_ROOMY = 2**27  # a bound from which on freed memory may be kept for the next chunk
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
 
@@ -109,8 +109,6 @@ class TangentEngine:
         self.precision = self.network.precision
         self.element_size = self.precision.itemsize
         self.device = self.network.device
-        if self.device.type == "cpu" and self.memory >= _ROOMY:
-            keep_freed_memory()
         self.batch_size = batch_size
         self._may_fall_back = backend == "auto"
         self._use(plan)
@@ -298,6 +296,8 @@ class TangentEngine:
         target: Tensor | None,
         batch_size: int | None,
     ) -> Iterator[Result]:
+        if self.device.type == "cpu" and self.memory >= _ROOMY:
+            keep_freed_memory()
         first = 0
         for batch in self.network.batches(samples, batch_size or self.batch_size):
             n = tree_leaves(batch)[0].shape[0]

@@ -43,11 +43,14 @@ class PerSampleGradient(ABC):
         Number of entries of the parameter.
     inputs : tensor or None
         The layer's input, where gradients for several cotangents share it.
+    is_kept_whole : bool
+        Whether :meth:`kernel_form` has to write the gradients out.
     """
 
     n: int
     size: int
     inputs: Tensor | None = None
+    is_kept_whole: bool = True
 
     @property
     def written_out_entries(self) -> int:
@@ -108,11 +111,6 @@ class PerSampleGradient(ABC):
         """The same in the precision of the gradients, where these are not subtracted from one another: (n, m)."""
         return self.gram(other)
 
-    @property
-    def is_kept_whole(self) -> bool:
-        """Whether :meth:`kernel_form` has to write the gradients out."""
-        return True
-
     def kernel_form(self) -> PerSampleGradient:
         """The form in which to keep the gradients while inner products with many other samples are taken."""
         return Dense(self.dense())
@@ -137,16 +135,14 @@ Gradients = dict[str, PerSampleGradient]
 class Dense(PerSampleGradient):
     """Written out: (n, ...) with one gradient per row."""
 
+    is_kept_whole = False
+
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
         self.n, self.size = self.gradients.shape
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
         return self.gradients[rows]
-
-    @property
-    def is_kept_whole(self) -> bool:
-        return False
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -160,6 +156,8 @@ class Dense(PerSampleGradient):
 
 class Product(PerSampleGradient):
     """``g ⊗ a``, one outer product for each sample: (n, i) and (n, o)."""
+
+    is_kept_whole = False
 
     def __init__(self, a: Tensor, g: Tensor) -> None:
         self.a, self.g = a, g
@@ -192,10 +190,6 @@ class Product(PerSampleGradient):
 
     def products(self, other: PerSampleGradient) -> Tensor:
         return (self.a @ other.a.T) * (self.g @ other.g.T) if isinstance(other, Product) else self.gram(other)
-
-    @property
-    def is_kept_whole(self) -> bool:
-        return False
 
     def kernel_form(self) -> PerSampleGradient:
         return self
@@ -276,6 +270,7 @@ class Outer(PerSampleGradient):
         self.bands = bands or Bands(lambda rows: [columns(rows)], 1, n_in)
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
+        self.is_kept_whole = not self.is_plain
 
     @property
     def is_plain(self) -> bool:
@@ -394,10 +389,6 @@ class Outer(PerSampleGradient):
     def gram(self, other: PerSampleGradient) -> Tensor:
         return self.kernel_form().gram(other) if self.is_plain else super().gram(other)
 
-    @property
-    def is_kept_whole(self) -> bool:
-        return not self.is_plain
-
     def kernel_form(self) -> PerSampleGradient:
         if not self.is_plain:
             return super().kernel_form()
@@ -463,6 +454,8 @@ class Rows(PerSampleGradient):
         The layer's input itself: gradients for several cotangents have the same one.
     """
 
+    is_kept_whole = False
+
     def __init__(self, index: Tensor, g: Tensor, n_rows: int, inputs: Tensor | None = None) -> None:
         self.index, self.g, self.n_rows, self.inputs = index, g, n_rows, inputs
         self.n, self.positions, self.width = g.shape
@@ -508,24 +501,26 @@ class Rows(PerSampleGradient):
         used, place = torch.unique(own, return_inverse=True)
         tables = self.g.new_zeros(len(used), self.width).index_add_(0, place.flatten(), other.g.flatten(0, 1))
         sample, row = used // self.n_rows, used % self.n_rows
+        parts = (self._with_tables(tables, sample, row, other.n, some) for some in pieces(self.n, 8 * self.positions))
+        return torch.cat(list(parts))
+
+    def _with_tables(self, tables: Tensor, sample: Tensor, row: Tensor, n_others: int, some: slice) -> Tensor:
+        """(s, m) products of some samples with m others, of whose gradients there are single (u, d) rows of a table."""
+        index, g = self.index[some], self.g[some].flatten(0, 1)
         # the positions here that use the same row stand side by side once they are sorted
-        rows, positions = self.index.flatten().sort()
+        rows, positions = index.flatten().sort()
         first, last = torch.searchsorted(rows, row), torch.searchsorted(rows, row, right=True)
         ends = (last - first).cumsum(0)
         skipped = last - ends
-        found, g = self.g.new_zeros(self.n * other.n), self.g.flatten(0, 1)
+        found = g.new_zeros(len(index) * n_others)
         # a word that is everywhere meets every position: all meetings at once would take too much memory
-        for some in pieces(int((last - first).sum()), 3 * self.width):
-            number = torch.arange(some.start, some.stop, device=row.device)
+        for meetings in pieces(int((last - first).sum()), 3 * self.width):
+            number = torch.arange(meetings.start, meetings.stop, device=row.device)
             table = torch.searchsorted(ends, number, right=True)
             here = positions[skipped[table] + number]
             products = tables.index_select(0, table).mul_(g.index_select(0, here)).sum(1)
-            found.index_add_(0, here // self.positions * other.n + sample[table], products)
-        return found.reshape(self.n, other.n)
-
-    @property
-    def is_kept_whole(self) -> bool:
-        return False
+            found.index_add_(0, here // self.positions * n_others + sample[table], products)
+        return found.reshape(len(index), n_others)
 
     def kernel_form(self) -> PerSampleGradient:
         return self

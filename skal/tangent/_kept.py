@@ -139,8 +139,9 @@ class Gathering:
         for number, by_name in enumerate(gradients):
             found = {name: self._packed(gradient) for name, gradient in by_name.items()}
             if self.n_gathered == 0:
+                del self._whole[number:]  # what a chunk that failed was given, before as much is asked for again
                 room = {name: (form, tuple(new_rows(self._n, x) for x in own)) for name, (form, own) in found.items()}
-                self._whole[number:] = [room]
+                self._whole.append(room)
             fits = fits and _shapes(found) == _shapes(self._whole[number])
             for name, gradient in by_name.items():
                 form, tensors = found[name]

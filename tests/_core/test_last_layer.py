@@ -129,7 +129,7 @@ class ReversesItsBatch(Plain):
         return super().forward(x.flip(0)).flip(0)
 
 
-def test_a_linear_layer_that_gives_the_outputs_is_found_in_one_pass():
+def test_one_order_is_enough_for_a_linear_layer_that_gives_the_outputs():
     torch.manual_seed(0)
     module = MLP(4, 3, hidden=(5,))
     calls = []
@@ -137,11 +137,29 @@ def test_a_linear_layer_that_gives_the_outputs_is_found_in_one_pass():
     X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     last = find_last_layer(Network(module), Samples(X))
     assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 5, True, True)
-    assert len(calls) == 1
+    assert len(calls) == 2  # to find it, and to see that samples stay in order
+
+
+class ShiftsItsBatch(Plain):
+    def forward(self, x):
+        return super().forward(x.roll(1, 0)).roll(-1, 0)
+
+
+class SwapsHalves(Plain):
+    def forward(self, x):
+        half = len(x) // 2
+        return super().forward(x.roll(half, 0)).roll(-half, 0)
+
+
+class StaysSorted(Plain):
+    """Outputs in another order than the samples, which no strategy can use."""
+
+    def forward(self, x):
+        return super().forward(x[x[:, 0].argsort()])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 30])
-@pytest.mark.parametrize("kind", [SortsItsBatch, ReversesItsBatch])
+@pytest.mark.parametrize("kind", [SortsItsBatch, ReversesItsBatch, ShiftsItsBatch, SwapsHalves, StaysSorted])
 def test_samples_that_change_places_are_seen(kind, n):
     torch.manual_seed(0)
     X = np.random.default_rng(0).normal(size=(n, 5)).astype("float32")

@@ -102,7 +102,8 @@ def test_a_word_that_is_everywhere_is_met_piece_by_piece(monkeypatch):
 
     monkeypatch.setattr(_factors, "pieces", small_pieces)
     torch.testing.assert_close(rows.products(others), expected)
-    assert sizes == [20 * 50 * 4]
+    # the samples, six at a time, and their meetings with the others' words
+    assert sizes == [20, *(6 * 50 * 4,) * 3, 2 * 50 * 4]
 
 
 @pytest.mark.parametrize("name", NAMES)
