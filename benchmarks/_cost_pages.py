@@ -14,7 +14,7 @@ from statistics import median_low
 
 import torch
 
-from benchmarks._cost_problems import LARGER, PROBLEMS
+from benchmarks._cost_problems import PROBLEMS
 from skal.strategies import DynamicAL
 from skal.tangent import _engine
 
@@ -33,7 +33,7 @@ def main(network: str, memory: str, n_pool: int) -> None:
     if memory == "given":
         _engine.keep_freed_memory = lambda: None  # type: ignore[assignment]
     torch.set_num_threads(1)
-    problem = (PROBLEMS | LARGER)[network]
+    problem = PROBLEMS[network]
     learner, X = problem.make(n_pool, problem.n_labelled)
     seconds, faults = [], []
     for _ in range(_QUERIES):

@@ -124,7 +124,7 @@ def batches_table(args: argparse.Namespace) -> str:
 def pages_table(args: argparse.Namespace) -> str:
     """``DynamicAL`` with freed memory given back to the system, and kept: the better of two processes for each."""
     rows: list[list[object]] = []
-    for label, problem in (PROBLEMS if args.quick else PROBLEMS | LARGER).items():
+    for label, problem in PROBLEMS.items():
         n = 100 if args.quick else problem.n_pool
         turns = [(measured(label, "given", n), measured(label, "kept", n)) for _ in range(1 if args.quick else 2)]
         (slow, many), (quick, few) = (min(tries) for tries in zip(*turns, strict=True))
