@@ -1,6 +1,6 @@
 """What a query costs: every strategy over one forward pass of the pool, how it grows, and what is fixed.
 
-``python -m benchmarks.strategies_cost ratio|bounds|batches|pages|growth|overhead|npc [--only TEXT ...] [--quick]``; all
+``python -m benchmarks.strategies_cost ratio|bounds|batches|growth|overhead|npc [--only TEXT ...] [--quick]``; all
 if none is named. One thread; a strategy and the forward pass that it is compared with take turns.
 """
 
@@ -20,7 +20,6 @@ from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks._cost_bounds import bounds
-from benchmarks._cost_pages import measured
 from benchmarks._cost_problems import LARGER, PROBLEMS, STRATEGIES, learner_for
 from benchmarks._measure import interleaved, markdown
 from skal import ActiveLearner
@@ -121,17 +120,6 @@ def batches_table(args: argparse.Namespace) -> str:
     return markdown(["network", *(f"{size} at once" for size in sizes), "`Margin`"], rows)
 
 
-def pages_table(args: argparse.Namespace) -> str:
-    """``DynamicAL`` with freed memory given back to the system, and kept: the better of two processes for each."""
-    rows: list[list[object]] = []
-    for label, problem in PROBLEMS.items():
-        n = 100 if args.quick else problem.n_pool
-        turns = [(measured(label, "given", n), measured(label, "kept", n)) for _ in range(1 if args.quick else 2)]
-        (slow, many), (quick, few) = (min(tries) for tries in zip(*turns, strict=True))
-        rows.append([f"{label}, N = {problem.n_pool:,}", f"{many:,}", f"{few:,}", quick / slow])
-    return markdown(["network", "page faults, given back", "page faults, kept", "time, kept over given back"], rows)
-
-
 def growth_table(args: argparse.Namespace) -> str:
     """Exponents x of ``seconds ~ size^x`` on the MLP head, over the last doubling; everything else is fixed."""
     problem = PROBLEMS["MLP head"]
@@ -201,7 +189,6 @@ TABLES = {
     "ratio": ratio_table,
     "bounds": bounds_table,
     "batches": batches_table,
-    "pages": pages_table,
     "growth": growth_table,
     "overhead": overhead_table,
     "npc": npc_table,

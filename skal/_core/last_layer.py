@@ -181,7 +181,8 @@ def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon:
     """
     if given is None or features.ndim != 2 or len(output) < 4:  # three such rows read the same backwards
         return False
-    distinct = len(output[:-1].unique(dim=0)) == len(output) - 1
+    rows = output[:-1]
+    distinct = int((rows[:, None] == rows).all(2).sum()) == len(rows)  # each is the same as itself alone
     return distinct and torch.equal(given, output) and ends_as_it_begins(output, epsilon)
 
 

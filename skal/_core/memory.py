@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -57,19 +56,6 @@ def new_rows(n: int, like: Tensor) -> Tensor:
     if like.is_cpu and like.dtype in _NUMPY and prod(shape) * like.element_size() >= _LARGE:
         return torch.from_numpy(np.empty(shape, dtype=_NUMPY[like.dtype]))
     return like.new_empty(shape)
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Let glibc keep what this process frees in blocks of up to 32 MB, to use it again; elsewhere nothing happens.
-
-    Otherwise the activations of every chunk come from new pages, which the system clears first: up to a fifth of the
-    time of a pass with gradients. glibc takes its measure from the largest block up to 32 MB that was freed: smaller
-    ones then come from its heap, of which it gives back what is free at the end beyond twice as much. One such block,
-    which is never written to, is enough for good. Whoever has set glibc's limits (``MALLOC_TRIM_THRESHOLD_``) keeps
-    them.
-    """
-    torch.empty(2**25 - 2**13, dtype=torch.uint8, device="cpu")
 
 
 def product_rows(matrix: Tensor) -> int:

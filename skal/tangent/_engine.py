@@ -16,7 +16,7 @@ from skal._core.containers import all_finite
 from skal._core.evaluation import evaluating
 from skal._core.graph import nodes_behind
 from skal._core.last_layer import find_last_layer
-from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, keep_freed_memory, rows_within
+from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
 from skal._core.network import Network
 from skal._core.order import two_orders
 from skal._core.samples import Samples
@@ -32,7 +32,6 @@ from skal.validation import check_choice, check_integer, parse_memory
 # samples there are at least, so that layers have something to work on
 _CHUNK_BYTES = 2**24
 _CHUNK_ROWS = 32
-_ROOMY = 2**27  # a bound from which on freed memory may be kept for the next chunk
 # from the gradients of a chunk for each cotangent, and its number of samples, to what is kept of them
 Reduction = Callable[[Iterator[Gradients], int], Result]
 
@@ -296,8 +295,6 @@ class TangentEngine:
         target: Tensor | None,
         batch_size: int | None,
     ) -> Iterator[Result]:
-        if self.device.type == "cpu" and self.memory >= _ROOMY:
-            keep_freed_memory()
         first = 0
         for batch in self.network.batches(samples, batch_size or self.batch_size):
             n = tree_leaves(batch)[0].shape[0]
