@@ -179,7 +179,9 @@ def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon:
     What it gave is the output to the last bit, and no two rows are alike but the first and the last, which are the same
     sample: samples in another order would have shown.
     """
-    if given is None or features.ndim != 2 or len(output) < 4:  # three such rows read the same backwards
+    if given is None or given.shape != output.shape or features.ndim != 2:
+        return False
+    if len(output) < 4:  # three such rows read the same backwards
         return False
     rows = output[:-1]
     distinct = int((rows[:, None] == rows).all(2).sum()) == len(rows)  # each is the same as itself alone

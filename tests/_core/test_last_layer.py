@@ -286,6 +286,12 @@ def test_the_last_layer_is_the_one_that_makes_the_outputs(kind, frozen):
     assert count_hooks(module) == 0
 
 
+def test_outputs_of_another_shape_are_left_to_whoever_reads_them():
+    module = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))  # one number per sample, without a second dimension
+    last = find_last_layer(Network(module), Samples(np.random.default_rng(0).normal(size=(9, 5)).astype("float32")))
+    assert (last.name, last.gives_logits, last.in_order) == ("0", False, True)
+
+
 def test_of_outputs_without_a_graph_the_layer_that_is_called_last_is_taken():
     class NoGraph(MLP):
         @torch.no_grad()
