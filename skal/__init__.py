@@ -17,8 +17,8 @@ The house, room by room:
 - ``skal.callbacks``: skorch callbacks for training from round to round.
 - ``skal.base``, ``skal.context``, ``skal.validation``, ``skal.checks``: what a strategy of your own is made of, what it
   sees, how it checks its parameters, and how it is tested.
-- ``skal.features``: features of a fixed backbone, computed once for every sample and kept on disk if asked for.
-- ``skal.reuse``: keep what queries compute from one query to the next, if asked for.
+- ``skal.features``: features of samples, and the cache that keeps them.
+- ``skal.config``: settings that say how to compute: batch size, memory, workers, progress bars.
 - ``skal.exceptions``: all errors and warnings.
 - ``skal.compat``: the bridge to modAL.
 - ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal export``,
@@ -40,6 +40,7 @@ from skal._version import __version__
 from skal.compat._on_import import repair_on_import as _repair_on_import
 
 if TYPE_CHECKING:
+    from skal.config import config_context, get_config, set_config
     from skal.labelling import label
     from skal.learners import ActiveLearner, LinearizedLearner
     from skal.loop import ActiveLearningClassifier, load_model
@@ -116,6 +117,7 @@ __all__ = [
     "badge",
     "bait",
     "bald",
+    "config_context",
     "coreset",
     "drop_query",
     "dynamic_al",
@@ -123,6 +125,7 @@ __all__ = [
     "entropy",
     "epig",
     "falcun",
+    "get_config",
     "label",
     "learning_loss",
     "least_confidence",
@@ -133,6 +136,7 @@ __all__ = [
     "ntk_lookahead",
     "prob_cover",
     "random_sampling",
+    "set_config",
     "typiclust",
     "uherding",
 ]
@@ -145,6 +149,9 @@ _HOMES = {
     "ActiveLearningClassifier": "skal.loop",
     "load_model": "skal.loop",
     "label": "skal.labelling",
+    "config_context": "skal.config",
+    "get_config": "skal.config",
+    "set_config": "skal.config",
 }
 
 

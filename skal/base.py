@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Query strategies: validate once, then one hook per algorithm.
+"""Query strategies: check once, then one hook per algorithm.
 
-``Passes`` and ``QueryCost`` are what a strategy forecasts its cost in.
+``Passes`` and ``QueryCost`` are what the cost of a query is forecast in.
 """
 
 from __future__ import annotations
@@ -12,29 +12,17 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from math import isnan
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from skal._core.candidates import candidate_rows
-from skal._core.containers import n_rows, take_rows
-from skal._core.cost import Passes, QueryCost, forecast_seconds
-from skal._core.guard import one_query
-from skal._core.renamed import taking_old_names, with_new_names
-from skal._core.sharding import Sharding
+from skal._core.containers import candidate_rows
+from skal._core.cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
-from skal.validation import (
-    check_choice,
-    check_integer,
-    check_known,
-    check_n_jobs,
-    check_seed,
-    make_generator,
-    parse_memory,
-)
+from skal.validation import Constraint, Integer, Seed, check_integer, check_known, make_generator
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
@@ -45,11 +33,13 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     An instance is a query strategy in modAL's form: ``strategy(learner, X_pool, n_instances)``. It answers in the
     convention of the learner that calls it. :meth:`select` always returns indices and metrics.
 
-    Class attributes say what a strategy works with. The first three are enforced here, before ``_select`` runs; all of
+    Class attributes say what a strategy works with. The first four are enforced here, before ``_select`` runs; all of
     them tell :mod:`skal.checks` what to expect.
 
     Attributes
     ----------
+    constraints : dict
+        For each parameter what it may be, as a :class:`skal.validation.Constraint`. Those of base classes count too.
     needs_fitted : bool, default=True
         Whether the estimator must be fitted.
     needs_network : bool, default=True
@@ -79,6 +69,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     array([0, 2, 4])
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"subset": Integer(1, optional=True), "random_state": Seed()}
     needs_fitted: bool = True
     needs_network: bool = True
     needs_labels: bool = False
@@ -87,15 +78,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            cls.__init__ = taking_old_names(cls.__init__)  # type: ignore[method-assign]
-
-    def set_params(self, **params: Any) -> QueryStrategy:
-        """Set parameters by name, as in scikit-learn."""
-        changed: QueryStrategy = super().set_params(
-            **with_new_names(type(self).__name__, params, self._get_param_names())
-        )
-        return changed
+        cls.constraints = {name: c for base in reversed(cls.__mro__) for name, c in _constraints_of(base).items()}
 
     def __sklearn_clone__(self) -> QueryStrategy:
         """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object."""
@@ -148,9 +131,9 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         """
         context = self.prepare(learner, X_pool)
         if candidates is None:
-            return self._selected(context, n_instances)
+            return self._choose(context, n_instances)
         rows = candidate_rows(type(self).__name__, candidates, context.n_pool)
-        indices, metrics = self._selected(context.restrict(rows), n_instances)
+        indices, metrics = self._choose(context.restrict(rows), n_instances)
         return rows[indices], metrics
 
     def select_as_arm(self, context: QueryContext, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +152,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             As of :meth:`select`.
         """
         self._check_params()
-        return self._selected(self._required(context.for_strategy(**self.context_settings())), n_instances)
+        return self._choose(self._require(context.for_strategy(type(self).__name__)), n_instances)
 
     def prepare(self, learner: Any, X_pool: Any) -> QueryContext:
         """Check parameters, learner and pool, and put together what ``_select`` will see.
@@ -187,23 +170,9 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             Of the whole pool.
         """
         self._check_params()
-        return self._required(QueryContext(learner, X_pool, **self.context_settings()))
+        return self._require(QueryContext(learner, X_pool, owner=type(self).__name__))
 
-    def context_settings(self) -> dict[str, Any]:
-        """What a :class:`~skal.context.QueryContext` of this strategy is made with.
-
-        Returns
-        -------
-        dict
-            The keyword arguments.
-        """
-        owner = type(self).__name__
-        # a strategy without the parameter n_jobs may hold what cannot leave this process
-        sharding = Sharding(getattr(self, "n_jobs", 1), bool(getattr(self, "progress", False)), owner)
-        settings = {"batch_size": getattr(self, "batch_size", 256), "max_memory": getattr(self, "max_memory", None)}
-        return settings | {"owner": owner, "sharding": sharding}
-
-    def _required(self, context: QueryContext) -> QueryContext:
+    def _require(self, context: QueryContext) -> QueryContext:
         if self.needs_fitted:
             context.require_fitted()
         if self.needs_network:
@@ -212,26 +181,24 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             context.require_labels()
         return context
 
-    def _selected(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+    def _choose(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.check_n_instances(n_instances, context.n_pool)
-        with one_query(context.inner_estimator):
-            rows, part = self.taking_part(context)
-            with part.steady():
-                indices, metrics = self._select(part, int(n_instances))
-            values = np.asarray(metrics)
-            if values.dtype.kind == "f" and isnan(np.vdot(values, values)):  # which it is if an entry is, not otherwise
+        with context.query():
+            rows, part = self.subset_of(context)
+            indices, metrics = self._select(part, int(n_instances))
+            indices, values = np.asarray(indices, dtype=np.int64), np.asarray(metrics)
+            if values.dtype.kind == "f" and isnan(np.vdot(values, values)):  # NaN if any entry is NaN
                 raise NonFiniteError(
                     f"What {type(self).__name__} compares samples by must be finite. Got NaN. The inputs, features or "
                     "parameters are too large, or training has diverged: scale them, and fit again."
                 )
-        indices = np.asarray(indices, dtype=np.int64)  # as they are where all take part: the caller judges them
-        return indices if part is context else rows[indices], np.asarray(metrics)
+        return indices if part is context else rows[indices], values  # no subset: indices are pool positions already
 
     def cost(self, learner: Any, X_pool: Any, n_instances: int = 1) -> QueryCost:
-        """Forecast of what ``select`` with the same arguments will take.
+        """Forecast of what ``select`` with the same arguments will take, from small queries that are made.
 
-        Passes and memory are counted; seconds come from two small queries on the first samples of the pool, a few
-        hundred to a few thousand of them. Features that are kept from an earlier query are not counted on.
+        Passes, memory and time are measured on the first samples of the pool, a few hundred to a few thousand of them,
+        and extrapolated. What a cache keeps from earlier queries is not counted on.
 
         Parameters
         ----------
@@ -249,50 +216,18 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         """
         context = self.prepare(learner, X_pool)
         self.check_n_instances(n_instances, context.n_pool)
-        n = min(context.n_pool, getattr(self, "subset", None) or context.n_pool)
-        n_instances, jobs = int(n_instances), context.sharding.jobs()
-        with one_query(context.inner_estimator):
-            passes, memory = self._passes(context, n, n_instances), self._memory(context, n, n_instances)
-        seconds = self._seconds(context, learner, take_rows(X_pool, slice(0, n)), n_instances)
-        return QueryCost(passes, memory, seconds / jobs)
-
-    def _seconds(self, context: QueryContext, learner: Any, X_pool: Any, n_instances: int) -> float:
-        """Forecast of the time on one processor when all of these samples take part."""
-        n = n_rows(X_pool, "X_pool")
-        size = min(n, max(512, 2 * n_instances, 2 * context.batch_size, self._probe_size(n)))
-        work = partial(self._work, n_instances=n_instances)
-        return forecast_seconds(self, learner, X_pool, n_instances, (size, 2 * size), work)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """Samples that go through the network when n of the pool take part."""
-        return Passes(forward=n if context.has_network and self.reads_outputs else 0)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        """Bytes at the peak when n samples take part: here outputs and probabilities, in two precisions."""
-        return n * (context.n_classes * 24 + 16) if self.reads_outputs else 16 * n
-
-    def _probe_size(self, n: int) -> int:
-        """A pool size from which on the time grows with :meth:`_work`, when n samples take part."""
-        return 0
-
-    def _work(self, n: int, n_instances: int) -> float:
-        """How the time grows with the size of the pool."""
-        return float(n)
+        return measure_cost(self, context, X_pool, int(n_instances))
 
     @abstractmethod
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         """Distinct indices into the pool, best first, and one metric for each."""
 
     def _check_params(self) -> None:
-        """Check the parameters that strategies share; subclasses add their own and call ``super()``."""
+        """Check the parameters by their constraints; a subclass adds what concerns several at once."""
         owner = type(self).__name__
-        check_integer(owner, "batch_size", getattr(self, "batch_size", 1), 1)
-        check_integer(owner, "subset", getattr(self, "subset", None), 1, optional=True)
-        parse_memory(owner, "max_memory", getattr(self, "max_memory", None))
-        check_seed(owner, getattr(self, "random_state", None))
-        check_n_jobs(owner, getattr(self, "n_jobs", None))
-        remedy = "Use True for a bar over the parts of the pool."
-        check_choice(owner, "progress", getattr(self, "progress", False), [True, False], remedy=remedy)
+        for name, constraint in self.constraints.items():
+            if hasattr(self, name):
+                constraint.check(owner, name, getattr(self, name))
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         """Refuse a number of samples that cannot be chosen from a pool of this size.
@@ -318,7 +253,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             return
         raise InvalidParameterError.for_parameter(owner, "n_instances", expected, n_instances, remedy)
 
-    def taking_part(self, context: QueryContext) -> tuple[np.ndarray, QueryContext]:
+    def subset_of(self, context: QueryContext) -> tuple[np.ndarray, QueryContext]:
         """What ``subset`` leaves of the pool, drawn with ``random_state``.
 
         Parameters
@@ -336,12 +271,13 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         n_pool, subset = context.n_pool, getattr(self, "subset", None)
         if subset is None or subset >= n_pool:
             return np.arange(n_pool), context
-        rows = np.sort(self._subset_generator().choice(n_pool, size=subset, replace=False))
+        generator = make_generator(type(self).__name__, getattr(self, "random_state", None))
+        rows = np.sort(generator.choice(n_pool, size=subset, replace=False))
         return rows, context.restrict(rows)
 
-    def _subset_generator(self) -> np.random.Generator:
-        """What ``subset`` is drawn with."""
-        return make_generator(type(self).__name__, getattr(self, "random_state", None))
+
+def _constraints_of(cls: type) -> dict[str, Constraint]:
+    return cls.__dict__.get("constraints", {})
 
 
 class ScoreStrategy(QueryStrategy):
@@ -360,9 +296,6 @@ class ScoreStrategy(QueryStrategy):
     >>> from skal.checks import make_learner
     >>> class Gini(ScoreStrategy):
     ...     needs_network = False
-    ...
-    ...     def __init__(self, *, batch_size=256):
-    ...         self.batch_size = batch_size
     ...
     ...     def _score(self, context):
     ...         return 1 - (context.predict_proba() ** 2).sum(axis=1)
@@ -394,22 +327,21 @@ class ScoreStrategy(QueryStrategy):
             Higher is queried earlier; −inf outside ``subset``.
         """
         context = self.prepare(learner, X_pool)
-        with one_query(context.inner_estimator):
-            rows, part = self.taking_part(context)
+        with context.query():
+            rows, part = self.subset_of(context)
             scores = np.full(context.n_pool, -np.inf)
-            with part.steady():
-                scores[rows] = self._checked_score(part)
-            return scores
+            scores[rows] = self._check_scores(part.n_pool, self._score(part))
+        return scores
 
-    def _checked_score(self, context: QueryContext) -> np.ndarray:
-        scores = np.asarray(self._score(context), dtype=np.float64)
-        if scores.shape != (context.n_pool,):
+    def _check_scores(self, n: int, scores: Any) -> np.ndarray:
+        scores = np.asarray(scores, dtype=np.float64)
+        if scores.shape != (n,):
             raise InvalidQueryError(
-                f"The _score of {type(self).__name__} must return one number for each of the {context.n_pool} samples, "
-                f"an array of shape ({context.n_pool},). Got shape {scores.shape} instead. Reduce the other "
-                "dimensions, and score every sample of context.pool."
+                f"The _score of {type(self).__name__} must return one number for each of the {n} samples, an array of "
+                f"shape ({n},). Got shape {scores.shape} instead. Reduce the other dimensions, and score every sample "
+                "of context.pool."
             )
-        if scores.size and scores.max() < np.inf:  # which neither NaN nor infinity is
+        if scores.size and scores.max() < np.inf:  # neither NaN nor infinity
             return scores
         if np.isnan(scores).any():
             raise NonFiniteError(
@@ -424,7 +356,7 @@ class ScoreStrategy(QueryStrategy):
         return scores
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = self._checked_score(context)
+        scores = self._check_scores(context.n_pool, self._score(context))
         indices = top(scores, n_instances)
         return indices, scores[indices]
 
@@ -495,7 +427,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
         return make(**params)(learner, X_pool, n_instances)
 
     def make(**params: Any) -> QueryStrategy:
-        return made(strategy, name, params)
+        return make_with(strategy, name, params)
 
     own = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("learner", "X_pool")]
     own.append(inspect.Parameter("n_instances", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1))
@@ -511,10 +443,9 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
     return query
 
 
-def made(strategy: type[QueryStrategy], name: str, params: dict[str, Any]) -> QueryStrategy:
+def make_with(strategy: type[QueryStrategy], name: str, params: dict[str, Any]) -> QueryStrategy:
     """The strategy with its parameters; those that it does not have are refused. ``name`` is what the user calls it."""
     known, remedy = inspect.signature(strategy).parameters, f"See the documentation of {strategy.__name__}."
-    params = with_new_names(name, params, known)
     check_known(f"parameters of {name}", params, known, remedy=remedy)
     return strategy(**params)
 

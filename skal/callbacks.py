@@ -17,7 +17,7 @@ from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
 from torch import Tensor
 
-from skal._core.generators import preserved_rng
+from skal._core.guard import preserve_rng
 from skal.validation import check_choice, check_integer, check_real
 
 __all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]
@@ -149,7 +149,7 @@ class StopAtTrainAccuracy(Callback):
 def _accuracy(net: NeuralNet, dataset: Any, least: float) -> float:
     """Share of right predictions; NaN as soon as it must be below ``least``."""
     right = total = 0
-    with preserved_rng():  # a data loader draws a seed: measuring must not change the training
+    with preserve_rng():  # a data loader draws a seed: measuring must not change the training
         for batch in net.get_iterator(dataset, training=False):
             output = net.evaluation_step(batch, training=False)
             output = output[0] if isinstance(output, tuple) else output

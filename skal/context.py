@@ -3,30 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
-from skorch import NeuralNet
+from skorch import NeuralNet, NeuralNetRegressor
 from torch.utils.data import Dataset
 
+from skal._core.cache import Cache
 from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
-from skal._core.estimators import allows_nan, chained, is_committee, unwrap_estimator
+from skal._core.estimators import allows_nan, chain_transformers, is_committee, unwrap_estimator
+from skal._core.guard import evaluating, one_query
+from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
-from skal._core.memory import DEFAULT_MEMORY
-from skal._core.mistakes import check_classifier
+from skal._core.losses import CrossEntropy, Loss
+from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, product_rows, rows_within
 from skal._core.network import Network
 from skal._core.outputs import check_distributions, is_binary
-from skal._core.samples import Samples
-from skal._core.sharding import Sharding
-from skal._core.steadiness import Watch
+from skal._core.parallel import Sharding
+from skal._core.pool import Samples, Watch
+from skal.config import get_config
 from skal.exceptions import (
     EmptyPoolError,
     InvalidParameterError,
@@ -37,13 +41,28 @@ from skal.exceptions import (
     OutputError,
     shorten,
 )
-from skal.reuse import kept, reused
+from skal.features import RememberedFeatures, at_least_float32, check_finite_features, compute_features
 from skal.tangent._engine import TangentEngine
+from skal.tangent._kernels import settled_kernel
+from skal.tangent._sketch import feature_matrix
 from skal.validation import parse_memory
 
-__all__ = ["LastLayer", "Network", "QueryContext", "Samples", "TangentEngine"]
+__all__ = [
+    "CrossEntropy",
+    "LastLayer",
+    "Loss",
+    "Network",
+    "QueryContext",
+    "Samples",
+    "TangentEngine",
+    "copy_groups",
+    "evaluating",
+    "fill_rows",
+    "product_rows",
+    "rows_within",
+]
 
-Result = TypeVar("Result")
+_TANGENT_FEATURES = 4096
 _LABELS = (str, bytes, int, float, np.generic, tuple)
 
 
@@ -55,17 +74,11 @@ class QueryContext:
     Parameters
     ----------
     learner : object with ``estimator``, ``X_training`` and ``y_training``, or a modAL ``Committee``
-        Who asks.
+        Who asks. Its attribute ``cache``, if it has one, keeps features and outputs for later queries.
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
         The samples to choose from.
-    batch_size : int
-        Samples per network pass, at most.
     owner : str
         The strategy's name, for messages.
-    sharding : Sharding, optional
-        Who shares the passes over the pool; by default this process makes them alone.
-    max_memory : int, str or None
-        Bound on the working memory, such as ``"2GB"``.
 
     Attributes
     ----------
@@ -73,8 +86,12 @@ class QueryContext:
         The pool, transformed by the steps before the network.
     transformers : list
         Those steps.
+    batch_size : int
+        Samples per network pass, at most: a setting, see :func:`skal.set_config`.
     memory_bound : int or None
-        ``max_memory`` in bytes; None if there is none.
+        The setting ``max_memory`` in bytes; None if there is no bound.
+    task : str
+        What the labels are: ``"classification"``.
 
     Examples
     --------
@@ -85,21 +102,13 @@ class QueryContext:
     (40, 16, 4)
     >>> context.predict_proba().shape
     (40, 4)
-    >>> inputs, logits = context.embeddings()  # of the last layer
-    >>> inputs.shape, logits.shape
-    (torch.Size([40, 16]), torch.Size([40, 4]))
+    >>> context.features().shape  # here the inputs of the last layer
+    torch.Size([40, 16])
     """
 
-    def __init__(
-        self,
-        learner: Any,
-        X_pool: Any,
-        *,
-        batch_size: int = 256,
-        owner: str = "QueryStrategy",
-        sharding: Sharding | None = None,
-        max_memory: int | str | None = None,
-    ) -> None:
+    task = "classification"
+
+    def __init__(self, learner: Any, X_pool: Any, *, owner: str = "QueryStrategy") -> None:
         if type(getattr(type(learner), "learner_", None)) is property:  # a fitted loop stands for its learner
             learner = learner.learner_
         if not hasattr(learner, "estimator") and not is_committee(learner):
@@ -107,7 +116,7 @@ class QueryContext:
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
                 f"Got {type(learner).__name__} instead. Pass a modAL or skal ActiveLearner, or a modAL Committee."
             )
-        self.learner = learner
+        self.learner, self.owner = learner, owner
         # a committee is a classifier itself: its probabilities are the mean over its learners
         self.estimator = learner if is_committee(learner) else learner.estimator
         if isinstance(self.estimator, type):
@@ -115,8 +124,15 @@ class QueryContext:
                 f"The estimator that {owner} works on must be an object, not a class. Got the class "
                 f"{self.estimator.__name__} instead. Make one of it, and fit it."
             )
-        self._set(batch_size, owner, sharding, max_memory)
-        self._results: dict[Any, Any] | None = None  # what the arms of one query share
+        settings = get_config()
+        self.batch_size: int = settings["batch_size"]
+        self.max_memory = settings["max_memory"]
+        self.memory_bound = parse_memory(owner, "max_memory", self.max_memory)
+        sharding = Sharding(settings["n_jobs"], settings["progress"], owner)
+        self.sharding = sharding if settings["progress"] or sharding.jobs() > 1 else None
+        self.cache: Cache | None = getattr(learner, "cache", None)
+        self._shared: dict[Any, Any] | None = None  # what the arms of one query share
+        self._digests: dict[int, str | None] = {}  # of what computes features, by identity: nothing changes in a query
         self._watches: list[Watch] = []  # over the Datasets of this query
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(
@@ -125,13 +141,6 @@ class QueryContext:
             )
         self.inner_estimator, self.transformers = unwrap_estimator(self.estimator)
         self.pool = self._samples(X_pool, "X_pool")
-
-    def _set(self, batch_size: int, owner: str, sharding: Sharding | None, max_memory: int | str | None = None) -> None:
-        self.batch_size = batch_size
-        self.owner = owner
-        self.sharding = sharding or Sharding()
-        self.max_memory = max_memory
-        self.memory_bound = parse_memory(owner, "max_memory", max_memory)
 
     @cached_property
     def is_fitted(self) -> bool:
@@ -173,7 +182,7 @@ class QueryContext:
     def _samples(self, X: Any, name: str) -> Samples:
         """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
         in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
-        transform = chained(self.transformers) if self.has_network else None
+        transform = chain_transformers(self.transformers) if self.has_network else None
         allow_nan = transform is None and (in_memory or self._takes_nan())
         samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)
         if in_memory:
@@ -181,29 +190,22 @@ class QueryContext:
         return samples
 
     @contextmanager
-    def steady(self) -> Iterator[None]:
-        """Around a query: Datasets that give other samples when they are read again are refused.
+    def query(self) -> Iterator[None]:
+        """Around all that a strategy does: one query at a time, and everything is left as it was.
 
-        Inside the query of another strategy, whose arm this one is, that one sees to it.
+        Datasets that give other samples when they are read again are refused.
 
         Yields
         ------
         None
             For the query.
         """
-        if self.pool.watch is not None:
+        with one_query(getattr(self.inner_estimator, "module_", None) if self.has_network else None):
+            if isinstance(self.pool.X, Dataset) and self.pool.watch is None:  # inside ALBL the outer strategy watches
+                self._watches.append(self.pool.start_watch())
             yield
-            return
-        self._watch(self.pool)
-        yield
-        for watch in self._watches:
-            watch.end()
-
-    def _watch(self, samples: Samples) -> Samples:
-        watch = samples.start_watch()
-        if watch is not None:
-            self._watches.append(watch)
-        return samples
+            for watch in self._watches:
+                watch.end()
 
     def _takes_nan(self) -> bool:
         """Whether whoever gets the raw samples says that it takes NaN."""
@@ -216,7 +218,7 @@ class QueryContext:
 
     def require_labels(self) -> None:
         """Raise :class:`~skal.exceptions.NoLabelledDataError` unless there are labelled samples, each with a label."""
-        _ = self.y_labelled
+        _ = self.labels
 
     def restrict(self, rows: np.ndarray | range) -> QueryContext:
         """The same query on a part of the pool.
@@ -234,7 +236,7 @@ class QueryContext:
         if isinstance(rows, range) and rows == range(self.n_pool):
             return self
         part = copy(self)
-        part.pool, part._results = self.pool.take(rows), None
+        part.pool, part._shared = self.pool.take(rows), None
         return part
 
     def for_arms(self) -> QueryContext:
@@ -246,24 +248,16 @@ class QueryContext:
             To be handed to each of them.
         """
         common = copy(self)
-        common._results = {}
+        common._shared = {}
         return common
 
-    def for_strategy(
-        self, batch_size: int, owner: str, sharding: Sharding, max_memory: int | str | None
-    ) -> QueryContext:
-        """The same query with the settings of another strategy.
+    def for_strategy(self, owner: str) -> QueryContext:
+        """The same query for another strategy.
 
         Parameters
         ----------
-        batch_size : int
-            Samples per network pass, at most.
         owner : str
             The strategy's name, for messages.
-        sharding : Sharding
-            Who shares the passes over the pool.
-        max_memory : int, str or None
-            Bound on the working memory.
 
         Returns
         -------
@@ -271,15 +265,13 @@ class QueryContext:
             On the same pool, sharing what has been found out about it.
         """
         other = copy(self)
-        other._set(batch_size, owner, sharding, max_memory)
-        for name in ("network", "logit_network"):  # they hold the sharding
-            other.__dict__.pop(name, None)
+        other.owner = owner
         return other
 
     def remember(
-        self, what: Any, compute: Callable[[], Result], *, also: Sequence[Any] = (), limit: int | None = None
+        self, what: Any, compute: Callable[[], Result], samples: Samples | None = None, *, also: Sequence[Any] = ()
     ) -> Result:
-        """``compute()``, or what it gave for another arm of this query, or for an earlier query if reuse is on.
+        """``compute()``, or what it gave for another arm of this query, or for an earlier query by the learner's cache.
 
         Parameters
         ----------
@@ -287,33 +279,48 @@ class QueryContext:
             What is computed from network and pool, with all parameters that it depends on.
         compute : callable
             Returns tensors, or tuples of them, which nobody may change.
+        samples : Samples, optional
+            What it is computed for; by default the pool.
         also : sequence of Samples and arrays
             What else the result depends on.
-        limit : int, optional
-            Bytes from which on a result is not kept for later queries.
 
         Returns
         -------
         tensor, or tuple of tensors
             What ``compute`` gave.
         """
-        if self._results is not None and what in self._results:
-            known: Result = self._results[what]
+        is_shared = self._shared is not None and samples in (None, self.pool)
+        if self._shared is not None and is_shared and what in self._shared:
+            known: Result = self._shared[what]
             return known
-        if kept.get() is None:
-            result = compute()
-        else:
-            result = reused(self.network, self.pool, what, compute, also=also, limit=limit)
-        if self._results is not None:
-            self._results[what] = result
+        key = None if self.cache is None else self._key(what, [samples or self.pool, *also])
+        result = compute() if self.cache is None or key is None else self.cache.result(key, compute)
+        if self._shared is not None and is_shared:
+            self._shared[what] = result
         return result
+
+    def _key(self, what: Any, also: Sequence[Any]) -> str | None:
+        """A digest of all that a result depends on; None where somebody else's code reads the samples."""
+        network = self.network
+        samples = [other for other in also if isinstance(other, Samples)]
+        if not all(network.reads_arrays(part) and _in_memory(part.X) for part in samples):
+            return None
+        model = object_digest([network.module, network.criterion, self.transformers, str(network.device)])
+        arrays = [other for other in also if not isinstance(other, Samples)]
+        data = data_digest([*(part.read(0, len(part)) for part in samples), *arrays])
+        return None if model is None else f"{what!r} {model} {data}"
 
     @property
     def memory(self) -> int:
         """Bytes to work with: the bound, or 1 GB if there is none."""
         return DEFAULT_MEMORY if self.memory_bound is None else self.memory_bound
 
-    def engine(
+    @cached_property
+    def engine(self) -> TangentEngine:
+        """Per-sample gradients of the network's logits with respect to all trainable parameters."""
+        return self.tangent_engine()
+
+    def tangent_engine(
         self,
         backend: str = "auto",
         *,
@@ -321,7 +328,7 @@ class QueryContext:
         layers: str = "all",
         memory: int | None = None,
     ) -> TangentEngine:
-        """Per-sample gradients of the network.
+        """Per-sample gradients of the network, computed as told.
 
         Parameters
         ----------
@@ -374,7 +381,13 @@ class QueryContext:
                 f"ends in one. Got {type(self.inner_estimator).__name__} instead. Wrap a torch module in "
                 "skorch.NeuralNetClassifier, or use a strategy that needs only predict_proba (margin, entropy)."
             )
-        check_classifier(self.inner_estimator, self.owner)
+        if isinstance(self.inner_estimator, NeuralNetRegressor):
+            raise NoNetworkError(
+                f"The network that {self.owner} works on must be a classifier: regression is not supported. Got a "
+                f"{type(self.inner_estimator).__name__} instead. Sort the targets into bins and use "
+                "NeuralNetClassifier, or query by features alone, for example with MaxHerding(features=...) and an "
+                "estimator that is no regressor."
+            )
         return self.inner_estimator
 
     @cached_property
@@ -440,6 +453,88 @@ class QueryContext:
         what = ("embeddings", self.batch_size, self.last_layer.name)
         return self.remember(what, lambda: embeddings(self.network, self.pool, self.batch_size, self.last_layer))
 
+    def features(self, spec: Any = "auto", samples: Samples | None = None) -> torch.Tensor:
+        """Features of the pool, or of other samples.
+
+        Parameters
+        ----------
+        spec : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+            ``"auto"`` is the input of the layer that makes a network's outputs, and the input itself for any other
+            classifier. ``"tangent"`` is a sketch of the gradients of the outputs.
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        (n, d) tensor
+            Finite, in float32 or float64, on the device where they were computed.
+        """
+        if isinstance(spec, str) and spec == "auto":
+            spec = "last_layer" if self.has_network else "input"
+        of = self.pool if samples is None else samples
+        if isinstance(spec, str) and spec != "input":
+            self.require_network()
+            self.require_fitted()
+        source = None if self.cache is None else self._source(spec)
+        if self.cache is not None and source is not None:
+            rows = self.cache.rows(source, of.keys(), lambda rows: self._compute(spec, of.take(rows)).cpu().numpy())
+            device = self.device if isinstance(spec, str) and self.has_network else "cpu"
+            return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
+        if spec == "last_layer" and samples is None:
+            return check_finite_features(at_least_float32(self.embeddings()[0]), self.owner)
+        return self._compute(spec, of)
+
+    def feature_width(self, spec: Any = "auto") -> int:
+        """Number of features d, from one sample at most.
+
+        Parameters
+        ----------
+        spec : object, default="auto"
+            See :meth:`features`.
+
+        Returns
+        -------
+        int
+            Columns of what :meth:`features` returns.
+        """
+        if isinstance(spec, str) and spec in ("auto", "last_layer") and self.has_network:
+            return self.last_layer.width
+        return self.features(spec, self.pool.take(range(1))).shape[1]
+
+    def _compute(self, spec: Any, samples: Samples) -> torch.Tensor:
+        if not isinstance(spec, str):
+            return compute_features(spec, samples, owner=self.owner)
+        if spec == "input":
+            transform = chain_transformers(self.transformers) if self.is_fitted else None
+            return compute_features(None, replace(samples, transform=transform), owner=self.owner)
+        if spec == "last_layer":
+            return check_finite_features(at_least_float32(self.embeddings(samples)[0]), self.owner)
+        engine = self.tangent_engine(memory=self.memory // 4)
+        kind = settled_kernel(engine, self.pool, "auto", self.owner)
+        return check_finite_features(feature_matrix(engine, samples, kind, _TANGENT_FEATURES, 0), self.owner)
+
+    def _source(self, spec: Any) -> str | None:
+        """A digest of what computes features that stay the same from round to round; None if they may change."""
+        if isinstance(spec, RememberedFeatures) or spec in ("input", "tangent"):
+            return None
+        if id(spec) not in self._digests:
+            if not isinstance(spec, str):
+                self._digests[id(spec)] = object_digest(spec)
+            elif self.only_head_is_trained:
+                head = tuple(self.last_layer.layer.parameters())
+                # the layers below are fixed, unless training moves their buffers
+                digest = object_digest([self.network.module, self.transformers], without=head)
+                self._digests[id(spec)] = digest
+            else:
+                self._digests[id(spec)] = None
+        return self._digests[id(spec)]
+
+    @cached_property
+    def only_head_is_trained(self) -> bool:
+        """Whether the network is frozen up to its last layer."""
+        head = set(map(id, self.last_layer.layer.parameters()))
+        return all(id(p) in head for p in self.network.module.parameters() if p.requires_grad)
+
     @property
     def n_labelled(self) -> int:
         """Number of labelled samples; 0 before the first."""
@@ -460,10 +555,13 @@ class QueryContext:
                 f"{self.owner} needs labelled data: the learner's X_training must hold at least one sample. "
                 "Got none instead. Teach the learner a few labels first, or use random_sampling for the first batch."
             )
-        return self._watch(self._samples(self.learner.X_training, "X_training"))
+        samples = self._samples(self.learner.X_training, "X_training")
+        if isinstance(samples.X, Dataset):
+            self._watches.append(samples.start_watch())
+        return samples
 
     @cached_property
-    def y_labelled(self) -> np.ndarray:
+    def labels(self) -> np.ndarray:
         """Labels of the labelled samples, as the learner holds them."""
         y = getattr(self.learner, "y_training", None)
         if y is None and isinstance(self.labelled.X, Dataset):
@@ -493,7 +591,7 @@ class QueryContext:
     @cached_property
     def class_labels(self) -> np.ndarray:
         """Labels of the network's outputs 0 … C−1, or the loss's ``ignore_index``, as ``int64`` targets: (n,) array."""
-        y = self.y_labelled
+        y = self.labels
         if is_binary(self.network.criterion) and np.isin(y, (0.0, 1.0)).all():
             y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels
         counted = y[y != getattr(self.network.criterion, "ignore_index", None)] if y.dtype.kind in "iub" else y
@@ -535,12 +633,15 @@ class QueryContext:
             def shard(part: Samples) -> np.ndarray:
                 return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
 
-            parts = list(self.sharding.map(shard, samples or self.pool, size))
-            proba = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            if len(proba) != len(samples or self.pool):
+            of = self.pool if samples is None else samples
+            if self.sharding is None or len(of) <= size:
+                proba = shard(of)
+            else:
+                proba = np.concatenate(list(self.sharding.map(shard, of, size)))
+            if len(proba) != len(of):
                 raise OutputError(
-                    f"The estimator's predict_proba must give one row for each of the {len(samples or self.pool)} "
-                    f"samples. Got {len(proba)} instead. Use a classifier, and steps before it, that keep all rows."
+                    f"The estimator's predict_proba must give one row for each of the {len(of)} samples. Got "
+                    f"{len(proba)} instead. Use a classifier, and steps before it, that keep all rows."
                 )
         check_distributions(proba)
         return proba
@@ -554,3 +655,12 @@ def _has_learned(estimator: Any) -> bool:
         if name.endswith("_") and not name.startswith("__"):
             return True
     return False
+
+
+def _in_memory(X: Any) -> bool:
+    """Whether samples can be looked at cheaply: a large memory map would be read from the disk twice."""
+    if isinstance(X, Mapping):
+        return all(map(_in_memory, X.values()))
+    if isinstance(X, torch.Tensor):
+        return X.device.type == "cpu" and X.layout == torch.strided
+    return isinstance(X, np.ndarray) and not X.dtype.hasobject and not (isinstance(X, np.memmap) and X.nbytes > 2**30)

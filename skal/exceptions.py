@@ -324,8 +324,8 @@ class ShardError(SkalError, RuntimeError):
     --------
     >>> import numpy as np
     >>> from joblib import parallel_config
-    >>> from skal._core.samples import Samples
-    >>> from skal._core.sharding import Sharding
+    >>> from skal._core.pool import Samples
+    >>> from skal._core.parallel import Sharding
     >>> def read(part):
     ...     return bytes([255]).decode()  # a damaged text
     >>> with parallel_config(backend="threading"):

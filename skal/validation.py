@@ -2,6 +2,9 @@
 """Checks of parameters, for all packages and for strategies of your own.
 
 Each raises a :class:`skal.exceptions.SkalError` that names the parameter, what was expected, what came, and what to do.
+A strategy declares the constraints of its parameters once, and its base class checks them::
+
+    constraints = {"gamma": Real(0), "batch": Choice("top", "greedy"), "n_features": Integer(1, optional=True)}
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import numbers
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,12 @@ import numpy as np
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 __all__ = [
+    "Choice",
+    "Constraint",
+    "Features",
+    "Integer",
+    "Real",
+    "Seed",
     "as_finite_array",
     "as_list",
     "as_path",
@@ -456,3 +467,157 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint64))
     return np.random.default_rng(random_state)  # a Generator comes back as it is
+
+
+class Constraint(ABC):
+    """What a parameter may be, declared once in the ``constraints`` of a class."""
+
+    @abstractmethod
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse a value that the parameter may not have.
+
+        Parameters
+        ----------
+        owner : str
+            The class that has the parameter.
+        name : str
+            The parameter's name.
+        value : object
+            What the user passed.
+        """
+
+
+@dataclass(frozen=True)
+class Integer(Constraint):
+    """An integer from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
+
+    Parameters
+    ----------
+    minimum, maximum : int
+        The bounds, both allowed.
+    optional : bool, default=False
+        Whether None is allowed.
+    words : tuple of str
+        Strings that are allowed too, such as ``"auto"``.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Integer
+    >>> Integer(1, words=("auto",)).check("MyStrategy", "k", 0)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
+    """
+
+    minimum: int = 1
+    maximum: int = MOST
+    optional: bool = False
+    words: tuple[str, ...] = ()
+    remedy: str = ""
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        if isinstance(value, str) and self.words:
+            check_choice(owner, name, value, self.words, remedy=self.remedy)
+        else:
+            check_integer(owner, name, value, self.minimum, self.maximum, optional=self.optional, remedy=self.remedy)
+
+
+@dataclass(frozen=True)
+class Real(Constraint):
+    """A number from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
+
+    Parameters
+    ----------
+    minimum, maximum : float
+        The bounds, both allowed.
+    optional : bool, default=False
+        Whether None is allowed.
+    words : tuple of str
+        Strings that are allowed too, such as ``"auto"``.
+    below_maximum : bool, default=False
+        Whether the maximum itself is refused too.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Real
+    >>> Real(0, 1).check("MyStrategy", "beta", 0.5)
+    """
+
+    minimum: float = -np.inf
+    maximum: float = np.inf
+    optional: bool = False
+    words: tuple[str, ...] = ()
+    below_maximum: bool = False
+    remedy: str = ""
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        if isinstance(value, str) and self.words:
+            check_choice(owner, name, value, self.words, remedy=self.remedy)
+        else:
+            bounds = {"below_maximum": self.below_maximum, "optional": self.optional, "remedy": self.remedy}
+            check_real(owner, name, value, self.minimum, self.maximum, **bounds)  # type: ignore[arg-type]
+
+
+class Choice(Constraint):
+    """One of the given values.
+
+    Parameters
+    ----------
+    *values
+        What is allowed.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Choice
+    >>> Choice("top", "greedy").check("MyStrategy", "batch", "top")
+    """
+
+    def __init__(self, *values: Any, remedy: str = "") -> None:
+        self.values, self.remedy = values, remedy
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        check_choice(owner, name, value, self.values, remedy=self.remedy)
+
+
+class Seed(Constraint):
+    """None, an integer, or a generator of numpy: what ``random_state`` may be.
+
+    Examples
+    --------
+    >>> from skal.validation import Seed
+    >>> Seed().check("MyStrategy", "random_state", 0)
+    """
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        check_seed(owner, value)
+
+
+class Features(Constraint):
+    """What ``QueryContext.features`` takes: a name, a fitted transformer, a function of X, or an ``nn.Module``.
+
+    Examples
+    --------
+    >>> from skal.validation import Features
+    >>> Features().check("MyStrategy", "features", "last_layer")
+    """
+
+    names = ("auto", "input", "last_layer", "tangent")
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse what cannot give features."""
+        known = value in self.names if isinstance(value, str) else not isinstance(value, type)
+        if not known or not (isinstance(value, str) or callable(value) or hasattr(value, "transform")):
+            names = ", ".join(map(repr, self.names))
+            expected = f"one of {names}, a fitted transformer, a function of X or an nn.Module"
+            remedy = "Pass for example a fitted sklearn.decomposition.PCA, or a frozen backbone."
+            raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of whatever container the user keeps them in.
+"""Rows of whatever container the user keeps them in, and how they reach another process.
 
-numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, arrays that are read where
-they are asked for (zarr, HDF5, Dask), dicts of these (the inputs of a multi-input net, as skorch takes them) and
+numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, arrays that are read on
+access (zarr, HDF5, Dask), dicts of these (the inputs of a multi-input net, as skorch takes them) and
 ``torch.utils.data.Dataset``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from skal._core.memory import rows_within
-from skal.exceptions import InvalidTypeError, NonFiniteError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError
 
 _FLOATS = (np.float32, np.float64)  # what BLAS multiplies
 _CHECK_BYTES = 2**26  # how much of an array is looked at at once
@@ -236,3 +238,125 @@ def dataset_target(item: Any) -> Any:
         "The labelled Dataset must yield (x, y) pairs when no y_training is given. "
         f"Got an item of type {type(item).__name__}. Pass y_training, or a Dataset with labels."
     )
+
+
+def _open_memmap(
+    filename: str, dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> np.ndarray:
+    """A memory map, or a part of one, by its place in a file: read-only."""
+    if not Path(filename).exists():
+        raise FileNotFoundError(
+            f"A worker must find the memory map's file. Got no {filename} there. "
+            "Put it at the same path on every machine, on a shared file system for example."
+        )
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    raw = np.memmap(filename, np.uint8, "r", offset, (last + dtype.itemsize,))
+    return np.ndarray(shape, dtype, raw.data, strides=strides)
+
+
+def _open_hdf5(filename: str, name: str) -> Any:
+    """A dataset of an HDF5 file, read-only."""
+    import h5py
+
+    return h5py.File(filename, "r")[name]
+
+
+def reference_to(X: Any) -> Any | None:
+    """What another process can open X from, to be sent to it once; None if the rows themselves must be sent.
+
+    Datasets, zarr and Dask arrays travel by their own pickling. A dict goes by reference if all that is in it does.
+    """
+    if isinstance(X, Mapping):
+        references = {key: reference_to(value) for key, value in X.items()}
+        return references if all(value is not None for value in references.values()) else None
+    if isinstance(X, np.memmap):
+        return _memmap_reference(X)
+    if isinstance(X, Dataset):
+        return X
+    if not is_lazy(X):
+        return None
+    file = getattr(X, "file", None)
+    if file is None or not hasattr(file, "filename"):
+        return X
+    if file.mode != "r":
+        raise InvalidParameterError(
+            "An HDF5 file that several processes read must be open for reading only. "
+            f"Got {file.filename} with mode {file.mode!r}. Open it with h5py.File(name, 'r'), or use n_jobs=1."
+        )
+    return partial(_open_hdf5, file.filename, X.name)
+
+
+def _memmap_reference(X: np.memmap) -> Any | None:
+    name = X.filename
+    if name is None or not Path(str(name)).exists() or min((0, *X.strides)) < 0 or X.size == 0 or X.mode == "c":
+        return None  # mode "c": changes in this process alone
+    base: Any = X
+    while isinstance(base.base, np.memmap):
+        base = base.base
+    # the offset that a view inherits is that of the map it was cut from
+    start = X.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    if X.flags.writeable:
+        base.flush()
+    return partial(_open_memmap, str(Path(str(name)).resolve()), X.dtype, X.shape, X.strides, base.offset + start)
+
+
+def open_reference(reference: Any) -> Any:
+    """What :func:`reference_to` stood for."""
+    if isinstance(reference, Mapping):
+        return {key: open_reference(value) for key, value in reference.items()}
+    return reference() if isinstance(reference, partial) else reference
+
+
+def detach_rows(rows: Any) -> Any:
+    """Rows without what they were cut from: a view of a tensor would take all of its memory along."""
+    if isinstance(rows, Mapping):
+        return {key: detach_rows(value) for key, value in rows.items()}
+    if isinstance(rows, torch.Tensor):
+        return rows.detach().cpu().clone()
+    return np.array(rows) if isinstance(rows, np.ndarray) else rows
+
+
+def row_bytes(X: Any) -> int | None:
+    """Bytes of one row of arrays and tensors; None for what does not say."""
+    if isinstance(X, Mapping):
+        sizes = [row_bytes(value) for value in X.values()]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+    n_bytes = getattr(X, "nbytes", None)
+    return None if n_bytes is None or isinstance(X, Dataset) else -(-int(n_bytes) // max(1, n_rows(X)))
+
+
+def candidate_rows(owner: str, candidates: Any, n_pool: int) -> np.ndarray:
+    """Positions in the pool, from positions or from one truth value per row.
+
+    Parameters
+    ----------
+    owner : str
+        Who was asked, for messages.
+    candidates : array-like of int or of bool
+    n_pool : int
+
+    Returns
+    -------
+    (n,) int64 array
+        At least one, each once, in the order given.
+
+    Examples
+    --------
+    >>> candidate_rows("Margin", [False, True, True], 3)
+    array([1, 2])
+    """
+    rows = np.asarray(candidates)
+    remedy = "Pass positions in X_pool, each once, or a mask with one truth value per row."
+    if rows.ndim != 1 or rows.dtype.kind not in "iub":
+        expected = "a flat array of integers or of truth values"
+        raise InvalidTypeError.for_parameter(owner, "candidates", expected, candidates, remedy)
+    if rows.dtype.kind == "b":
+        if len(rows) != n_pool:
+            expected = f"a mask with one truth value for each of the {n_pool} rows of X_pool"
+            raise InvalidParameterError.for_parameter(owner, "candidates", expected, len(rows), remedy)
+        rows = np.flatnonzero(rows)
+    rows = rows.astype(np.int64)
+    if not len(rows) or rows.min() < 0 or rows.max() >= n_pool or len(np.unique(rows)) < len(rows):
+        expected = f"distinct positions in 0 … {n_pool - 1}, at least one"
+        raise InvalidParameterError.for_parameter(owner, "candidates", expected, rows.tolist(), remedy)
+    return rows

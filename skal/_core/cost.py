@@ -1,47 +1,51 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a query will take, before it is made: passes by counting, seconds by timing small ones."""
+"""What a query will take, before it is made: small queries are made and measured, and the growth is extrapolated."""
 
 from __future__ import annotations
 
 import time
+import tracemalloc
 import warnings
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
-from skal._core.containers import n_rows, take_rows
-from skal._core.generators import preserved_rng
-from skal.reuse import feature_reuse
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from skal._core.containers import take_rows
+from skal._core.guard import preserve_rng
+from skal.config import config_context
+
+_SMALLEST = 256  # samples of the smallest pool that is measured
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How many samples go through the network.
+    """How many samples go through the network, each counted as often as it does.
 
     Parameters
     ----------
     forward, backward : int
-        Samples of the pool, counted once for each time that they go through; backward once for each of several
+        Samples of the pool, of the labelled set and of small trials together; backward once for each of several
         directions.
-    labelled_forward, labelled_backward : int
-        The same for labelled samples.
 
     Examples
     --------
     >>> from skal.base import Passes
-    >>> Passes(forward=1000, backward=1000) + Passes(labelled_forward=50)
-    Passes(forward=1000, backward=1000, labelled_forward=50, labelled_backward=0)
+    >>> Passes(forward=1050, backward=1050).backward
+    1050
     """
 
     forward: int = 0
     backward: int = 0
-    labelled_forward: int = 0
-    labelled_backward: int = 0
-
-    def __add__(self, other: Passes) -> Passes:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Passes(*(mine + theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True)
@@ -51,20 +55,21 @@ class QueryCost:
     Attributes
     ----------
     passes : Passes
+        Samples that go through the network.
     memory : int
         Bytes at the peak, in this process, beyond learner and pool.
     seconds : float
-        With the workers that the strategy's ``n_jobs`` stands for, once they have been started.
+        With the workers that the setting ``n_jobs`` stands for, once they have been started.
 
     Examples
     --------
     >>> from skal.checks import make_learner
-    >>> from skal.strategies import DynamicAL
-    >>> cost = DynamicAL().cost(*make_learner(), n_instances=3)  # a QueryCost
+    >>> from skal.strategies import Margin
+    >>> cost = Margin().cost(*make_learner(), n_instances=3)  # a QueryCost
     >>> cost.passes
-    Passes(forward=40, backward=40, labelled_forward=16, labelled_backward=16)
+    Passes(forward=40, backward=0)
     >>> print(cost)
-    40 samples forward and 40 backward, 16 and 16 labelled ones; ... MB; ... s
+    40 samples forward and 0 backward; ... MB; ... s
     """
 
     passes: Passes
@@ -72,64 +77,149 @@ class QueryCost:
     seconds: float
 
     def __str__(self) -> str:
-        p = self.passes
         return (
-            f"{p.forward:,} samples forward and {p.backward:,} backward, {p.labelled_forward:,} and "
-            f"{p.labelled_backward:,} labelled ones; {self.memory / 1e6:,.0f} MB; {self.seconds:,.1f} s"
+            f"{self.passes.forward:,} samples forward and {self.passes.backward:,} backward; "
+            f"{self.memory / 1e6:,.1f} MB; {self.seconds:,.2f} s"
         )
 
 
-def forecast_seconds(
-    strategy: Any, learner: Any, X_pool: Any, n_instances: int, sizes: tuple[int, int], work: Callable[[int], float]
-) -> float:
-    """Seconds of a query, from two queries on the first samples of the pool, which are made.
+def measure_cost(strategy: Any, context: Any, X_pool: Any, n_instances: int) -> QueryCost:
+    """The cost of a query, from queries on the first samples of the pool.
+
+    Passes and memory grow linearly with the pool, up to the memory bound; time may have a quadratic part.
 
     Parameters
     ----------
     strategy : QueryStrategy
         Left as it is.
-    learner, X_pool, n_instances
+    context : QueryContext
+        Of the whole pool.
+    X_pool, n_instances
         As in the query.
-    sizes : (int, int)
-        Of the small pools.
-    work : callable
-        How the time grows, but for a constant: a function of the pool's size.
-
-    Examples
-    --------
-    >>> from skal.checks import make_learner
-    >>> from skal._core.cost import forecast_seconds
-    >>> from skal.strategies import Margin
-    >>> seconds = forecast_seconds(Margin(), *make_learner(), n_instances=3, sizes=(10, 20), work=float)
-    >>> seconds > 0
-    True
     """
-    n = n_rows(X_pool, "X_pool")
-    small, large = (min(size, n) for size in sizes)
-    if large == n:
-        return timed(strategy, learner, X_pool, n_instances, large)
-    first, second = (timed(strategy, learner, X_pool, n_instances, size) for size in (small, large))
-    slope = max(0.0, second - first) / (work(large) - work(small))
-    return second + slope * (work(n) - work(large))
+    n = min(context.n_pool, getattr(strategy, "subset", None) or context.n_pool)
+    smallest = max(_SMALLEST, 2 * n_instances)
+    sizes = sorted({min(n, smallest * factor) for factor in (1, 2, 4)})
+    learner = copy(context.learner)
+    learner.cache = None
+    probes = [_Probe(strategy, learner, take_rows(X_pool, slice(0, size)), n_instances) for size in sizes]
+    module = context.network.module if context.has_network else None
+    counts = [probe.measure(module) for probe in probes]
+    forward, backward, memory = (_line(sizes, [count[i] for count in counts], n) for i in range(3))
+    if context.memory_bound is not None:
+        memory = min(memory, max(context.memory_bound, max(count[2] for count in counts)))
+    jobs = 1 if context.sharding is None else context.sharding.jobs()
+    seconds = _parabola(sizes, [probe.seconds() for probe in probes], n)
+    return QueryCost(Passes(round(forward), round(backward)), round(memory), seconds / jobs)
 
 
-def timed(strategy: Any, learner: Any, X_pool: Any, n_instances: int, size: int) -> float:
-    """Seconds of a query on the first samples of a pool.
+def _line(sizes: list[int], values: list[float], n: int) -> float:
+    """The value at n of the line through the last two points; of a single point itself."""
+    if len(sizes) == 1 or sizes[-1] == n:
+        return values[-1]
+    slope = (values[-1] - values[-2]) / (sizes[-1] - sizes[-2])
+    return values[-1] + max(0.0, slope) * (n - sizes[-1])
 
-    The shorter of two runs: the first one may pay for what is set up once.
-    """
-    part = take_rows(X_pool, slice(0, size))
-    best = float("inf")
-    for _ in range(2):
+
+def _parabola(sizes: list[int], values: list[float], n: int) -> float:
+    """The value at n of ``a + b x + c x²`` with a, b, c ≥ 0, fitted to the points."""
+    if sizes[-1] == n:
+        return values[-1]
+    x = np.array(sizes) / sizes[-1]
+    terms, _ = nnls(np.stack([np.ones_like(x), x, x**2], axis=1), np.array(values))
+    return float(terms @ [1.0, n / sizes[-1], (n / sizes[-1]) ** 2])
+
+
+class _Probe:
+    """A query on few samples that can be made again and again."""
+
+    def __init__(self, strategy: Any, learner: Any, X: Any, n_instances: int) -> None:
+        self._strategy, self._learner, self._X, self._n_instances = strategy, learner, X, n_instances
+
+    def _run(self) -> None:
         # a strategy may keep state, and its random_state may be a generator that queries advance
-        probe = deepcopy(strategy)
-        probe.set_params(**{name: value for name, value in _ALONE.items() if name in probe.get_params(deep=False)})
-        with feature_reuse(None), preserved_rng(), warnings.catch_warnings():
+        strategy = deepcopy(self._strategy)
+        if "subset" in strategy.get_params(deep=False):
+            strategy.set_params(subset=None)
+        with config_context(n_jobs=1, progress=False), preserve_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            strategy.select(self._learner, self._X, self._n_instances)
+
+    def seconds(self) -> float:
+        """The shorter of two runs: the first one may pay for set-up."""
+        times = []
+        for _ in range(2):
             start = time.perf_counter()
-            probe.select(learner, part, n_instances)
-            best = min(best, time.perf_counter() - start)
-    return best
+            self._run()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def measure(self, module: nn.Module | None) -> tuple[int, int, int]:
+        """Samples forward and backward, and bytes at the peak."""
+        with _counting(module) as counts, _Allocations() as torch_memory:
+            tracemalloc.start()
+            try:
+                self._run()
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        return counts[0], counts[1], peak + torch_memory.peak
 
 
-_ALONE = {"n_jobs": 1, "progress": False, "subset": None}
+@contextmanager
+def _counting(module: nn.Module | None) -> Iterator[list[int]]:
+    """Count the samples that go forward and backward through a module."""
+    counts = [0, 0]
+    if module is None:
+        yield counts
+        return
+
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+        n = 1 if first is None or not first.ndim else len(first)
+        level = torch._C._functorch.maybe_get_level(first) if first is not None else -1
+        if level > 0:  # inside vmap a pass stands for all samples of the chunk, and comes with its derivative
+            inner = first
+            while torch._C._functorch.maybe_get_level(inner) > 0:
+                inner = torch._C._functorch.get_unwrapped(inner)
+            n = max(n, len(inner))
+            counts[1] += n
+        counts[0] += n
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad and level <= 0:
+                leaf.register_hook(lambda gradient, n=n: counts.__setitem__(1, counts[1] + n))
+                break
+
+    handle = module.register_forward_hook(look, with_kwargs=True)
+    try:
+        yield counts
+    finally:
+        handle.remove()
+
+
+class _Allocations(TorchDispatchMode):
+    """Bytes of the tensors that torch makes while it is on, at the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak, self._now, self._seen = 0, 0, set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+                self._add(leaf.untyped_storage())
+        return result
+
+    def _add(self, storage: Any) -> None:
+        address, size = storage.data_ptr(), storage.nbytes()
+        if address in self._seen or not size:
+            return
+        self._seen.add(address)
+        self._now += size
+        self.peak = max(self.peak, self._now)
+        finalize(storage, self._remove, address, size)
+
+    def _remove(self, address: int, size: int) -> None:
+        self._seen.discard(address)
+        self._now -= size

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sklearn.calibration import CalibratedClassifierCV
@@ -15,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from skorch import NeuralNet
 
-from skal.exceptions import NotFittedError, SampleError, SkalError
+from skal.exceptions import InvalidTypeError, NotFittedError, SampleError, SkalError
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
@@ -73,7 +74,7 @@ def is_committee(learner: Any) -> bool:
     return hasattr(learner, "learner_list")
 
 
-def chained(transformers: list[Any]) -> Callable[[Any], Any] | None:
+def chain_transformers(transformers: list[Any]) -> Callable[[Any], Any] | None:
     """All transformers, one after the other, as one function of X; None if there are none."""
     if not transformers:
         return None
@@ -114,3 +115,58 @@ def allows_nan(estimator: Any) -> bool:
         return bool(get_tags(estimator).input_tags.allow_nan)
     except (AttributeError, TypeError):  # an estimator that follows only a part of scikit-learn's conventions
         return False
+
+
+def check_net_takes_weights(net: Any, fit_params: Mapping[str, Any]) -> None:
+    """Refuse ``sample_weight`` for a skorch net whose module does not take it: skorch would hand it to ``forward``.
+
+    Parameters
+    ----------
+    net : classifier
+        Any that is not a skorch net answers for itself.
+    fit_params : dict
+        What ``fit`` was given.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from skal._core.estimators import check_net_takes_weights
+    >>> from skal.nets import MLP
+    >>> check_net_takes_weights(NeuralNetClassifier(MLP), {"sample_weight": [1.0, 2.0]})
+    Traceback (most recent call last):
+    ...
+    skal.exceptions.InvalidTypeError: The fit parameters of NeuralNetClassifier must not have sample_weight: ...
+    """
+    if fit_params.get("sample_weight") is None or not isinstance(net, NeuralNet):
+        return
+    forward = getattr(net.module, "forward", net.module)
+    if "sample_weight" not in inspect.signature(forward).parameters:
+        raise InvalidTypeError(
+            f"The fit parameters of {type(net).__name__} must not have sample_weight: its loss does not use it. Got "
+            "weights. Weigh the classes with criterion__weight, or draw samples by their weights with "
+            "iterator_train__sampler=torch.utils.data.WeightedRandomSampler(...)."
+        )
+
+
+def refuse_fit_params(owner: str, unknown: Mapping[str, Any]) -> None:
+    """Refuse what the ``fit`` of a loop has no use for, weights in words of their own.
+
+    Parameters
+    ----------
+    owner : str
+        The class.
+    unknown : dict
+        Keywords that ``fit`` does not know.
+    """
+    if unknown.get("sample_weight") is not None:
+        raise InvalidTypeError(
+            f"The fit of {owner} must not be given sample_weight: it chooses the samples that it trains on. Got "
+            "weights. Weigh the classes in the estimator (class_weight, criterion__weight), or use ActiveLearner, "
+            "whose teach hands sample_weight on."
+        )
+    others = sorted(set(unknown) - {"sample_weight"})
+    if others:
+        raise InvalidTypeError(
+            f"The fit of {owner} must be given X, y, oracle and eval_set alone. Got {', '.join(others)} too. Set "
+            "parameters of the estimator with set_params(estimator__name=value)."
+        )

@@ -1,111 +1,165 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One query at a time, and everything as it was if it fails, wherever it fails.
-
-The passes of a query take the module's flags, its hooks and the random generators for a while, and give them back. An
-interrupt may arrive just then, between two lines that belong together. So a query as a whole remembers what was there,
-and puts back whatever is different if it fails: one Ctrl-C hits either the query or that, not both.
-"""
+"""What a query leaves as it was: the shared random generators, a module's mode, and everything if it fails."""
 
 from __future__ import annotations
 
 import os
+import random
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
-
-from skal._core.generators import GeneratorStates
+from torch import Tensor, nn
 
 # the generators and torch's settings belong to the process, so that queries wait for one another whatever their module
 _lock = threading.RLock()
 
 
-def _new_lock() -> None:
+def _renew_lock() -> None:
     global _lock
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):  # the thread that holds it is not there in a child
-    os.register_at_fork(after_in_child=_new_lock)
-
-
-class _Before:
-    """What a query may not change: of a module, of torch, and of the random generators."""
-
-    def __init__(self, module: nn.Module | None) -> None:
-        modules = [] if module is None else list(module.modules())
-        parameters = [p for part in modules for p in part._parameters.values() if p is not None]
-        buffers = [b for part in modules for b in part._buffers.values() if b is not None]
-        self.flags = [(part, part.training) for part in modules]
-        self.hooks = [
-            (hooks, dict(hooks) if hooks else {})  # there are many of them, nearly all empty
-            for part in modules
-            for name, hooks in vars(part).items()
-            if isinstance(hooks, dict) and name.endswith(("_hooks", "_hooks_with_kwargs"))
-        ]
-        self.attributes = [(part, set(vars(part))) for part in modules]
-        self.gradients = [(p, p.requires_grad, p.grad) for p in parameters]
-        self.buffers = [(b, b.detach().clone()) for b in buffers]
-        self.grad_mode = torch.is_grad_enabled()
-        self.threads = torch.get_num_threads()
-        self.generators = GeneratorStates()
-
-    def restore(self) -> None:
-        """Put back whatever is different; doing so twice does no harm."""
-        torch.set_grad_enabled(self.grad_mode)
-        if torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        self.generators.restore()
-        for part, flag in self.flags:
-            part.training = flag
-        for hooks, own in self.hooks:
-            if list(hooks) != list(own):
-                hooks.clear()
-                hooks.update(own)
-        for part, names in self.attributes:
-            for name in set(vars(part)) - names:
-                vars(part).pop(name)
-        for parameter, requires_grad, gradient in self.gradients:
-            if parameter.requires_grad != requires_grad:
-                parameter.requires_grad_(requires_grad)
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, before in self.buffers:
-                if buffer.shape == before.shape and not torch.equal(buffer, before):
-                    buffer.copy_(before)
+if hasattr(os, "register_at_fork"):  # the thread that holds the lock does not exist in a child
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
-def one_query(net: Any = None) -> Iterator[None]:
-    """Around a query: no other thread is in one, and the generators are as before; if it fails, net and torch too.
+def preserve_rng() -> Iterator[None]:
+    """Give torch, numpy and ``random`` their states back, whatever happens inside.
+
+    Examples
+    --------
+    >>> with preserve_rng():
+    ...     first = random.random()
+    >>> random.random() == first
+    True
+    """
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def one_query(module: nn.Module | None = None) -> Iterator[None]:
+    """Around a query: no other thread is in one, and the generators are as before; if it fails, module and torch too.
+
+    The passes of a query take the module's flags, hooks and torch's modes for a while, and give them back. An interrupt
+    may arrive between two lines that belong together, so that a query as a whole remembers what was there.
 
     Parameters
     ----------
-    net : skorch net or other estimator, optional
-        The one that the query works on.
+    module : nn.Module, optional
+        The one that the query works on, if it works on one.
 
     Examples
     --------
     >>> import torch
-    >>> from skal._core.guard import one_query
     >>> try:
-    ...     with one_query():
+    ...     with one_query(torch.nn.Linear(1, 1)):
     ...         _ = torch.set_grad_enabled(False)
     ...         raise KeyboardInterrupt
     ... except KeyboardInterrupt:
     ...     print(torch.is_grad_enabled())
     True
     """
-    module = getattr(net, "module_", None)
-    with _lock:
-        before = _Before(module if isinstance(module, nn.Module) else None)
+    with _lock, preserve_rng():
+        if module is None:
+            yield
+            return
+        before = _Before(module)
         try:
             yield
         except BaseException:
             before.restore()
             raise
-        before.generators.restore()
+
+
+class _Before:
+    """What a failed query may not have changed, of a module and of torch."""
+
+    def __init__(self, module: nn.Module) -> None:
+        modules = list(module.modules())
+        self.flags = [(part, part.training) for part in modules]
+        self.hooks = [
+            (hooks, dict(hooks))
+            for part in modules
+            for name, hooks in vars(part).items()
+            if isinstance(hooks, dict) and name.endswith(("_hooks", "_hooks_with_kwargs"))
+        ]
+        self.attributes = [(part, set(vars(part))) for part in modules]
+        self.gradients = [(p, p.requires_grad, p.grad) for p in module.parameters()]
+        self.buffers = [(b, b.detach().clone()) for b in module.buffers()]
+        self.grad_mode, self.threads = torch.is_grad_enabled(), torch.get_num_threads()
+
+    def restore(self) -> None:
+        """Put back whatever is different; doing so twice does no harm."""
+        torch.set_grad_enabled(self.grad_mode)
+        torch.set_num_threads(self.threads)
+        for part, flag in self.flags:
+            part.training = flag
+        for hooks, own in self.hooks:
+            hooks.clear()
+            hooks.update(own)
+        for part, names in self.attributes:
+            for name in set(vars(part)) - names:
+                vars(part).pop(name)
+        for parameter, requires_grad, gradient in self.gradients:
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, before in self.buffers:
+                if buffer.shape == before.shape:
+                    buffer.copy_(before)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before."""
+    flags = [(submodule, submodule.training) for submodule in module.modules()]
+    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    # embeddings with max_norm rescale their weights whenever they are called
+    rescaled = [x.weight for x, _ in flags if isinstance(x, (nn.Embedding, nn.EmbeddingBag)) and x.max_norm]
+    weights = [(weight, weight.detach().clone()) for weight in rescaled]
+    device_type = device_of(module).type
+    try:
+        has_autocast = torch.amp.is_autocast_available(device_type)
+        no_autocast = torch.autocast(device_type, enabled=False) if has_autocast else nullcontext()
+        with preserve_rng(), _no_compiled_code(), no_autocast:
+            module.eval()
+            yield
+    finally:
+        for submodule, flag in flags:
+            submodule.training = flag
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                if name in buffers and buffer.shape == buffers[name].shape:
+                    buffer.copy_(buffers[name])
+            for weight, before in weights:
+                weight.copy_(before)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the first parameter or buffer is; the processor if there is none."""
+    tensor: Tensor | None = next(module.parameters(), None)
+    tensor = next(module.buffers(), None) if tensor is None else tensor
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def _no_compiled_code() -> AbstractContextManager[Any]:
+    """Whatever was compiled runs as it is written: compiled code does not call hooks that came after it."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_map
 
-from skal._core.evaluation import evaluating
-from skal._core.graph import nodes_behind
+from skal._core.guard import evaluating
 from skal._core.losses import Loss, is_cross_entropy, loss_of
-from skal._core.mistakes import check_floating
+from skal._core.memory import fill_rows
 from skal._core.network import Network
-from skal._core.order import ends_as_it_begins, rolled, two_orders
-from skal._core.samples import Samples
-from skal._core.sharding import Sharding, filled
+from skal._core.outputs import check_floating
+from skal._core.parallel import Sharding
+from skal._core.pool import Samples
 from skal.exceptions import SampleOrderWarning, UnsupportedLayerError
 
 
@@ -97,13 +98,13 @@ def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
                 return output
             leaves: list[Tensor] = []
 
-            def renewed(x: Any) -> Any:
+            def renew(x: Any) -> Any:
                 if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_inference():
                     return x
                 leaves.append(x.detach().requires_grad_())
                 return leaves[-1].clone()  # what follows may overwrite it, which a leaf forbids
 
-            output = tree_map(renewed, output)
+            output = tree_map(renew, output)
             calls.append(_Call(name, layer, leaves))
             return output
 
@@ -152,22 +153,22 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
         own = [call is found for call in calls if call.name == found.name]
         number = -1 if own[-1] else own.index(True)  # the last one, even if other samples take more calls
         with torch.no_grad():
-            return _looked_at(network, samples, found, number)
+            return _look_at(network, samples, found, number)
 
 
-def _looked_at(network: Network, samples: Samples, found: _Call, number: int) -> LastLayer:
+def _look_at(network: Network, samples: Samples, found: _Call, number: int) -> LastLayer:
     """What the layer receives and gives, from a few samples, in two orders if one does not tell enough."""
     orders = two_orders(network, samples)
-    passes = [_observed(network, next(orders), found.name, number)]
+    passes = [_observe(network, next(orders), found.name, number)]
     features, given, output = passes[0]
     epsilon = torch.finfo(network.dtype).eps
     in_order = type(found.layer) is nn.Linear and _gives_rows(features, given, output, epsilon)
     if not in_order:
-        passes.append(_observed(network, next(orders), found.name, number))
+        passes.append(_observe(network, next(orders), found.name, number))
         finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
-        in_order = features.shape[0] == output.shape[0] and (not finite or rolled(features, passes[1][0], epsilon))
+        in_order = features.shape[0] == output.shape[0] and (not finite or are_rolled(features, passes[1][0], epsilon))
     if not in_order:  # one sample has no other order
-        passes = [_observed(network, next(network.batches(samples, 1)), found.name, number)]
+        passes = [_observe(network, next(network.batches(samples, 1)), found.name, number)]
     width = passes[0][0].numel() // passes[0][2].shape[0]
     gives_logits = all(_are_logits(given, output, network.criterion) for _, given, output in passes)
     return LastLayer(found.name, found.layer, width, gives_logits, number, in_order)
@@ -188,7 +189,7 @@ def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon:
     return distinct and torch.equal(given, output) and ends_as_it_begins(output, epsilon)
 
 
-def _observed(network: Network, batch: Any, name: str, number: int) -> tuple[Tensor, Any, Tensor]:
+def _observe(network: Network, batch: Any, name: str, number: int) -> tuple[Tensor, Any, Tensor]:
     """Input and output of one call of a layer, and the network's output."""
     seen: list[tuple[Tensor, Any]] = []
 
@@ -241,9 +242,9 @@ def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLa
         batch_size = 1
 
     def shard(part: Samples) -> tuple[Tensor, Tensor]:
-        return filled(_embedding_batches(network, part, batch_size, last), len(part))
+        return fill_rows(_embedding_batches(network, part, batch_size, last), len(part))
 
-    return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
+    return network.collect(shard, samples, batch_size)
 
 
 def _embedding_batches(
@@ -299,6 +300,58 @@ class LastOutput(Network):
 
         def shard(part: Samples) -> Tensor:
             with evaluating(self.module), torch.no_grad():
-                return filled((self.logits(batch) for batch in self.passes(part, batch_size)), len(part))
+                return fill_rows((self.logits(batch) for batch in self.passes(part, batch_size)), len(part))
 
-        return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
+        return self.collect(shard, samples, batch_size)
+
+
+# Whether a layer receives the samples of a batch in the order in which the network does.
+#
+# A module may sort its batch, by length for example, and restore the order at the end. Row i of a layer inside then
+# belongs to another sample. Passing a batch in two orders shows that: the rows must change places alike. The second
+# order begins with the second row and ends with the first. Modules that turn their batch around, or sort it, treat it
+# differently from the first. Modules that shift it do not, but the first sample, which comes twice, shows them: no
+# other neighbours in the circle of rows are the same.
+
+N_ORDERED = 8  # samples that are passed in two orders, one of them twice
+
+
+def two_orders(network: Network, samples: Samples) -> Iterator[Any]:
+    """A batch of a few samples from all over the given ones with the first again at its end, and the same rolled."""
+    rows = np.linspace(0, len(samples) - 1, min(N_ORDERED, len(samples))).round().astype(np.int64)
+    rows = np.append(rows, rows[0])
+    for some in (rows, np.roll(rows, -1)):
+        yield next(network.batches(samples.take(some), len(rows)))
+
+
+def row_digests(x: Tensor) -> Tensor:
+    """(n, ...) -> (n, 2) numbers in float64 that tell rows apart: a fixed projection, and the length."""
+    rows = x.detach().reshape(x.shape[0], -1).double()
+    weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device).cos()
+    return torch.stack([rows @ weights, rows.norm(dim=1)], dim=1)
+
+
+def are_rolled(x: Tensor, second: Tensor, epsilon: float) -> bool:
+    """Whether the rows of the second tensor are those of x with the first at the end, and x ends as it begins."""
+    return x.shape == second.shape and _alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
+
+
+def ends_as_it_begins(x: Tensor, epsilon: float) -> bool:
+    """Whether the first row of x is its last, up to rounding."""
+    return _alike(x[0], x[-1], x, epsilon)
+
+
+def _alike(one: Tensor, other: Tensor, x: Tensor, epsilon: float) -> bool:
+    # kernels that round rows by where they stand are off by a few units, other rows by much more
+    return bool((one.double() - other.double()).norm() <= epsilon**0.5 * x.double().norm())
+
+
+def nodes_behind(tensor: Tensor) -> Iterator[Node]:
+    """Every node of the graph that a tensor was made by, once."""
+    nodes, seen = [tensor.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            nodes += [following for following, _ in node.next_functions]

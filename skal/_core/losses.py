@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skal._core.outputs import is_binary
-from skal._core.softmax import softmax
+from skal._core.outputs import is_binary, softmax
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory: how many rows fit into a bound, room for many, what a pass takes, whether an error means too little of it."""
+"""Memory: how many rows fit into a bound, room for many rows, and whether an error means too little of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-if TYPE_CHECKING:
-    from skal._core.network import Network
+from skal.exceptions import OutputError
+
+Result = TypeVar("Result")  # tensors, or tuples of them
 
 DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
-PRODUCT_BYTES = 2**20  # of a matrix that are multiplied at once
-_LARGE = 2**22  # bytes from which on numpy asks for large pages
+PRODUCT_BYTES = 2**20  # of a matrix that is multiplied at once
+_LARGE = 2**22  # bytes above which numpy asks for large pages
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
 _MESSAGES = (
@@ -33,8 +35,21 @@ _MESSAGES = (
 def rows_within(n_bytes: int, row_bytes: int, at_least: int = 1) -> int:
     """How many rows of ``row_bytes`` fit into ``n_bytes``.
 
+    Parameters
+    ----------
+    n_bytes, row_bytes : int
+        The bound, and the size of a row.
+    at_least : int, default=1
+        The answer where fewer fit.
+
+    Returns
+    -------
+    int
+        A number of rows.
+
     Examples
     --------
+    >>> from skal.context import rows_within
     >>> rows_within(1000, 300), rows_within(1000, 3000), rows_within(1000, 3000, at_least=0)
     (3, 1, 0)
     """
@@ -42,10 +57,10 @@ def rows_within(n_bytes: int, row_bytes: int, at_least: int = 1) -> int:
 
 
 def new_rows(n: int, like: Tensor) -> Tensor:
-    """Room for n rows like those of a tensor, on its device; what is in them is left to chance.
+    """Uninitialised room for n rows like those of a tensor, on its device.
 
-    On a processor numpy makes much room: it asks the system for large pages, where torch does not. The system clears
-    pages when they are written to for the first time, which takes four times as long for small ones.
+    On a processor numpy makes large rooms: it asks the system for large pages, where torch does not. The system clears
+    pages on the first write, which takes four times as long for small ones.
 
     Examples
     --------
@@ -58,13 +73,82 @@ def new_rows(n: int, like: Tensor) -> Tensor:
     return like.new_empty(shape)
 
 
-def product_rows(matrix: Tensor) -> int:
-    """How many rows of a matrix to multiply at once: all of them, unless that is done on the CPU.
+def fill_rows(parts: Iterator[Result], n: int) -> Result:
+    """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room.
 
-    There MKL copies both factors of a product into a work space, and keeps it: one as large as all rows would stay.
+    Parameters
+    ----------
+    parts : iterator of tensors, or of tuples of them
+    n : int
+        Rows of all parts together.
+
+    Returns
+    -------
+    tensor, or tuple of them
 
     Examples
     --------
+    >>> import torch
+    >>> from skal.context import fill_rows
+    >>> fill_rows(iter([torch.tensor([1, 2]), torch.tensor([3])]), 3)
+    tensor([1, 2, 3])
+    """
+    wholes: list[Tensor] = []
+    position = 0
+    structure: Any = None
+    try:
+        for part in parts:
+            leaves, structure = ([part], None) if isinstance(part, Tensor) else tree_flatten(part)
+            rows = leaves[0].shape[0]
+            end = position + rows
+            if end > n or (len(leaves) > 1 and any(leaf.shape[0] != rows for leaf in leaves)):
+                raise _miscounted(n, f"{sorted({leaf.shape[0] for leaf in leaves})} after {position}")
+            if rows == n:
+                return part
+            if not wholes:
+                wholes = [new_rows(n, leaf) for leaf in leaves]
+            for whole, leaf in zip(wholes, leaves, strict=True):
+                place = whole[position:end]
+                if leaf.shape != place.shape:
+                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
+                place.copy_(leaf)  # at once: a module may return the same memory again and again
+            position = end
+    finally:
+        # a generator that holds a mode of torch, or hooks, gives them back now and not when it is collected
+        if hasattr(parts, "close"):
+            parts.close()
+    if position != n:
+        raise _miscounted(n, str(position))
+    whole_parts: Any = wholes[0] if structure is None and wholes else tree_unflatten(wholes, structure)
+    result: Result = whole_parts
+    return result
+
+
+def _miscounted(n: int, got: str) -> OutputError:
+    return OutputError(
+        f"The network must give one row of outputs, of one shape, for each of the {n} samples. Got {got} instead. "
+        "Return one row per sample of the batch, in the batch's order."
+    )
+
+
+def product_rows(matrix: Tensor) -> int:
+    """How many rows of a matrix to multiply at once: all of them, except on the CPU.
+
+    There MKL copies both factors into a work space and keeps it: one as large as all rows would stay.
+
+    Parameters
+    ----------
+    matrix : (n, d) tensor
+        A factor of the product.
+
+    Returns
+    -------
+    int
+        A number of rows, at least 1.
+
+    Examples
+    --------
+    >>> from skal.context import product_rows
     >>> product_rows(torch.zeros(2000, 256).double())
     512
     """
@@ -77,20 +161,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether a smaller chunk may help."""
     text = str(error).lower()
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(words in text for words in _MESSAGES)
-
-
-def activation_bytes(network: Network, sample: Any) -> int:
-    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
-    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
-    del logits
-    return sum(seen.values())

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
@@ -12,18 +13,19 @@ import torch
 from skorch import NeuralNet
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
-from skal._core.batches import placed, slices, unharmed
-from skal._core.chunks import near_cache
 from skal._core.containers import check_finite, dataset_input, is_lazy
-from skal._core.evaluation import device_of, evaluating, not_compiled, parameters_of
-from skal._core.loading import loaded
+from skal._core.explain import explain_pass
+from skal._core.feeding import copy_if_written, keep_near_cache, load_batches, place, slices, take_part
+from skal._core.guard import device_of, evaluating
 from skal._core.losses import Loss, loss_of
-from skal._core.mistakes import check_rows, refused
-from skal._core.samples import Samples
-from skal._core.sharding import Sharding, filled
+from skal._core.memory import Result, fill_rows
+from skal._core.parallel import Sharding
+from skal._core.pool import Samples
 from skal.exceptions import NoNetworkError, NotFittedError
 
 # parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
@@ -48,7 +50,7 @@ class Network:
     net : skorch NeuralNet (initialised or fitted) or nn.Module
         A skorch net's criterion says what its outputs are. A bare module is taken to return logits.
     sharding : Sharding, optional
-        Who shares the passes over many samples; by default this process makes them alone.
+        Workers that share the passes over many samples; None: this process makes them alone.
 
     Examples
     --------
@@ -58,16 +60,17 @@ class Network:
     """
 
     def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
-        self.sharding = sharding or Sharding()
+        self.sharding = sharding
+        self._output_bytes = 0  # of the largest output of a layer for one sample; unknown yet
         if isinstance(net, nn.Module):
-            self.net, self.module = None, not_compiled(net)
+            self.net, self.module = None, getattr(net, "_orig_mod", net)  # the module behind torch.compile
         elif isinstance(net, NeuralNet):
             if getattr(net, "module_", None) is None:
                 raise NotFittedError(
                     f"The network must be fitted, or at least initialised. Got an unfitted {type(net).__name__} "
                     "instead. Call fit(X, y), or initialize() for a network with random weights."
                 )
-            self.net, self.module = net, not_compiled(net.module_)
+            self.net, self.module = net, getattr(net.module_, "_orig_mod", net.module_)
         else:
             raise NoNetworkError(
                 "The network must be a skorch net or a torch nn.Module. "
@@ -76,7 +79,7 @@ class Network:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: the module once, and of the net what reads its inputs and outputs, not how it is trained."""
-        state = self.__dict__ | {"sharding": Sharding()}
+        state = self.__dict__ | {"sharding": None}
         if self.net is not None:
             shell = object.__new__(type(self.net))
             shell.__dict__.update(vars(self.net))
@@ -93,7 +96,7 @@ class Network:
             state = state | {"net": shell}
         self.__dict__.update(state)
 
-    @property
+    @cached_property
     def criterion(self) -> nn.Module | None:
         """The fitted criterion, None for a bare module."""
         return outputs.criterion_of(self.net)
@@ -111,7 +114,7 @@ class Network:
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the parameters."""
-        floating = (p.dtype for p in parameters_of(self.module) if p.is_floating_point())
+        floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         return next(floating, torch.get_default_dtype())
 
     @property
@@ -147,9 +150,9 @@ class Network:
         tensor, or dict or tuple of tensors
             What the module is called with.
         """
-        place = self.device, self.dtype  # looked up once: it takes a walk over the modules
+        where = self.device, self.dtype
         if self.reads_arrays(samples):
-            yield from unharmed(slices(samples, batch_size, *place))
+            yield from copy_if_written(slices(samples, batch_size, *where))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -157,13 +160,14 @@ class Network:
         for first, chunk in zip(range(0, len(samples), size), samples.chunks(size), strict=True):
             numbers = samples.row_numbers(first, first + size)
             watched = None if samples.watch is None else (samples.watch, samples.rows)
-            for number, batch in enumerate(loaded(self.net, chunk, batch_size, samples.name, numbers, watched)):
+            for number, batch in enumerate(load_batches(self.net, chunk, batch_size, samples.name, numbers, watched)):
                 batch = dataset_input(batch)
                 if is_dataset:
                     start = number * batch_size
                     check_finite(batch, samples.name, numbers[start : start + batch_size])
-                yield placed(batch, *place)
-        samples.check_size()
+                yield place(batch, *where)
+        if samples.watch is not None:
+            samples.watch.check_size()
 
     def passes(self, samples: Samples, batch_size: int) -> Iterator[Any]:
         """Batches for passes without gradients: on a processor in parts that stay near its cache.
@@ -180,7 +184,7 @@ class Network:
         iterator of tensors, or of dicts or tuples of them
             What the module is called with.
         """
-        return near_cache(self, self.batches(samples, batch_size))
+        return keep_near_cache(self.batches(samples, batch_size), self._bytes_per_sample)
 
     def reads_arrays(self, samples: Samples) -> bool:
         """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
@@ -226,13 +230,11 @@ class Network:
             else:
                 output = torch.func.functional_call(self.module, parameters, args, kwargs)
         except Exception as error:
-            explained = refused(error, self.module, batch)
-            if explained is None:
+            explanation = explain_pass(error, self.module, batch)
+            if explanation is None:
                 raise
-            raise explained from error
-        output = outputs.in_rows(outputs.first_output(output), self.criterion)
-        check_rows(output, batch)
-        return output
+            raise explanation from error
+        return outputs.read_output(output, self.criterion, batch)
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """Outputs before any softmax, as part of the graph.
@@ -281,6 +283,21 @@ class Network:
         """
         return outputs.to_proba(output, self.net)
 
+    def logits_to_proba(self, logits: Tensor) -> Tensor:
+        """Class probabilities of logits, by the nonlinearity that the user gave the net; otherwise the softmax.
+
+        Parameters
+        ----------
+        logits : (n, C) tensor
+            Before any softmax.
+
+        Returns
+        -------
+        (n, C) tensor
+            Distributions.
+        """
+        return outputs.logits_to_proba(logits, self.net)
+
     def check_output(self, output: Tensor) -> None:
         """Refuse outputs that are not finite, not (n, C), or not what the criterion expects.
 
@@ -308,19 +325,40 @@ class Network:
         """
 
         def shard(part: Samples) -> Tensor:
-            whole = filled(self._output_batches(part, batch_size), len(part))
+            whole = fill_rows(self._output_batches(part, batch_size), len(part))
             outputs.check_values(whole, self.net)
             return whole
 
-        return filled(self.sharding.map(shard, samples, batch_size, self.device), len(samples))
+        return self.collect(shard, samples, batch_size)
 
     def _output_batches(self, samples: Samples, batch_size: int) -> Iterator[Tensor]:
-        """Outputs batch by batch. Values of the first are looked at here, those of the others once all are there."""
+        """Outputs batch by batch; only the first one's values are checked here, for an early error."""
         with evaluating(self.module), torch.no_grad():
             for number, batch in enumerate(self.passes(samples, batch_size)):
                 output = self.output(batch)
                 (outputs.check_form if number else outputs.check_output)(output, self.net)
                 yield output
+
+    def collect(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Result:
+        """``function(samples)``, shared among the workers if there are any.
+
+        Parameters
+        ----------
+        function : callable
+            From Samples to tensors, or tuples of them, with one row per sample. It may run in another process.
+        samples : Samples
+            What it is called with, in parts.
+        step : int
+            Parts are cut at multiples of this.
+
+        Returns
+        -------
+        tensor, or tuple of tensors
+            On the network's device.
+        """
+        if self.sharding is None or len(samples) <= step:
+            return function(samples)
+        return fill_rows(self.sharding.map(function, samples, step, self.device), len(samples))
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
         """Logits of all samples, without gradient.
@@ -356,3 +394,43 @@ class Network:
             As many as there are logits.
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
+
+    def _bytes_per_sample(self, batch: Any) -> int:
+        """Bytes of the largest output of a layer for one sample, from a pass of two samples that is made once.
+
+        Hooks also keep torch from its fused layers, which do not show their outputs.
+        """
+        if self._output_bytes:
+            return self._output_bytes
+        largest = 0
+
+        def look(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nonlocal largest
+            times = 3 if isinstance(layer, nn.MultiheadAttention) else 1  # queries, keys and values at once
+            sizes = (leaf.numel() * leaf.element_size() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+            largest = max([largest, *(times * size for size in sizes)])
+
+        few = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, take_part(batch, slice(0, 2)))
+        with ExitStack() as stack, evaluating(self.module), torch.no_grad():
+            for layer in self.module.modules():
+                stack.callback(layer.register_forward_hook(look).remove)
+            self.output(few)
+        self._output_bytes = max(1, largest // 2)
+        return self._output_bytes
+
+
+def activation_bytes(network: Network, sample: Any) -> int:
+    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
+    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
+    del logits
+    return sum(seen.values())

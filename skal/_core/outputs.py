@@ -14,22 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from skal._core.mistakes import check_floating
-from skal._core.softmax import softmax
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
 
 def criterion_of(net: Any) -> nn.Module | None:
-    """The fitted criterion of a skorch net, None for a bare module."""
+    """The fitted criterion of a skorch net, without what ``torch.compile`` wraps around it; None for a bare module."""
     criterion = getattr(net, "criterion_", None)
-    if not isinstance(criterion, nn.Module):
-        return criterion
-    # torch.compile wraps it. Looked up among the module's parts: asking it in vain for an attribute takes far longer
-    if "_orig_mod" in criterion._modules:
-        return criterion._modules["_orig_mod"]
-    return criterion
+    return getattr(criterion, "_orig_mod", criterion)
 
 
 def first_output(output: Any) -> Any:
@@ -76,10 +70,26 @@ def needs_softmax(net: Any) -> bool:
     return is_squared_loss(criterion_of(net)) and getattr(net, "predict_nonlinearity", None) == "auto"
 
 
-def in_rows(output: Any, criterion: nn.Module | None) -> Any:
-    """One number per sample, which modules return as (n,) or (n, 1), always as (n, 1)."""
-    is_flat = isinstance(output, Tensor) and output.ndim == 1
-    return output.unsqueeze(1) if is_flat and is_binary(criterion) else output
+def read_output(output: Any, criterion: nn.Module | None, batch: Any) -> Any:
+    """The outputs that are meant for a loss, one row per sample of the batch; refused if there are more or fewer rows.
+
+    One number per sample, which modules for two classes return as (n,) or (n, 1), is always (n, 1).
+    """
+    output = first_output(output)
+    if not isinstance(output, Tensor):
+        return output
+    if output.ndim == 1 and is_binary(criterion):
+        output = output.unsqueeze(1)
+    if output.ndim and isinstance(batch, Tensor) and output.shape[0] == batch.shape[0]:
+        return output
+    inputs = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
+    if inputs and (output.ndim == 0 or output.shape[0] not in {len(x) for x in inputs}):
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        raise OutputError(
+            f"The module must return one row of outputs for each of the {len(inputs[0])} samples of a batch. Got shape "
+            f"{tuple(output.shape)} for an input of shape {shapes}. Keep the first dimension as it is."
+        )
+    return output
 
 
 def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
@@ -104,18 +114,19 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
 
 def to_proba(output: Tensor, net: Any) -> Tensor:
     """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them."""
-    half = torch.finfo(output.dtype).eps if output.dtype.itemsize < 4 else 0.0
-    output = _at_least_float32(output)
+    precise = _at_least_float32(output)
     if net is None or needs_softmax(net):
-        return softmax(output)
+        return softmax(precise)
     if is_binary(criterion_of(net)):
-        output = output.reshape(output.shape[0])  # modules return (n,) or (n, 1); skorch stacks two columns of (n,)
+        precise = precise.reshape(precise.shape[0])  # skorch stacks two columns of (n,)
     nonlinearity = net._get_predict_nonlinearity()
-    proba = softmax(output) if _is_softmax(nonlinearity) else nonlinearity(output)
-    if not half:
-        return proba
-    total = proba.sum(dim=-1, keepdim=True)
-    return torch.where((total - 1).abs() <= half, proba / total, proba)  # a softmax in half precision is off by that
+    if _is_softmax(nonlinearity):
+        return softmax(precise)
+    proba: Tensor = nonlinearity(precise)
+    if output.dtype.itemsize < 4:  # a softmax in half precision is off by its rounding
+        total = proba.sum(dim=-1, keepdim=True)
+        proba = torch.where((total - 1).abs() <= torch.finfo(output.dtype).eps, proba / total, proba)
+    return proba
 
 
 def _is_softmax(nonlinearity: Any) -> bool:
@@ -153,14 +164,6 @@ def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
     return softmax(logits) if chosen is None else chosen(logits)
 
 
-def _extremes(output: Tensor) -> tuple[float, float]:
-    """The smallest and the largest entry, NaN if there is one among them; (0, 0) of none."""
-    if not output.numel():
-        return 0.0, 0.0
-    low, high = torch.aminmax(output.detach() if output.requires_grad else output)
-    return low.item(), high.item()
-
-
 def check_output(output: Any, net: Any) -> None:
     """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
     check_form(output, net)
@@ -177,7 +180,8 @@ def check_form(output: Any, net: Any) -> None:
             f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
             "Give the last layer one output per class and return a tensor."
         )
-    check_floating(output)
+    if not output.is_floating_point():
+        check_floating(output)
     if isinstance(criterion, nn.BCELoss):
         raise OutputError(
             "The criterion must say which of the outputs is the right one. Got BCELoss, which does not. Use "
@@ -194,7 +198,7 @@ def check_form(output: Any, net: Any) -> None:
 def check_values(output: Tensor, net: Any) -> None:
     """Refuse outputs of the right form that are not finite, or not what the criterion of the net expects."""
     criterion = criterion_of(net)
-    low, high = _extremes(output)
+    low, high = (value.item() for value in torch.aminmax(output.detach())) if output.numel() else (0.0, 0.0)
     if not (isfinite(low) and isfinite(high)):
         raise NonFiniteError(
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
@@ -247,3 +251,33 @@ def check_distributions(proba: np.ndarray) -> None:
             f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "
             "know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
         )
+
+
+def check_floating(output: Any) -> None:
+    """Refuse outputs that are no real numbers."""
+    if isinstance(output, Tensor) and not output.is_floating_point():
+        raise OutputError(
+            "The module must return floating-point numbers, one per class. Got "
+            f"{str(output.dtype).removeprefix('torch.')} instead. Return the last layer's outputs, not their argmax."
+        )
+
+
+# torch takes the numbers of a row one by one where there are fewer than these
+_FEW_CLASSES = 16
+_MANY_ROWS = 32
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """(..., C) -> (..., C) probabilities, along the last dimension.
+
+    Of many rows with few classes each, whole columns are computed at a time: the answer is then laid out by columns.
+
+    Examples
+    --------
+    >>> softmax(torch.zeros(2, 4))
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+            [0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    if logits.ndim == 2 and logits.shape[1] < _FEW_CLASSES and logits.shape[0] > _MANY_ROWS and logits.is_cpu:
+        return torch.softmax(logits.T, dim=0).T
+    return torch.softmax(logits, dim=-1)

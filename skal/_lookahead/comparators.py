@@ -35,12 +35,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
 from skal._core.containers import concat_rows, dataset_input, n_rows, take_rows
-from skal._core.evaluation import evaluating
-from skal._core.generators import preserved_rng
+from skal._core.guard import evaluating, preserve_rng
 from skal._core.last_layer import LastOutput
 from skal._core.memory import rows_within
 from skal._core.network import Network
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal._lookahead.criteria import settle_known, terms_of_outputs
 from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances
 from skal._lookahead.query import Settings
@@ -118,7 +117,7 @@ def solve_directly(K: Tensor, K_E: Tensor, residuals: Tensor, f_E: Tensor, rho: 
 def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor) -> tuple[NewOutputs, Posterior]:
     """What solves the augmented system of any candidate and label, and the posterior before there is one."""
     pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
-    engine = context.engine(settings.backend)
+    engine = context.tangent_engine(settings.backend)
     kernel = exact_kernel(engine, settled_kernel(engine, pool, settings.kernel, context.owner))
     source = KernelSource(context, kernel, ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
     B, own = source.B, source.own(pool)
@@ -163,7 +162,7 @@ class Retrainer:
         self.network = LastOutput(self.net, logits.last) if isinstance(logits, LastOutput) else Network(self.net)
         self.candidates, self.evaluation = context.pool, evaluation
         self.batch_size, self.seed = context.batch_size, seed
-        self._labelled, self._y = next(context.labelled.chunks(len(context.labelled))), context.y_labelled
+        self._labelled, self._y = next(context.labelled.chunks(len(context.labelled))), context.labels
         parts = [self.net.module_, self.net.criterion_]
         self._states = [(part, copy.deepcopy(part.state_dict())) for part in parts]
 
@@ -179,7 +178,7 @@ class Retrainer:
 
     def retrained(self, j: int, label: int) -> Tensor:
         """(e + 1, c) outputs after training on all labels and this one, for as many epochs as a ``fit`` takes."""
-        with preserved_rng(), torch.enable_grad():
+        with preserve_rng(), torch.enable_grad():
             self.reset()
             X, y = self._with(j, label)
             # not `partial_fit`, which takes Ctrl-C for the end of training

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
-from skal._core.samples import Samples
-from skal._core.sharding import Result, filled
+from skal._core.memory import Result, fill_rows, rows_within
+from skal._core.pool import Samples
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
@@ -180,7 +179,7 @@ class FeatureReader:
             if engine.network.sharding.jobs() == 1:
                 raise
             # here, so that the engine of this process notices, too
-            return filled(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))
+            return fill_rows(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))
 
     def _blocks(self, gradients: Gradients, n: int) -> list[Tensor]:
         """The gradients that are no outer products, zeros for parameters that have none: (n, d_j) each."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from skal._core.outputs import compares_outputs
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal._lookahead.features import FeatureReader
 from skal._lookahead.newton import LabelSteps
 from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
@@ -199,7 +199,7 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
 
         return wide_source(context, settings)
     memory, ridge = context.memory, settings.ridge
-    engine = context.engine(settings.backend, memory=memory // 4)
+    engine = context.tangent_engine(settings.backend, memory=memory // 4)
     settings = replace(settings, kernel=settled_kernel(engine, context.pool, settings.kernel, context.owner))
     k = settings.sketch_length
     if k is None:

@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.copies import copy_groups
-from skal._core.memory import new_rows, rows_within
+from skal._core.identity import copy_groups
+from skal._core.memory import fill_rows, new_rows, rows_within
 from skal._core.network import Network
 from skal._core.outputs import compares_outputs, probabilities_of_logits
-from skal._core.samples import Samples
-from skal._core.sharding import filled
+from skal._core.pool import Samples
 from skal._lookahead.features import FeatureReader, Features, PlanChangedError
 from skal._lookahead.posterior import (
     MADE,
@@ -35,7 +34,6 @@ from skal._lookahead.posterior import (
 from skal._lookahead.variance import TEMPERATURE, Importance, newton_importance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.reuse import reused
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
@@ -83,7 +81,7 @@ def _groups_of_copies(context: QueryContext, samples: Samples) -> Tensor:
 
     Copies are told by what the network is given: gradients of different samples may differ by less than rounding.
     """
-    groups = copy_groups(context.network, samples, context.labelled, context.batch_size)
+    groups = copy_groups(samples.digests(), context.labelled.digests())
     return torch.as_tensor(groups, device=context.device)
 
 
@@ -258,16 +256,13 @@ class FeatureSource:
         """Kept for other strategies of the query where half of the room suffices: the other half holds the copy."""
         context, reader = self.context, self.reader
         what, compute = ("look-ahead features", *reader.form), partial(reader.features, samples)
-        labelled, limit = (context.labelled,), reader.engine.memory // 2
-        if samples is context.pool:
-            return context.remember(what, compute, also=labelled, limit=limit)
-        return reused(reader.engine.network, samples, what, compute, also=labelled, limit=limit)
+        return context.remember(what, compute, samples, also=(context.labelled,))
 
     def _group(self, pool: Samples, rows: np.ndarray, n_shared: int) -> Features:
         """Features of one of several groups that begin with the evaluation set, which is read once."""
         if self._shared is None:
             self._shared = self._features(pool.take(rows[:n_shared]))
-        return filled(iter([self._shared, self._features(pool.take(rows[n_shared:]))]), len(rows))
+        return fill_rows(iter([self._shared, self._features(pool.take(rows[n_shared:]))]), len(rows))
 
     def room(self, n_evaluation: int, bound: int | None = None) -> int:
         """How many candidates fit into memory: as many as their features allow, which are longer where they may be."""

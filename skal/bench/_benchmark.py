@@ -17,7 +17,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from tqdm.auto import tqdm
 
-from skal._core.sharding import on_every_worker
+from skal._core.parallel import on_every_worker
 from skal.base import as_strategy
 from skal.bench._data import Data, find_data, make_data
 from skal.bench._nets import make_net

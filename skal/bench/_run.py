@@ -17,8 +17,8 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNet
 
-from skal._core.generators import preserved_rng
-from skal._core.sharding import one_thread
+from skal._core.guard import preserve_rng
+from skal._core.parallel import one_thread
 from skal._version import __version__
 from skal.bench._data import Data
 from skal.bench._nets import make_net, needed_addition
@@ -157,7 +157,7 @@ def run_task(task: Task, data: Data) -> Run:
 
 def _zero_shot(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
     """What a strategy asks for before there is any label, from a network with random weights."""
-    with preserved_rng():
+    with preserve_rng():
         torch.manual_seed(seed)
         untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)

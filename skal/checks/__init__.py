@@ -63,7 +63,7 @@ from skal.checks._parameters import (
     check_pickle,
     check_seed,
 )
-from skal.checks._state import check_interrupt, check_untouched
+from skal.checks._state import check_drawing_dataset, check_interrupt, check_untouched
 from skal.checks._support import CheckFailure, expect, make_learner
 
 # ruff: noqa: F401 (every check that is imported above is one of the list)

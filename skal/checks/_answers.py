@@ -11,8 +11,7 @@ import modAL.models
 import numpy as np
 from sklearn.base import clone
 
-from skal._core.generators import preserved_rng
-from skal._core.guard import one_query
+from skal._core.guard import preserve_rng
 from skal.base import ScoreStrategy, query_function
 from skal.checks._support import answer, expect, expect_batch, expect_error, expect_same, fresh, variant
 from skal.compat.modal import expects_metrics
@@ -31,7 +30,7 @@ def check_score_shape(strategy: Any, learner: Any, X_pool: Any) -> None:
     """Score strategies: ``_score`` gives one number per sample. The first check, since nothing works without it."""
     if isinstance(strategy, ScoreStrategy):
         context = fresh(strategy).prepare(learner, X_pool)
-        with one_query(context.inner_estimator):
+        with context.query():
             shape = np.shape(fresh(strategy)._score(context))
         expect(
             shape == (len(X_pool),),
@@ -107,7 +106,7 @@ def check_one_class(strategy: Any, learner: Any, X_pool: Any) -> None:
     y = np.asarray(learner.y_training)
     rows = np.flatnonzero(y == y[0])
     X = learner.X_training[rows]
-    with preserved_rng():
+    with preserve_rng():
         net = clone(learner.estimator).fit(X, y[rows])
     one_class = variant(learner, estimator=net, X_training=X, y_training=y[rows])
     expect_batch(strategy, one_class, X_pool, 5, "a learner that knows one class")

@@ -19,29 +19,27 @@ from skorch.dataset import Dataset as SkorchDataset
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal._core.generators import preserved_rng
+from skal._core.guard import preserve_rng
 from skal.checks._support import Softmaxed, TwoInputs, answer, copied, expect_same, rewired, variant
+from skal.config import config_context
 
 
 def check_batch_size(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The same answer for any size of the network passes."""
-    if "batch_size" not in strategy.get_params(deep=False):
-        return
     expected = answer(strategy, learner, X_pool)
     for batch_size in (1, 7, len(X_pool), 10_000):
-        got = answer(strategy, learner, X_pool, batch_size=batch_size)
+        with config_context(batch_size=batch_size):
+            got = answer(strategy, learner, X_pool)
         expect_same(expected, got, f"batch_size={batch_size}")
 
 
 def check_n_jobs(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The same answer from any number of jobs."""
-    if "n_jobs" not in strategy.get_params(deep=False):
-        return
     # small batches, so that there is something to share; in threads, which need no starting
-    small = {"batch_size": 4} if "batch_size" in strategy.get_params(deep=False) else {}
-    expected = answer(strategy, learner, X_pool, n_jobs=1, **small)
-    with parallel_config(backend="threading"):
-        shared = answer(strategy, learner, X_pool, n_jobs=2, **small)
+    with config_context(batch_size=4, n_jobs=1):
+        expected = answer(strategy, learner, X_pool)
+    with config_context(batch_size=4, n_jobs=2), parallel_config(backend="threading"):
+        shared = answer(strategy, learner, X_pool)
     expect_same(expected, shared, "n_jobs=2")
 
 
@@ -91,12 +89,12 @@ class _OwnDataset(SkorchDataset):
 
 def check_loader(strategy: Any, learner: Any, X_pool: Any) -> None:
     """All samples arrive in their order, whatever the net's ``iterator_valid`` says."""
-    small = {"batch_size": 16} if "batch_size" in strategy.get_params(deep=False) else {}
-    expected = answer(strategy, learner, X_pool, **small)
-    for setting in ("shuffle", "drop_last"):
-        other = copied(learner)
-        vars(other.estimator).update({"dataset": _OwnDataset, f"iterator_valid__{setting}": True})
-        expect_same(expected, answer(strategy, other, X_pool, **small), f"iterator_valid__{setting}=True")
+    with config_context(batch_size=16):
+        expected = answer(strategy, learner, X_pool)
+        for setting in ("shuffle", "drop_last"):
+            other = copied(learner)
+            vars(other.estimator).update({"dataset": _OwnDataset, f"iterator_valid__{setting}": True})
+            expect_same(expected, answer(strategy, other, X_pool), f"iterator_valid__{setting}=True")
 
 
 def check_multi_input(strategy: Any, learner: Any, X_pool: Any) -> None:
@@ -129,7 +127,7 @@ def check_pipeline(strategy: Any, learner: Any, X_pool: Any) -> None:
 def check_search(strategy: Any, learner: Any, X_pool: Any) -> None:
     """A net inside a fitted GridSearchCV is the search's best estimator."""
     search = GridSearchCV(clone(learner.estimator), {"max_epochs": [1, 2]}, cv=KFold(2))
-    with preserved_rng():
+    with preserve_rng():
         search.fit(learner.X_training, learner.y_training)
     expected = answer(strategy, variant(learner, estimator=search.best_estimator_), X_pool)
     got = answer(strategy, variant(learner, estimator=search), X_pool)

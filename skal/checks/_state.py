@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch.utils.data import TensorDataset
 
 from skal._core.estimators import unwrap_estimator
-from skal._core.generators import preserved_rng
+from skal._core.guard import preserve_rng
 from skal.checks._support import copied, expect, fresh
 
 
@@ -89,7 +90,7 @@ def check_untouched(strategy: Any, learner: Any, X_pool: Any) -> None:
         parameter.grad = torch.full_like(parameter, number + 1.0) if number % 2 else None
     last.register_forward_hook(lambda *_: None)
     pool_before = X_pool.tobytes()
-    with preserved_rng():
+    with preserve_rng():
         random.seed(11)
         np.random.seed(12)
         torch.manual_seed(13)
@@ -101,6 +102,26 @@ def check_untouched(strategy: Any, learner: Any, X_pool: Any) -> None:
             fresh(strategy).scores(learner, X_pool)
             expect_unchanged(before, snapshot(learner), "scores()")
     expect(X_pool.tobytes() == pool_before, "A query must leave X_pool as it was. It was written to.")
+
+
+class _DrawingDataset(TensorDataset):
+    """Gives the same samples each time, and draws from the shared generators whenever it is read."""
+
+    def __getitem__(self, row: Any) -> Any:
+        random.random(), np.random.random(), torch.rand(1)
+        return super().__getitem__(row)
+
+
+def check_drawing_dataset(strategy: Any, learner: Any, X_pool: Any) -> None:
+    """The shared generators are left as they were, also where a Dataset draws from them."""
+    pool = _DrawingDataset(torch.as_tensor(np.asarray(X_pool)))
+    with preserve_rng():
+        before = snapshot(learner)
+        fresh(strategy).select(learner, pool, 3)
+        expect_unchanged(before, snapshot(learner), "A query on a Dataset that draws random numbers")
+        if hasattr(strategy, "scores"):
+            fresh(strategy).scores(learner, pool)
+            expect_unchanged(before, snapshot(learner), "scores() on a Dataset that draws random numbers")
 
 
 def check_interrupt(strategy: Any, learner: Any, X_pool: Any) -> None:

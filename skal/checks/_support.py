@@ -17,9 +17,8 @@ from sklearn.utils._param_validation import InvalidParameterError as SklearnInva
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
 
-from skal._core.generators import preserved_rng
+from skal._core.guard import preserve_rng
 from skal.exceptions import SkalError
-from skal.reuse import feature_reuse
 
 # scores agree "up to rounding": of float32 passes, amplified by what a strategy does with them
 _RTOL, _ATOL = 1e-3, 1e-4
@@ -100,7 +99,7 @@ def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
         train_split=None,
         verbose=0,
     )
-    with preserved_rng():
+    with preserve_rng():
         torch.manual_seed(random_state)
         net.fit(X[labelled], y[labelled])
     return SimpleNamespace(estimator=net, X_training=X[labelled], y_training=y[labelled]), X[unlabelled]
@@ -149,7 +148,7 @@ class TwoInputs(Softmaxed):
 
 def rewired(net: Any, wrapper: type[nn.Module], **params: Any) -> Any:
     """An initialised net whose module is the given one's, wrapped; parameters such as the criterion may differ too."""
-    with preserved_rng():
+    with preserve_rng():
         inner = deepcopy(net.module_)
         return clone(net).set_params(module=wrapper, module__inner=inner, **params).initialize()
 
@@ -164,12 +163,11 @@ def fresh(strategy: Any, **params: Any) -> Any:
 def answer(strategy: Any, learner: Any, X_pool: Any, **params: Any) -> np.ndarray:
     """The scores of all samples or, from a strategy without scores, the indices of a batch of five: computed anew."""
     strategy = fresh(strategy, **params)
-    with feature_reuse(None):
-        if hasattr(strategy, "scores"):
-            scores: np.ndarray = strategy.scores(learner, X_pool)
-            return scores
-        indices: np.ndarray = strategy.select(learner, X_pool, 5)[0]
-        return indices
+    if hasattr(strategy, "scores"):
+        scores: np.ndarray = strategy.scores(learner, X_pool)
+        return scores
+    indices: np.ndarray = strategy.select(learner, X_pool, 5)[0]
+    return indices
 
 
 def expect(condition: Any, message: str) -> None:

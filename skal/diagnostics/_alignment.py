@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from skal._core.network import Network
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot

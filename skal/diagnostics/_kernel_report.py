@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import solve
 
 from skal._core.network import Network
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.diagnostics._alignment import one_hot_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel

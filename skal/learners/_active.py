@@ -14,11 +14,10 @@ from modAL.uncertainty import uncertainty_sampling
 from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
-from skal._core.candidates import candidate_rows
-from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
-from skal._core.estimators import unwrap_estimator
-from skal._core.mistakes import training
-from skal._core.sample_weight import check_net_takes_weights
+from skal._core.cache import Cache
+from skal._core.containers import as_rows, candidate_rows, check_finite, concat_rows, n_rows, take_rows
+from skal._core.estimators import check_net_takes_weights, unwrap_estimator
+from skal._core.explain import explain_training
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten
@@ -52,6 +51,8 @@ class ActiveLearner(_ModalActiveLearner):
     ----------
     X_training, y_training
         What has been labelled so far, in order.
+    cache : skal.features.Cache or None
+        Keeps features and outputs from one query to the next; None, as at first, keeps nothing.
 
     Examples
     --------
@@ -67,6 +68,8 @@ class ActiveLearner(_ModalActiveLearner):
     >>> indices, len(learner.y_training)
     (array([1]), 5)
     """
+
+    cache: Cache | None = None
 
     def __init__(
         self,
@@ -95,7 +98,6 @@ class ActiveLearner(_ModalActiveLearner):
         n_instances: int | None = None,
         return_metrics: bool = False,
         candidates: Any = None,
-        query_size: int | None = None,
         **query_kwargs: Any,
     ) -> tuple[Any, ...]:
         """Ask the strategy, once, which samples of the pool to label.
@@ -112,8 +114,6 @@ class ActiveLearner(_ModalActiveLearner):
         candidates : array-like of int or bool, optional
             Positions in the pool, or a mask of its rows, that may be asked for: those that are not labelled yet. A
             strategy of skal reads no others and copies nothing; any other function gets a copy of these rows.
-        query_size : int, optional
-            Another name of ``n_instances``: the one that the loop and the benchmark have.
         **query_kwargs
             Passed to the strategy.
 
@@ -126,7 +126,6 @@ class ActiveLearner(_ModalActiveLearner):
         metrics : object
             With ``return_metrics=True`` only: what the strategy says of the chosen samples, mostly their scores.
         """
-        n_instances = one_of(n_instances, query_size)
         strategy = as_strategy(self.query_strategy, **query_kwargs)
         if strategy is not None:
             if n_instances is None:
@@ -142,11 +141,11 @@ class ActiveLearner(_ModalActiveLearner):
                 pool = take_rows(X_pool, rows)
             answer, metrics = ask(self.query_strategy, self, pool, n_instances, **query_kwargs)
             if rows is not None:
-                checked = _checked_indices(answer, len(rows), strategy_name(self.query_strategy))
+                checked = _check_indices(answer, len(rows), strategy_name(self.query_strategy))
                 answer = rows[checked] if np.ndim(answer) else rows[checked][0]
         told = strategy is not None or takes_n_instances(self.query_strategy)
         name, n_pool = strategy_name(self.query_strategy), n_rows(X_pool, "X_pool")
-        indices = _checked_indices(answer, n_pool, name)
+        indices = _check_indices(answer, n_pool, name)
         if told:
             _check_number(indices, n_instances, name)
         samples = take_rows(X_pool, indices)
@@ -247,7 +246,7 @@ class ActiveLearner(_ModalActiveLearner):
             X, y = take_rows(X, rows), None if y is None else take_rows(y, rows)
             if fit_kwargs.get("sample_weight") is not None:
                 fit_kwargs = fit_kwargs | {"sample_weight": take_rows(fit_kwargs["sample_weight"], rows)}
-        with training(self.estimator, X, y):
+        with explain_training(self.estimator, X, y):
             X = as_rows(X) if isinstance(self.estimator, NeuralNet) else X  # skorch takes a list for several inputs
             self.estimator.fit(_in_memory(X), y, **fit_kwargs)
         return self
@@ -314,7 +313,7 @@ def _shape(X: Any) -> str:
     return str(tuple(X.shape)) if hasattr(X, "shape") else type(X).__name__
 
 
-def _checked_indices(indices: Any, n_pool: int, name: str) -> np.ndarray:
+def _check_indices(indices: Any, n_pool: int, name: str) -> np.ndarray:
     """Indices as a flat int64 array, refused if they cannot be used."""
     if isinstance(indices, torch.Tensor):
         indices = indices.cpu().numpy()
@@ -341,14 +340,6 @@ def _check_number(indices: np.ndarray, n_instances: int | None, name: str) -> No
             f"The query strategy {name} must return n_instances={wanted} distinct indices. "
             f"Got {shorten(indices.tolist())} instead. Remove the duplicates and return as many as were asked for."
         )
-
-
-def one_of(n_instances: int | None, query_size: int | None) -> int | None:
-    """The number that was given by one of its two names; None if it was not."""
-    if n_instances is not None and query_size is not None:
-        expected, remedy = "left out where n_instances is given", "Give one of the two names."
-        raise InvalidParameterError.for_parameter("query", "query_size", expected, query_size, remedy)
-    return query_size if n_instances is None else n_instances
 
 
 def _only_row(samples: Any) -> Any:

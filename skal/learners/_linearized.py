@@ -12,10 +12,7 @@ import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
-from skal._core.candidates import candidate_rows
-from skal._core.containers import n_rows, take_rows
-from skal._core.copies import row_keys
-from skal._core.guard import one_query
+from skal._core.containers import candidate_rows, n_rows, take_rows
 from skal._core.outputs import compares_outputs
 from skal._lookahead.posterior import Outputs
 from skal._lookahead.query import (
@@ -32,7 +29,7 @@ from skal._lookahead.stopped import stopped_residuals
 from skal._lookahead.variance import logit_variance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.learners._active import ActiveLearner, one_of
+from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.strategies._names import make_strategy
 from skal.validation import check_integer, check_real
@@ -130,16 +127,15 @@ class LinearizedLearner(ActiveLearner):
         n_instances: int | None = None,
         return_metrics: bool = False,
         candidates: Any = None,
-        query_size: int | None = None,
     ) -> tuple[Any, ...]:
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
-        n_instances = 1 if (number := one_of(n_instances, query_size)) is None else number
+        n_instances = 1 if n_instances is None else n_instances
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
         allowed = None if candidates is None else candidate_rows(type(self).__name__, candidates, context.n_pool)
         context = context if allowed is None else context.restrict(allowed)
         strategy.check_n_instances(n_instances, context.n_pool)
-        with one_query(context.inner_estimator), context.steady():
+        with context.query():
             pool, positions = self._recognised(context, n_instances)
             posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)
@@ -160,7 +156,7 @@ class LinearizedLearner(ActiveLearner):
     def _recognised(self, context: QueryContext, n_instances: int) -> tuple[_KnownPool, np.ndarray]:
         """The pool's rows as candidates that are known already; all of it is read where that is not possible."""
         state = _State.of(context, self.query_strategy)
-        keys = row_keys(context.network, context.pool, context.batch_size)
+        keys = context.pool.keys()
         known = self._known_pool
         positions = known.positions(keys) if known is not None and known.follow(state) else None
         if known is None or positions is None or (positions >= 0).sum() < n_instances:
@@ -217,12 +213,12 @@ class LinearizedLearner(ActiveLearner):
         """What the linearised network says about any samples."""
         strategy = self.query_strategy
         if self.X_training is None:
-            context = QueryContext(self, X, batch_size=strategy.batch_size, owner=type(strategy).__name__)
+            context = QueryContext(self, X, owner=type(strategy).__name__)
             context.require_network()
             logits = context.logit_network.all_logits(context.pool, context.batch_size)
             return read_outputs(context.logit_network, logits)
         context = strategy.prepare(self, X)
-        with one_query(context.inner_estimator):
+        with context.query():
             state = _State.of(context, strategy)
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
                 self._source = state, self._new_source(context)
@@ -270,7 +266,7 @@ class _State(NamedTuple):
     def of(cls, context: QueryContext, strategy: NTKLookahead) -> _State:
         """As it is now."""
         weights = [*context.network.module.parameters(), *context.network.module.buffers()]
-        keys = row_keys(context.network, context.labelled, context.batch_size)
+        keys = context.labelled.keys()
         rows = list(zip(keys, context.class_labels.tolist(), strict=True))
         return cls([(weight, weight._version) for weight in weights], rows, strategy.get_params(deep=False))
 
@@ -293,7 +289,7 @@ class _KnownPool:
         tau: float | None,
     ) -> None:
         self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
-        settings, (rows, part) = Settings.of(strategy), strategy.taking_part(context)
+        settings, (rows, part) = Settings.of(strategy), strategy.subset_of(context)
         source, self.blocks = sequential(part, settings)
         self.tau = logit_variance(self.blocks.outputs.logits) if tau is None else tau
         self.blocks.steps = label_steps(part, settings, source, n_trained, self.tau)

@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
 from skal._core.cost import QueryCost
-from skal._core.estimators import unwrap_estimator
-from skal._core.sample_weight import refuse
+from skal._core.estimators import refuse_fit_params, unwrap_estimator
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
@@ -205,7 +204,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             Itself, fitted.
         """
         owner = type(self).__name__
-        refuse(owner, unknown)
+        refuse_fit_params(owner, unknown)
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
         askable = None if oracle is not None else which_have_labels(y, unlabelled=uses_unlabelled(self.estimator))

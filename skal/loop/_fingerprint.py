@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows, take_rows
-from skal._core.content import code_digest
+from skal._core.identity import code_digest
 
 # skal's own classes and functions are known by their names: where they lie, and their code, may change
 _SKALS_OWN = re.compile(r"\bskal\.(?:\w+\.)*(\w+)(?: [0-9a-f]{16}\b)?")

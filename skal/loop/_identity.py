@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
-from skal._core.content import content_digest
+from skal._core.identity import object_digest
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.validation import as_list
 
@@ -273,7 +273,7 @@ def _digest(sample: Any) -> str:
     if isinstance(sample, np.ndarray) and not sample.dtype.hasobject:
         head = f"{sample.dtype} {sample.shape} ".encode()
         return hashlib.blake2b(head + np.ascontiguousarray(sample).tobytes(), digest_size=10).hexdigest()
-    found = content_digest(sample)
+    found = object_digest(sample)
     if found is None:
         raise InvalidTypeError(
             f"The samples must have ids, or content that can be read. Got a {type(sample).__name__} instead. "

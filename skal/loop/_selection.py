@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from skal._core.cache import Cache
 from skal._core.containers import take_rows
-from skal._core.feature_store import FeatureMemory
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
 from skal.loop._audit import draw, mixed, n_from_audit
@@ -39,7 +39,7 @@ class Selector:
         self.config = config
         strategy = config.query_strategy
         self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
-        self._memory = FeatureMemory()
+        self._cache = Cache()
 
     def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
         """Positions in X of this round's samples, and the strategy's metrics."""
@@ -81,7 +81,8 @@ class Selector:
         initial = self.config.initial
         strategy = clone(initial) if hasattr(initial, "get_params") else initial
         learner = ActiveLearner(trainer.untrained(state), strategy)
-        with state.seeded("start"), self._memory.used():
+        learner.cache = self._cache
+        with state.seeded("start"):
             _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
             chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
         if isinstance(strategy, Recommended):  # what its numbers mean depends on its choice
@@ -102,7 +103,8 @@ class Selector:
             known = codes >= 0  # a class that came after the last training that succeeded has no output yet
             learner.X_training = take_rows(self.config.X, rows[known])
             learner.y_training = codes[known]  # type: ignore
-        with state.seeded("query"), self._memory.used():
+        learner.cache = self._cache
+        with state.seeded("query"):
             _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
             chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
         return chosen, _as_numbers(metrics)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skal._core.generators import preserved_rng
+from skal._core.guard import preserve_rng
 
 _PURPOSES = ("start", "query", "fit", "holdout", "score", "audit")
 
@@ -128,7 +128,7 @@ class LoopState:
     def seeded(self, purpose: str, round: int | None = None) -> Iterator[None]:
         """Seed torch, numpy and ``random``, which networks and modAL draw from; outside they are as before."""
         seed = self.seed_for(purpose, round)
-        with preserved_rng():
+        with preserve_rng():
             torch.manual_seed(seed)
             np.random.seed(seed)
             random.seed(seed)

@@ -18,7 +18,7 @@ from skorch import NeuralNet
 from skorch.history import History
 
 from skal._core.containers import take_rows
-from skal._core.mistakes import training
+from skal._core.explain import explain_training
 from skal.exceptions import InvalidParameterError, shorten
 from skal.loop._config import LoopConfig
 from skal.loop._estimators import final_network, initialize_network, is_warm_started, prediction_input, training_data
@@ -123,7 +123,7 @@ class Trainer:
             from_scratch = self.estimator is None or config.reinitialize or not can_continue
             estimator = self._unfitted_copy() if from_scratch else self.estimator
             names, X, y = self._training_data(state, len(state.labelled))
-            with training(estimator, X, y):
+            with explain_training(estimator, X, y):
                 try:
                     with _as_before_if_it_fails(estimator), _raise_interrupts(), warnings.catch_warnings():
                         # few labels of many classes are how a loop starts

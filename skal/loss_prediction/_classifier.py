@@ -13,7 +13,7 @@ from skorch.dataset import unpack_data
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from skal._core.sample_weight import check_net_takes_weights
+from skal._core.estimators import check_net_takes_weights
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction._module import LossPredictingModule, find_layers, ranking_loss
 from skal.validation import check_integer, check_real

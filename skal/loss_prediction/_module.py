@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skal._core.evaluation import evaluating
+from skal._core.guard import evaluating
 from skal._core.network import Network
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import check_finite
-from skal._core.generators import preserved_rng
+from skal._core.estimators import check_net_takes_weights
+from skal._core.guard import preserve_rng
 from skal._core.network import Network
-from skal._core.sample_weight import check_net_takes_weights
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
 from skal.semi_supervised._data import (
     BatchwiseRows,
@@ -197,7 +197,7 @@ class FixMatchClassifier(AveragingClassifier):
         seed = int(make_generator(type(self).__name__, self.random_state).integers(2**63))
         self._is_seeded = True
         try:
-            with preserved_rng():
+            with preserve_rng():
                 torch.manual_seed(seed)
                 np.random.seed(seed % 2**32)  # module and callbacks may draw from it
                 yield

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite
 from skal._core.network import Network
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NoUnlabelledDataWarning
 from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._data import check_column_names, checked_labels, labelled_rows

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skal._core.cost import Passes
 from skal.base import QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import named_strategy
-from skal.validation import check_choice, check_integer, check_real, make_generator
+from skal.validation import Choice, Integer, Real, make_generator
 
 
 def _of_an_arm(name: str) -> Any:
@@ -47,15 +46,8 @@ class ALBL(QueryStrategy):
         paper's pool size × horizon. The latter is so small without a uniform arm that the weights hardly move.
     subset : int or None, default=None
         Let the arms choose among only this many random samples of the pool, others in every round.
-    batch_size : int, default=256
-        Samples per network pass, for the reward and the default arms; so are ``n_jobs`` and ``progress``.
     random_state : None, int, Generator or RandomState, default=None
         For the draws among the arms and the choice of the subset; an integer gives other draws in every round.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Attributes
     ----------
@@ -100,6 +92,13 @@ class ALBL(QueryStrategy):
     (2, (2,))
     """
 
+    constraints: ClassVar = {
+        "uniform": Choice(True, False),
+        "horizon": Integer(1),
+        "delta": Real(1e-12, 1),
+        "reward": Choice("normalized", "paper"),
+    }
+
     # set by the package: strategies do not import one another
     default_arms: ClassVar[tuple[type[QueryStrategy], ...]] = ()
 
@@ -112,10 +111,7 @@ class ALBL(QueryStrategy):
         delta: float = 0.1,
         reward: str = "normalized",
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.arms = arms
         self.uniform = uniform
@@ -123,10 +119,7 @@ class ALBL(QueryStrategy):
         self.delta = delta
         self.reward = reward
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     needs_fitted = _of_an_arm("needs_fitted")
     needs_network = _of_an_arm("needs_network")
@@ -151,8 +144,7 @@ class ALBL(QueryStrategy):
 
     def _arms(self) -> list[QueryStrategy]:
         if self.arms is None:
-            shared = {"batch_size": self.batch_size, "n_jobs": self.n_jobs, "progress": self.progress}
-            return [arm(**shared) for arm in self.default_arms]
+            return [arm() for arm in self.default_arms]
         return [named_strategy(type(self).__name__, "arms", arm) for arm in self.arms]
 
     def _check_params(self) -> None:
@@ -163,23 +155,6 @@ class ALBL(QueryStrategy):
             expected = "a list of strategies, or None"
             remedy = "Write for example [Margin(), CoreSet()], or ['margin', 'coreset']."
             raise InvalidTypeError.for_parameter(owner, "arms", expected, self.arms, remedy)
-        check_choice(owner, "uniform", self.uniform, [True, False])
-        check_integer(owner, "horizon", self.horizon, 1)
-        check_real(owner, "delta", self.delta, 1e-12, 1)
-        check_choice(owner, "reward", self.reward, ["normalized", "paper"])
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        state = self.get_state() or _new_state(1, 0)
-        queried = len(state["queried"]) + n_instances * bool(state["pending"])
-        own = Passes(labelled_forward=queried if context.has_network else 0)
-        return sum((arm._passes(self._for_arm(context, arm), n, n_instances) for arm in self._arms()), own)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return max(arm._memory(self._for_arm(context, arm), n, n_instances) for arm in self._arms())
-
-    @staticmethod
-    def _for_arm(context: QueryContext, arm: QueryStrategy) -> QueryContext:
-        return context.for_strategy(**arm.context_settings())
 
     def get_state(self) -> dict[str, Any]:
         """What the strategy has learnt.
@@ -243,9 +218,6 @@ class ALBL(QueryStrategy):
             return np.random.default_rng([int(self.random_state), n_rounds, *purpose])
         return make_generator(type(self).__name__, self.random_state)
 
-    def _subset_generator(self) -> np.random.Generator:
-        return self._generator(1)
-
     def _rewarded(self, context: QueryContext, state: dict[str, Any]) -> np.ndarray:
         """The weights after the last batch's reward; its samples join those that count for the next one."""
         weights, pending = np.array(state["weights"]), state["pending"]
@@ -266,7 +238,7 @@ class ALBL(QueryStrategy):
         predicted = context.predict_proba(context.labelled.take(rows)).argmax(axis=1)
         if not context.has_network:
             predicted = np.asarray(context.estimator.classes_)[predicted]
-        right: np.ndarray = predicted == context.y_labelled[rows]
+        right: np.ndarray = predicted == context.labels[rows]
         return right
 
 

@@ -9,12 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.losses import CrossEntropy, Loss
-from skal._core.memory import product_rows, rows_within
 from skal.base import query_function
-from skal.context import QueryContext
+from skal.context import CrossEntropy, Loss, QueryContext, product_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
-from skal.strategies._features import feature_width, features_of
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import make_generator
 
@@ -44,20 +41,8 @@ class BADGE(TwoLevelStrategy):
         transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the memory for the embeddings, such as ``"2GB"``. For a pool that needs more the choice is made in two
-        levels: every part of the pool that fits names a shortlist, four times the batch if there is room, and the
-        batch is drawn among those, each of which counts as often as samples of its part are nearest to it. None is no
-        bound.
     random_state : None, int, Generator or RandomState, default=None
         For the draws, and the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -104,15 +89,11 @@ class BADGE(TwoLevelStrategy):
 
     def _sample_bytes(self, context: QueryContext) -> int:
         """Both factors as they come, and in float64."""
-        return (feature_width(context, self.features) + context.n_classes) * 12 + 32
+        return (context.feature_width(self.features) + context.n_classes) * 12 + 32
 
     def _reserved_bytes(self, context: QueryContext) -> int:
         """Distances that are computed at once."""
         return min(_BLOCK_BYTES, context.memory // 8)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        distances = min(self._reserved_bytes(context), 32 * _REFRESH * min(n, _BLOCK))
-        return super()._memory(context, n, n_instances) + distances
 
     def _chooser(self, context: QueryContext) -> Choose:
         block_bytes = self._reserved_bytes(context)
@@ -144,14 +125,15 @@ class BADGE(TwoLevelStrategy):
         if self._in_last_layer(context):
             return context.embeddings()
         proba = np.clip(context.predict_proba(), np.finfo(float).tiny, None)
-        features = features_of(context, self.features)
+        features = context.features(self.features)
         return features, torch.as_tensor(np.log(proba), device=features.device)
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__
         if not last.is_linear_end:
             # an output that cannot be used at all is the first thing to say
-            context.network.all_outputs(context.pool.take(range(min(context.n_pool, self.batch_size))), self.batch_size)
+            size = context.batch_size
+            context.network.all_outputs(context.pool.take(range(min(context.n_pool, size))), size)
             raise UnsupportedLayerError(
                 f"For {owner} the network's output must be that of a linear last layer, whose gradient it writes as "
                 f"(loss derivative) ⊗ input. Got the layer {last.name!r}, a {type(last.layer).__name__} whose output "

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.samples import Samples
-from skal.base import Passes, QueryStrategy, query_function
-from skal.context import QueryContext
+from skal.base import QueryStrategy, query_function
+from skal.context import QueryContext, Samples
 from skal.exceptions import InvalidParameterError
-from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._fisher import BLOCK_BYTES, blocks, forward_backward
 from skal.strategies._pool_features import PoolFeatures, feature_shape
-from skal.validation import check_integer, check_real, make_generator
+from skal.validation import Features, Integer, Real, make_generator
 
 __all__ = ["BAIT", "bait"]
 
@@ -38,17 +36,8 @@ class BAIT(QueryStrategy):
         See :class:`MaxHerding`; they are scaled by one number for all, to a mean square of 1, and a constant is added.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``; None is 1 GB. As many random samples take part as fit.
     random_state : None, int, Generator or RandomState, default=None
         For the subset, and for the samples that take part.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -82,6 +71,11 @@ class BAIT(QueryStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "ridge": Real(1e-12, 1e12, remedy="Pass a number > 0."),
+        "oversample": Integer(1),
+        "features": Features(),
+    }
     needs_network = False
 
     def __init__(
@@ -91,28 +85,13 @@ class BAIT(QueryStrategy):
         oversample: int = 2,
         features: Any = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.ridge = ridge
         self.oversample = oversample
         self.features = features
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_real(owner, "ridge", self.ridge, 1e-12, 1e12, remedy="Pass a number > 0.")
-        check_integer(owner, "oversample", self.oversample, 1)
-        check_features(owner, self.features)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         n, fits = context.n_pool, self._n_that_fit(context, context.n_pool, n_instances)[0]
@@ -121,7 +100,7 @@ class BAIT(QueryStrategy):
             rows = np.sort(make_generator(type(self).__name__, self.random_state).choice(n, size=fits, replace=False))
             context = context.restrict(rows)
         read = PoolFeatures(context, self.features, normalize=False)
-        raw = read.gathered(np.arange(context.n_pool))
+        raw = read.gather(np.arange(context.n_pool))
         scale = _root_mean_square(raw)
         features, variances = _layer(raw, scale), _variances(context, None, read.device)
         keys = read.copy_keys()
@@ -147,21 +126,9 @@ class BAIT(QueryStrategy):
         if fits < needed:
             expected = f"at least {fixed + (needed + context.n_labelled) * of_one} bytes for {needed} samples"
             remedy = "Raise it, or pass features with fewer columns (for example a PCA)."
-            raise InvalidParameterError.for_parameter("BAIT", "max_memory", expected, self.max_memory, remedy)
+            raise InvalidParameterError.for_parameter("BAIT", "max_memory", expected, context.max_memory, remedy)
         fits = min(n, fits)
         return fits, fixed + (fits + context.n_labelled) * of_one
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        if not context.has_network:
-            return Passes()
-        n, twice = self._n_that_fit(context, n, n_instances)[0], 1 + come_from_estimator(self.features)
-        return Passes(forward=twice * n, labelled_forward=twice * context.n_labelled)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return self._n_that_fit(context, n, n_instances)[1]
-
-    def _work(self, n: int, n_instances: int) -> float:
-        return float(n)
 
 
 def _root_mean_square(features: Tensor) -> float:

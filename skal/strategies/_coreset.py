@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import product_rows, rows_within
-from skal.base import Passes, query_function
-from skal.context import QueryContext
-from skal.strategies._features import feature_width, features_of, settled
+from skal.base import query_function
+from skal.context import QueryContext, product_rows, rows_within
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
@@ -42,19 +40,8 @@ class CoreSet(TwoLevelStrategy):
         module is a frozen backbone.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the memory for the embeddings, such as ``"2GB"``. For a pool that needs more the choice is made in two
-        levels: every part of the pool that fits names a shortlist, four times the batch if there is room, and the
-        batch is chosen among those. None is no bound.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -100,36 +87,26 @@ class CoreSet(TwoLevelStrategy):
     def _sample_bytes(self, context: QueryContext) -> int:
         """The features as they come, and in float64 (on a processor a part); outputs of a network; distances."""
         outputs = context.n_classes * 8 if self._uses_network(context) else 0
-        return feature_width(context, self.features) * 12 + outputs + 24
+        return context.feature_width(self.features) * 12 + outputs + 24
 
     def _reserved_bytes(self, context: QueryContext) -> int:
         return 2 * _block_bytes(context)
 
     def _chooser(self, context: QueryContext) -> Choose:
-        features = settled(context, self.features)
-
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
-            pool = features_of(context.restrict(some), features)
-            labelled = self._labelled_blocks(context, features)
+            pool = context.restrict(some).features(self.features)
+            labelled = self._labelled_blocks(context)
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
         return choose
 
-    def _labelled_blocks(self, context: QueryContext, features: Any) -> Iterator[Tensor]:
+    def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
         """Features of the labelled samples, a few thousand at a time."""
-        step = max(4096, self.batch_size)
+        step = max(4096, context.batch_size)
         for start in range(0, context.n_labelled, step):
             rows = range(start, min(start + step, context.n_labelled))
-            yield features_of(context, features, context.labelled.take(rows))
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        labelled = context.n_labelled if self._uses_network(context) else 0
-        return super()._passes(context, n, n_instances) + Passes(labelled_forward=labelled)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        blocks = 2 * min(_block_bytes(context), 8 * n * max(1, context.n_labelled))
-        return super()._memory(context, n, n_instances) + blocks
+            yield context.features(self.features, context.labelled.take(rows))
 
 
 def _block_bytes(context: QueryContext) -> int:

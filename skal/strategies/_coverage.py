@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 from skal.strategies._gains import Gains
 from skal.strategies._pool_features import row_keys
 from skal.strategies._similarity import Kernel, covered_by

@@ -11,15 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.samples import Samples
-from skal.base import Passes, QueryStrategy
-from skal.context import QueryContext
+from skal.base import QueryStrategy
+from skal.context import QueryContext, Samples
 from skal.exceptions import InvalidParameterError
 from skal.strategies._coverage import BLOCK_BYTES, greedy_coverage
-from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
 from skal.strategies._similarity import KERNELS, Kernel
-from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
+from skal.validation import (
+    Choice,
+    Features,
+    Integer,
+    Real,
+    make_generator,
+)
 
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
@@ -52,27 +56,19 @@ class _Plan:
 class CoverageStrategy(QueryStrategy):
     """A strategy that maximises weighed coverage of the pool: a subclass has the kernel, the radius, the weights."""
 
+    constraints: ClassVar = {
+        "kernel": Choice(*KERNELS, "tangent"),
+        "radius": Real(1e-12, 1e12, words=("auto", "minimum"), remedy="Pass a number > 0, or 'auto'."),
+        "features": Features(),
+        "evaluation": Integer(1, optional=True, words=("auto",)),
+    }
     needs_network = False
 
-    radii: ClassVar[list[str]] = ["auto", "minimum"]  # names of rules for the radius
     kernel: str
     radius: Any
     features: Any
     evaluation: Any
-    max_memory: Any
     random_state: Any
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_choice(owner, "kernel", self.kernel, [*KERNELS, "tangent"])
-        if isinstance(self.radius, str):
-            check_choice(owner, "radius", self.radius, self.radii)
-        else:
-            check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
-        check_features(owner, self.features)
-        if not is_auto(self.evaluation):
-            check_integer(owner, "evaluation", self.evaluation, 1, optional=True)
 
     @property
     def _spec(self) -> Any:
@@ -85,7 +81,7 @@ class CoverageStrategy(QueryStrategy):
         room = None if context.memory_bound is None else context.memory // 2
         read = PoolFeatures(context, self._spec, room=room, block_bytes=plan.block_bytes)
         rows = self._evaluation_rows(n, plan.n_evaluation)
-        evaluation = read.gathered(rows)
+        evaluation = read.gather(rows)
         labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
         kernel = Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
         # the sum over the evaluation set stands for the sum over the pool
@@ -123,7 +119,7 @@ class CoverageStrategy(QueryStrategy):
                 owner = type(self).__name__
                 expected = f"at least {smallest} bytes for {needed} evaluation samples of {n}"
                 remedy = "Raise it, or take fewer of the pool with subset, or fewer evaluation samples with evaluation."
-                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, self.max_memory, remedy)
+                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, context.max_memory, remedy)
             used = min(wanted, fits)
             kept = 2 * row * n if 2 * row * n <= bound // 2 else 0
             shared = row * n if kept and used == n else 0
@@ -153,13 +149,3 @@ class CoverageStrategy(QueryStrategy):
     def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
         """(e,) weights of some samples of the pool."""
         return np.ones(len(samples))
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        forward = context.has_network and come_from_estimator(self._spec)
-        return Passes(forward=n, labelled_forward=context.n_labelled) if forward else Passes()
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return self._plan(context, n, feature_shape(context, self._spec)).n_bytes
-
-    def _work(self, n: int, n_instances: int) -> float:
-        return float(n) * self._n_evaluation(n)

@@ -131,4 +131,4 @@ class Recommended(QueryStrategy):
         if "random_state" in self.strategy_.get_params():
             self.strategy_.set_params(random_state=self.random_state)
         # what it needs has been looked at: a random start is there before anything is fitted
-        return self.strategy_._select(context.for_strategy(**self.strategy_.context_settings()), n_instances)
+        return self.strategy_._select(context.for_strategy(type(self.strategy_).__name__), n_instances)

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal.base import Passes, QueryStrategy, query_function
+from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
-from skal.strategies._features import check_features, come_from_estimator, features_of
 from skal.strategies._kmeans import kmeans
 from skal.strategies._pool_features import PoolFeatures
-from skal.validation import check_integer, check_real, make_generator
+from skal.validation import Features, Integer, Real, make_generator
 
 __all__ = ["DropQuery", "drop_query"]
 
@@ -37,14 +36,8 @@ class DropQuery(QueryStrategy):
         What is clustered, scaled to length 1; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For what is dropped, k-means, and the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -78,6 +71,11 @@ class DropQuery(QueryStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "p": Real(0.01, 0.99, remedy="Pass the share of features to drop."),
+        "n_trials": Integer(1, 10**5),
+        "features": Features(),
+    }
     needs_network = False
     draws_from_pool = True
 
@@ -88,26 +86,13 @@ class DropQuery(QueryStrategy):
         n_trials: int = 3,
         features: Any = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.p = p
         self.n_trials = n_trials
         self.features = features
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_real(owner, "p", self.p, 0.01, 0.99, remedy="Pass the share of features to drop.")
-        check_integer(owner, "n_trials", self.n_trials, 1, 10**5)
-        check_features(owner, self.features)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
@@ -136,7 +121,7 @@ class DropQuery(QueryStrategy):
 
             before = _classes(logits)
         else:
-            inputs = features_of(context, "input")
+            inputs = context.features("input")
 
             def predicted(values: Tensor) -> np.ndarray:
                 return np.asarray(context.inner_estimator.predict(values.cpu().numpy()))
@@ -148,10 +133,6 @@ class DropQuery(QueryStrategy):
             masked = inputs.masked_fill(torch.as_tensor(dropped, device=inputs.device), 0)
             changes += predicted(masked) != before
         return changes / self.n_trials
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        own = context.has_network and come_from_estimator(self.features)
-        return Passes(forward=2 * n if own else n if context.has_network else 0)
 
 
 def _classes(logits: Tensor) -> np.ndarray:

@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.cost import Passes
-from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
-from skal.context import QueryContext
+from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.tangent._cotangents import LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._sketch import MOST_FEATURES, loss_features
-from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
+from skal.validation import Choice, Integer, Real, make_generator
 
 _SKETCH = 4096  # length of the sketches where exact gradients do not fit
 _COLUMNS = 16  # samples whose inner products with all others are computed at once
@@ -51,19 +49,8 @@ class DynamicAL(ScoreStrategy):
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=1024
-        Samples per network pass, at most: fewer where their activations do not fit ``max_memory``, or a processor's
-        cache.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``; None is 1 GB. For ``greedy`` only as many samples with the
-        highest scores take part as have room for their sketches.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset, and the sketch.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -94,6 +81,12 @@ class DynamicAL(ScoreStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "gamma": Real(remedy="Use 2 for the paper's score, 0, or float('inf')."),
+        "batch": Choice("top", "greedy"),
+        "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",)),
+    }
+
     def __init__(
         self,
         *,
@@ -102,40 +95,24 @@ class DynamicAL(ScoreStrategy):
         n_features: int | str | None = "auto",
         backend: str = "auto",
         subset: int | None = None,
-        batch_size: int = 1024,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.gamma = gamma
         self.batch = batch
         self.n_features = n_features
         self.backend = backend
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]
         """Whether the learner must hold labelled samples: unless γ = 0, which leaves them out of the score."""
         return self.gamma != 0
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_real(owner, "gamma", self.gamma, remedy="Use 2 for the paper's score, 0, or float('inf').")
-        check_choice(owner, "batch", self.batch, ["top", "greedy"])
-        if not is_auto(self.n_features):
-            check_integer(owner, "n_features", self.n_features, 1, MOST_FEATURES, optional=True)
-
     def _engine(self, context: QueryContext) -> TangentEngine:
         # greedy keeps gradients, for which three quarters of the bound are left
         memory = context.memory // 4 if self._interacts else None
-        return context.engine(self.backend, network=context.network, memory=memory)
+        return context.tangent_engine(self.backend, network=context.network, memory=memory)
 
     @property
     def _interacts(self) -> bool:
@@ -230,30 +207,6 @@ class DynamicAL(ScoreStrategy):
 
     def _row_bytes(self, engine: TangentEngine) -> int:
         return 0 if self.n_features is None else self._sketch_length * engine.network.precision.itemsize
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        n_labelled = context.n_labelled if self.needs_labels else 0
-        passes = Passes(n, n, n_labelled, n_labelled)
-        if not self._interacts:
-            return passes
-        engine = self._engine(context)
-        if self._keeps_all(context, engine, n):
-            return passes
-        again = min(n, max(self._room(engine), n_instances))
-        if self.n_features is None:
-            again = (n_instances - 1) * (n + 1)
-        return passes + Passes(again, again)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        engine = self._engine(context)
-        if self._interacts and self._keeps_all(context, engine, n):
-            kept, of_chunk = n * self._kept_bytes(context, engine), 0
-        elif self._interacts:
-            sketch = self._row_bytes(engine)
-            kept, of_chunk = min(n, self._room(engine)) * sketch, 2 * sketch
-        else:
-            kept, of_chunk = 0, 0
-        return 40 * n + engine.chunk_bytes(of_chunk) + kept
 
 
 def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from skal._core.cost import Passes
-from skal._core.outputs import logits_to_proba
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, LossCotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 class EGL(ScoreStrategy):
@@ -35,17 +33,8 @@ class EGL(ScoreStrategy):
         For ``all``: how per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        For ``all``: bound on the working memory, such as ``"2GB"``; None is 1 GB.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -75,49 +64,29 @@ class EGL(ScoreStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "layers": Choice("all", "last"),
+        "backend": Choice("auto", "structured", "backpack", "func"),
+    }
+
     def __init__(
         self,
         *,
         layers: str = "all",
         backend: str = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.layers = layers
         self.backend = backend
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        check_choice(type(self).__name__, "layers", self.layers, ["all", "last"])
-        check_choice(type(self).__name__, "backend", self.backend, ["auto", "structured", "backpack", "func"])
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return (self._all(context) if self.layers == "all" else self._last(context)).cpu().numpy()
 
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        if self.layers == "last":
-            return Passes(forward=n)
-        return Passes(forward=n, backward=context.n_classes * n)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        if self.layers == "last":
-            return n * (context.n_classes * 32 + context.last_layer.width * 12)
-        engine = self._engine(context)
-        kept = engine.n_classes * engine.activation_bytes
-        return 24 * n + min(engine.memory, engine.chunk_size(kept) * (engine.sample_bytes + kept))
-
     def _engine(self, context: QueryContext) -> TangentEngine:
-        return context.engine(self.backend, network=context.network)
+        return context.tangent_engine(self.backend, network=context.network)
 
     def _all(self, context: QueryContext) -> Tensor:
         engine = self._engine(context)
@@ -125,7 +94,7 @@ class EGL(ScoreStrategy):
         def expected_length(gradients: Iterator[Gradients], n: int) -> Tensor:
             """(n,) norms of the gradients for every label, weighted with its probability."""
             norms = engine.all_norms(gradients, n, engine.n_classes).clamp_min(0).sqrt()
-            return (logits_to_proba(engine.logits().double(), engine.network.net) * norms).sum(dim=1)
+            return (engine.network.logits_to_proba(engine.logits().double()) * norms).sum(dim=1)
 
         labels: list[Cotangent] = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
         # the gradients at the layers' outputs are kept for all labels, so that the inputs are looked at once
@@ -143,7 +112,7 @@ class EGL(ScoreStrategy):
             )
         logits = logits.double()
         lengths = context.logit_network.loss.lengths(logits)
-        proba, bias = logits_to_proba(logits, context.net), getattr(last.layer, "bias", None)
+        proba, bias = context.network.logits_to_proba(logits), getattr(last.layer, "bias", None)
         return last_layer_egl(proba, lengths, features, bias is not None and bias.requires_grad)
 
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from skal._core.feature_store import sample_keys
 from skal.base import QueryStrategy, query_function
-from skal.context import QueryContext
+from skal.context import QueryContext, copy_groups
 from skal.strategies._measures import UNCERTAINTIES
-from skal.validation import check_real, make_generator
+from skal.validation import Real, make_generator
 
 __all__ = ["Falcun", "falcun"]
 
@@ -28,15 +27,8 @@ class Falcun(QueryStrategy):
         The larger, the less is left to chance: samples are drawn in proportion to their relevance to this power.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the draws, and the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -70,6 +62,9 @@ class Falcun(QueryStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "gamma": Real(0),
+    }
     needs_network = False
     draws_from_pool = True
 
@@ -78,28 +73,16 @@ class Falcun(QueryStrategy):
         *,
         gamma: float = 10.0,
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.gamma = gamma
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        check_real(type(self).__name__, "gamma", self.gamma, 0)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
-        keys = np.arange(context.n_pool)
-        if not isinstance(context.pool.X, Dataset):
-            hashes = sample_keys(context.pool.read(0, context.n_pool))
-            keys = np.unique(np.array(hashes, dtype="V16"), return_inverse=True)[1]
+        is_dataset = isinstance(context.pool.X, Dataset)
+        keys = np.arange(context.n_pool) if is_dataset else copy_groups(context.pool.digests())
         return drawn(context.predict_proba(), keys, n_instances, self.gamma, generator)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 
 BLOCK_BYTES = 2**21  # of features in double precision that are worked on at once
 

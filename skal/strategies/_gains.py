@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 from skal.strategies._pairs import Pairs, pairs_above
 from skal.strategies._similarity import Kernel, covered_by
 

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from skal._core.samples import Samples
-from skal.base import Passes, query_function
-from skal.context import QueryContext
+from skal.base import query_function
+from skal.context import QueryContext, Samples
 from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._measures import UNCERTAINTIES
 from skal.strategies._pool_features import FeatureShape, PoolFeatures
 from skal.strategies._similarity import labelled_radius
-from skal.strategies._temperature import can_be_fitted, fitted_temperature, tempered
-from skal.validation import check_choice, check_real, is_auto
+from skal.strategies._temperature import fitted_temperature, tempered
+from skal.validation import Choice, Real
 
 
 class MaxHerding(CoverageStrategy):
@@ -43,18 +42,8 @@ class MaxHerding(CoverageStrategy):
         larger pools; None is all.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``. Features that do not fit are computed anew when they are needed;
-        ``evaluation="auto"`` takes no more samples than fit.
     random_state : None, int, Generator or RandomState, default=None
         For the subset and the evaluation samples.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -96,22 +85,14 @@ class MaxHerding(CoverageStrategy):
         features: Any = "auto",
         evaluation: int | str | None = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.radius = radius
         self.features = features
         self.evaluation = evaluation
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         if isinstance(self.radius, str):
@@ -147,16 +128,8 @@ class UHerding(CoverageStrategy):
         Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None
         For the subset and the evaluation samples.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -189,6 +162,11 @@ class UHerding(CoverageStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "uncertainty": Choice(*UNCERTAINTIES),
+        "temperature": Real(1e-6, 1e6, words=("auto",), remedy="Pass a number > 0, or 'auto'."),
+    }
+
     def __init__(
         self,
         *,
@@ -199,11 +177,7 @@ class UHerding(CoverageStrategy):
         features: Any = "auto",
         evaluation: int | str | None = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.uncertainty = uncertainty
         self.kernel = kernel
@@ -212,18 +186,7 @@ class UHerding(CoverageStrategy):
         self.features = features
         self.evaluation = evaluation
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_choice(owner, "uncertainty", self.uncertainty, list(UNCERTAINTIES))
-        if not is_auto(self.temperature):
-            check_real(owner, "temperature", self.temperature, 1e-6, 1e6, remedy="Pass a number > 0, or 'auto'.")
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         return labelled_radius(labelled, self.radius) if isinstance(self.radius, str) else float(self.radius)
@@ -237,13 +200,6 @@ class UHerding(CoverageStrategy):
     def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
         # outputs, probabilities, their logarithms and what is made of them
         return super()._evaluation_bytes(context, shape) + 40 * context.n_classes
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        passes = super()._passes(context, n, n_instances)
-        if not context.has_network:
-            return passes
-        fitting = 2 * context.n_labelled if self.temperature == "auto" and can_be_fitted(context) else 0
-        return passes + Passes(forward=self._n_evaluation(n), labelled_forward=fitting)
 
 
 max_herding = query_function(MaxHerding, "max_herding", __name__)

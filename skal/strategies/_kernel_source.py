@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
-from skal._core.samples import Samples
 from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, precision_of_variances
 from skal._lookahead.sources import read_outputs
 from skal._lookahead.variance import margin_importance
-from skal.context import QueryContext
+from skal.context import QueryContext, Samples, rows_within
 from skal.strategies._pool_features import PoolFeatures, row_keys
 from skal.strategies._similarity import labelled_radius, similarity_to
 
@@ -33,7 +31,7 @@ class FeatureKernelSource:
     context : QueryContext
     kernel : {"rbf", "laplace", "linear"}
     features
-        See :func:`skal.strategies._features.features_of`.
+        See :meth:`skal.context.QueryContext.features`.
     radius : "auto" or float
         Of rbf and laplace; ``auto`` is the labelled samples' median distance to their nearest labelled neighbours.
     ridge : float

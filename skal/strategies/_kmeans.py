@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 
 _CACHE_BYTES = 2**21  # of products that are made at once
 

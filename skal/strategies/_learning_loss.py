@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.evaluation import evaluating
-from skal._core.samples import Samples
-from skal._core.sharding import filled
 from skal.base import ScoreStrategy, query_function
-from skal.context import QueryContext
+from skal.context import QueryContext, Samples, evaluating
 from skal.exceptions import UnsupportedLayerError
 from skal.loss_prediction import LossPredictingModule
 
@@ -28,15 +25,8 @@ class LearningLoss(ScoreStrategy):
     ----------
     subset : int or None, default=None
         Score only this many random samples of the pool; the paper does so, for the sake of diversity.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -71,19 +61,13 @@ class LearningLoss(ScoreStrategy):
         self,
         *,
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        network, batch_size = context.network, self.batch_size
+        network, batch_size = context.network, context.batch_size
         predictor = next((part for part in network.module.modules() if isinstance(part, LossPredictingModule)), None)
         if predictor is None:
             raise UnsupportedLayerError(
@@ -99,8 +83,7 @@ class LearningLoss(ScoreStrategy):
                     predicted.append(predictor.predict_losses(features).double())
             return torch.cat(predicted)
 
-        parts = network.sharding.map(shard, context.pool, batch_size, network.device)
-        return filled(parts, context.n_pool).cpu().numpy()
+        return network.collect(shard, context.pool, batch_size).cpu().numpy()
 
 
 learning_loss = query_function(LearningLoss, "learning_loss", __name__)

@@ -7,18 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from skal._core.cost import Passes
 from skal._lookahead.criteria import CRITERIA
-from skal._lookahead.posterior import MADE
 from skal._lookahead.query import ONE_BY_ONE, Settings, check_memory, greedy_batch, pool_scores
 from skal._lookahead.selection import batch_room, check_room, variance_batch, variance_scores
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._features import check_features, come_from_estimator, feature_width, only_head_is_trained
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.tangent._sketch import MOST_FEATURES
-from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
+from skal.validation import Features, check_choice, check_integer, check_real, is_auto, make_generator
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
 
@@ -73,17 +70,8 @@ class NTKLookahead(ScoreStrategy):
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
         Score only this many random samples of the pool; the change is summed over those, too.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``; None is 1 GB. A pool that does not fit is scored in parts.
     random_state : None, int, Generator or RandomState, default=None
         For the subset, the evaluation set and the sketch.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -153,11 +141,7 @@ class NTKLookahead(ScoreStrategy):
         ridge: float | str = "auto",
         backend: str = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.criterion = criterion
         self.kernel = kernel
@@ -171,11 +155,7 @@ class NTKLookahead(ScoreStrategy):
         self.ridge = ridge
         self.backend = backend
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     @property
     def scores_first_pick(self) -> bool:  # type: ignore[override]
@@ -192,7 +172,7 @@ class NTKLookahead(ScoreStrategy):
         owner = type(self).__name__
         check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
         check_choice(owner, "kernel", self.kernel, ["auto", *_TANGENT_KERNELS, *KERNELS])
-        check_features(owner, self.features)
+        Features().check(owner, "features", self.features)
         if not is_auto(self.radius):
             check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
         check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
@@ -243,7 +223,7 @@ class NTKLookahead(ScoreStrategy):
         if given or not context.has_network:
             return "rbf"
         frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
-        return "rbf" if frozen and only_head_is_trained(context) else None
+        return "rbf" if frozen and context.only_head_is_trained else None
 
     def _feature_source(self, context: QueryContext, kernel: str) -> tuple[FeatureKernelSource, np.ndarray]:
         """What posteriors come from, and the rows over which variances are summed."""
@@ -273,21 +253,6 @@ class NTKLookahead(ScoreStrategy):
             return greedy_batch(context, settings, n_instances)
         return variance_batch(context, *self._feature_source(context, kernel), n_instances)
 
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """One pass over all with features; with exact blocks each set once to be kept and once to be compared."""
-        labelled = context.n_labelled
-        if self._feature_kernel(context) is not None:
-            if not context.has_network:
-                return Passes()
-            from_network = come_from_estimator(self.features)
-            return Passes(forward=n + n * from_network, labelled_forward=labelled * from_network)
-        if self.retraining != "linearized":  # trainings, of which there may be one for each sample and label, are none
-            return Passes(n, 0, labelled, 0)
-        if Settings.of(self).sketch_length is not None:
-            return Passes(n, n, labelled, labelled)
-        times = context.n_classes if self.kernel in ("entk", "trace") else 1
-        return Passes(4 * n, 3 * times * n, 4 * labelled, 3 * times * labelled)
-
     def _check_memory(self, context: QueryContext, n_instances: int) -> None:
         """Refuse what a query would refuse."""
         settings, kernel = Settings.of(self), self._feature_kernel(context)
@@ -299,24 +264,6 @@ class NTKLookahead(ScoreStrategy):
             check_room(context, source, len(evaluation))
         else:
             batch_room(context, source, len(evaluation), n_instances)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        settings, memory, labelled = Settings.of(self), context.memory, context.n_labelled
-        self._check_memory(context if n == context.n_pool else context.restrict(np.arange(n)), n_instances)
-        if self._feature_kernel(context) is not None:
-            width = feature_width(context, self.features)
-            entries = settings.n_evaluation(n) + 2 * n_instances + 3 * labelled + 2 * width
-            return 8 * n * (width + 2 * context.n_classes) + min(memory // 2, 8 * n * entries) + MADE * 8
-        if settings.sketch_length is None:
-            return 16 * n + min(memory, 8 * n * (2 * settings.n_evaluation(n) + 3 * labelled))
-        sketches = 2 * settings.sketch_length * context.network.precision.itemsize
-        kept = n * (sketches + 8 * (2 * labelled + 4 * context.n_classes))
-        # a greedy batch keeps the covariances with the evaluation samples
-        covariances = min(memory // 4, 8 * n * settings.n_evaluation(n)) if settings.batch == "greedy" else 0
-        return 16 * n + min(memory // 2, kept) + covariances + memory // 8
-
-    def _probe_size(self, n: int) -> int:
-        return Settings.of(self).n_evaluation(n) + 256
 
 
 ntk_lookahead = query_function(NTKLookahead, "ntk_lookahead", __name__)

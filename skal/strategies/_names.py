@@ -7,7 +7,7 @@ import ast
 import math
 from typing import Any
 
-from skal.base import QueryStrategy, made
+from skal.base import QueryStrategy, make_with
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import check_known
 
@@ -60,7 +60,7 @@ def make_strategy(spec: str) -> QueryStrategy:
     known = _known()
     if name not in known:
         check_known("name of a strategy", [name], sorted(KNOWN), remedy="Pass a strategy of your own as an object.")
-    return made(known[name], name, params)
+    return make_with(known[name], name, params)
 
 
 def names_a_strategy(spec: str) -> bool:

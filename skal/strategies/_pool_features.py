@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skal._core.copies import fingerprints
-from skal._core.memory import rows_within
-from skal._core.network import Network
-from skal._core.samples import Samples
-from skal._core.sharding import filled
-from skal.context import QueryContext
-from skal.strategies._features import features_of, settled, wrong_features
+from skal.context import QueryContext, Samples, fill_rows, rows_within
+from skal.features import feature_error
 
 _BLOCK_BYTES = 2**24  # of features that are read at once
 _CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
@@ -47,7 +41,7 @@ class FeatureShape:
 
 def feature_shape(context: QueryContext, features: Any) -> FeatureShape:
     """From the first sample."""
-    first = features_of(context.restrict(range(1)), features)
+    first = context.features(features, context.pool.take(range(1)))
     return FeatureShape(first.shape[1], first.element_size())
 
 
@@ -58,7 +52,7 @@ class PoolFeatures:
     ----------
     context : QueryContext
     features
-        See :func:`features_of`.
+        See :meth:`~skal.context.QueryContext.features`.
     normalize : bool
         Whether rows are scaled to length 1; rows of zeros stay as they are.
     room : int or None
@@ -82,7 +76,7 @@ class PoolFeatures:
         block_bytes: int = _BLOCK_BYTES,
     ) -> None:
         self._context, self._normalize = context, normalize
-        self._features = settled(context, features)
+        self._features = features
         self.width = 0
         first = self.of(context.pool.take(range(1)))
         self.width, self.device = first.shape[1], first.device
@@ -104,16 +98,15 @@ class PoolFeatures:
                 return
         labelled = self._context.n_labelled
         if not labelled or bool((self.of(self._context.labelled) == first).all()):
-            raise wrong_features(
-                self._context, "different for different samples", f"the same for all {n + labelled} of them"
-            )
+            got = f"the same for all {n + labelled} of them"
+            raise feature_error(self._context.owner, "different for different samples", got)
 
     def of(self, samples: Samples | None) -> Tensor:
         """(n, d) features of other samples."""
-        values = features_of(self._context, self._features, samples)
+        values = self._context.features(self._features, samples)
         if self.width and values.shape[1] != self.width:
             got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
-            raise wrong_features(self._context, "of one length for all samples", got)
+            raise feature_error(self._context.owner, "of one length for all samples", got)
         if not self._normalize:
             return values
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
@@ -130,29 +123,24 @@ class PoolFeatures:
 
         A network rounds a sample's features otherwise at another place of a batch, so that there the inputs tell.
         """
-        features = self._features.features
-        kept, samples = self._kept if samples is None else None, self._context.pool if samples is None else samples
-        if isinstance(features, nn.Module):
-            samples = copy(samples)
-            samples.transform = None
-            found = fingerprints(Network(features), samples, self._context.batch_size)
-        elif isinstance(features, str) and features != "input":
-            found = fingerprints(self._context.network, samples, self._context.batch_size)
-        else:
-            if kept is not None:
-                return row_keys(kept)
-            starts = range(0, len(samples), self._step)
-            parts = (samples.take(range(start, min(start + self._step, len(samples)))) for start in starts)
-            return torch.cat([row_keys(self.of(part)) for part in parts])
-        digests = np.frombuffer(b"".join(found), dtype=np.int64)[::2]  # half of 16 bytes is enough
-        return torch.as_tensor(digests.copy(), device=self.device)
+        features, kept = self._features, self._kept if samples is None else None
+        samples = self._context.pool if samples is None else samples
+        from_network = self._context.has_network if features == "auto" else features != "input"
+        if isinstance(features, nn.Module) or (isinstance(features, str) and from_network):
+            digests = np.frombuffer(b"".join(samples.digests()), dtype=np.int64)[::2]  # half of 16 bytes is enough
+            return torch.as_tensor(digests.copy(), device=self.device)
+        if kept is not None:
+            return row_keys(kept)
+        starts = range(0, len(samples), self._step)
+        parts = (samples.take(range(start, min(start + self._step, len(samples)))) for start in starts)
+        return torch.cat([row_keys(self.of(part)) for part in parts])
 
-    def gathered(self, rows: np.ndarray) -> Tensor:
+    def gather(self, rows: np.ndarray) -> Tensor:
         """(r, d) features of some rows of the pool, in ascending order; read part by part, kept ones not copied."""
         if self._kept is not None and len(rows) == len(self._kept):
             return self._kept
         parts = (self(torch.as_tensor(some, device=self.device)) for some in np.split(rows, self._cuts(len(rows))))
-        return filled(parts, len(rows))
+        return fill_rows(parts, len(rows))
 
     def _cuts(self, n: int) -> np.ndarray:
         return np.arange(self._step, n, self._step)

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
 from skal.base import query_function
-from skal.context import QueryContext
+from skal.context import QueryContext, rows_within
 from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._kmeans import kmeans
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import PRODUCT_ERROR
-from skal.validation import check_integer, check_real, make_generator
+from skal.validation import Integer, Real, make_generator
 
 _MOST_POINTS = 5000  # for the radius
 _FEWEST_POINTS = 200
@@ -48,16 +47,8 @@ class ProbCover(CoverageStrategy):
         Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None
         For k-means, the subset and the evaluation samples.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -89,10 +80,14 @@ class ProbCover(CoverageStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "purity": Real(0, 1),
+        "n_clusters": Integer(2, optional=True),
+        "radius": Real(1e-12, 1e12, words=("auto",), remedy="Pass a number > 0, or 'auto'."),
+    }
     needs_fitted = False
     draws_from_pool = True
     kernel = "tophat"
-    radii: ClassVar[list[str]] = ["auto"]
 
     def __init__(
         self,
@@ -103,11 +98,7 @@ class ProbCover(CoverageStrategy):
         features: Any = "auto",
         evaluation: int | str | None = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.radius = radius
         self.purity = purity
@@ -115,16 +106,7 @@ class ProbCover(CoverageStrategy):
         self.features = features
         self.evaluation = evaluation
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        check_real(type(self).__name__, "purity", self.purity, 0, 1)
-        check_integer(type(self).__name__, "n_clusters", self.n_clusters, 2, optional=True)
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         if not isinstance(self.radius, str):
@@ -134,7 +116,7 @@ class ProbCover(CoverageStrategy):
         room = context.memory // 4
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
-        points = read.gathered(rows)
+        points = read.gather(rows)
         n_clusters = min(n, self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES))
         few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
         clusters = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[1]

@@ -19,10 +19,6 @@ class RandomSampling(ScoreStrategy):
     ----------
     random_state : None, int, Generator or RandomState, default=None
         An integer makes every query repeatable; a generator is advanced from query to query.
-    n_jobs : int or None, default=None
-        As in the other strategies, so that all can be set up alike; this one makes no pass over the pool.
-    progress : bool, default=False
-        The same.
 
     See Also
     --------
@@ -47,10 +43,8 @@ class RandomSampling(ScoreStrategy):
     reads_outputs = False
     draws_from_pool = True
 
-    def __init__(self, *, random_state: Any = None, n_jobs: int | None = None, progress: bool = False) -> None:
+    def __init__(self, *, random_state: Any = None) -> None:
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return make_generator(type(self).__name__, self.random_state).random(context.n_pool)

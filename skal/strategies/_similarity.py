@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 from skal.strategies._pool_features import row_keys
 
 KERNELS = ["rbf", "laplace", "tophat", "cosine"]

@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from skal.context import QueryContext
-from skal.strategies._features import only_head_is_trained
 
 _MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 _GRID = np.geomspace(0.1, 10, 41)
@@ -72,9 +71,9 @@ def can_be_fitted(context: QueryContext) -> bool:
 
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
     """
-    if context.n_labelled == 0 or (context.has_network and not only_head_is_trained(context)):
+    if context.n_labelled == 0 or (context.has_network and not context.only_head_is_trained):
         return False
-    counts = np.unique(context.y_labelled, return_counts=True)[1]
+    counts = np.unique(context.labels, return_counts=True)[1]
     return len(counts) > 1 and bool(counts.min() >= _MIN_PER_CLASS)
 
 
@@ -86,7 +85,7 @@ def fitted_temperature(context: QueryContext, n_splits: int = 3) -> float:
     """
     if not can_be_fitted(context):
         return 1.0
-    y = context.y_labelled
+    y = context.labels
     if context.has_network:
         X = context.embeddings(context.labelled)[0].double().cpu().numpy()
         X = X / max(float(np.linalg.norm(X, axis=1).mean()), np.finfo(float).tiny)

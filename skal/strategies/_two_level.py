@@ -7,16 +7,15 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from skal._core.memory import rows_within
-from skal.base import Passes, QueryStrategy
-from skal.context import QueryContext
+from skal.base import QueryStrategy
+from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
-from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._pool_features import PoolFeatures
+from skal.validation import Constraint, Features
 
 # how many times the batch a part's shortlist holds, if there is room
 _SHORTLIST = 4
@@ -33,25 +32,14 @@ class TwoLevelStrategy(QueryStrategy):
         *,
         features: Any = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.features = features
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
+    constraints: ClassVar[dict[str, Constraint]] = {"features": Features()}
     needs_network = False
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        check_features(type(self).__name__, self.features)
 
     @abstractmethod
     def _sample_bytes(self, context: QueryContext) -> int:
@@ -77,15 +65,8 @@ class TwoLevelStrategy(QueryStrategy):
         left = context.memory_bound - self._reserved_bytes(context)
         return rows_within(left, self._sample_bytes(context), at_least=0)
 
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        n += n_shortlisted(n, n_instances, self._room(context))
-        return Passes(forward=n if self._uses_network(context) else 0)
-
     def _uses_network(self, context: QueryContext) -> bool:
-        return context.has_network and come_from_estimator(self.features)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return min(n, self._room(context) or n) * self._sample_bytes(context)
+        return context.has_network and isinstance(self.features, str) and self.features != "input"
 
 
 def select_in_levels(

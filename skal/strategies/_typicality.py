@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 
 BLOCK_BYTES = 2**26
 # squared distances of features of length 1 are wrong by less than 2e-6 in single precision, so that mean distances of

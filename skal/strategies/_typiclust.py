@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
-from skal.base import Passes, QueryStrategy, query_function
-from skal.context import QueryContext
+from skal.base import QueryStrategy, query_function
+from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
-from skal.strategies._features import check_features, come_from_estimator
 from skal.strategies._kmeans import kmeans, nearest_centres
 from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
 from skal.strategies._typicality import BLOCK_BYTES, most_typical
-from skal.validation import check_integer, make_generator
+from skal.validation import Features, Integer, make_generator
 
 _POINTS_PER_CLUSTER = 256
 _MOST_MEMBERS = 10_000  # of a cluster, among which the most typical is looked for
@@ -73,16 +71,8 @@ class TypiClust(QueryStrategy):
         See :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``.
     random_state : None, int, Generator or RandomState, default=None
         For k-means, and the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -114,6 +104,11 @@ class TypiClust(QueryStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "max_clusters": Integer(1),
+        "n_neighbors": Integer(1),
+        "features": Features(),
+    }
     needs_fitted = needs_network = False
     draws_from_pool = True
 
@@ -124,28 +119,13 @@ class TypiClust(QueryStrategy):
         n_neighbors: int = 20,
         features: Any = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.max_clusters = max_clusters
         self.n_neighbors = n_neighbors
         self.features = features
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_integer(owner, "max_clusters", self.max_clusters, 1)
-        check_integer(owner, "n_neighbors", self.n_neighbors, 1)
-        check_features(owner, self.features)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
@@ -190,7 +170,7 @@ class TypiClust(QueryStrategy):
             if bound < smallest:
                 owner, remedy = type(self).__name__, "Raise it, or take fewer of the pool with subset."
                 expected = f"at least {smallest} bytes for {n_clusters} clusters of {n} samples"
-                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, self.max_memory, remedy)
+                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, context.max_memory, remedy)
             kept, share = 2 * row * n if 2 * row * n <= bound // 2 else 0, bound // 8
         block_bytes = min(BLOCK_BYTES, share // 2)
         members = min(n, _MOST_MEMBERS, rows_within(share, of_member))
@@ -199,13 +179,6 @@ class TypiClust(QueryStrategy):
         step = rows_within(block_bytes, 4 * (row + 4 * n_clusters))
         n_bytes = fixed + max(kept, kept // 2 + work)
         return _Plan(block_bytes, step, members, n_seeds, n_bytes)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        forward = context.has_network and come_from_estimator(self.features)
-        return Passes(forward=n, labelled_forward=context.n_labelled) if forward else Passes()
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        return self._plan(context, n, n_instances, feature_shape(context, self.features)).n_bytes
 
 
 def clustered(

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._measures import entropy_scores, least_confidence_scores, margin_scores
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 class _Uncertainty(ScoreStrategy):
@@ -20,16 +20,10 @@ class _Uncertainty(ScoreStrategy):
         self,
         *,
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
 
 class LeastConfidence(_Uncertainty):
@@ -42,14 +36,8 @@ class LeastConfidence(_Uncertainty):
     ----------
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -91,15 +79,8 @@ class Margin(_Uncertainty):
         What the gap is between. ``logits`` needs a skorch net; NPC's paper compares with that margin.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -126,29 +107,24 @@ class Margin(_Uncertainty):
     array([1])
     """
 
+    constraints: ClassVar = {
+        "on": Choice("probabilities", "logits"),
+    }
+
     def __init__(
         self,
         *,
         on: str = "probabilities",
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.on = on
-        super().__init__(
-            subset=subset, batch_size=batch_size, random_state=random_state, n_jobs=n_jobs, progress=progress
-        )
+        super().__init__(subset=subset, random_state=random_state)
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
         """Whether it reads logits, which only a network has."""
         return self.on == "logits"
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        check_choice(type(self).__name__, "on", self.on, ["probabilities", "logits"])
 
     def _score(self, context: QueryContext) -> np.ndarray:
         if self.on == "logits":
@@ -168,14 +144,8 @@ class Entropy(_Uncertainty):
     ----------
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool; see :class:`Margin`.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------

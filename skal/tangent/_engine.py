@@ -13,14 +13,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.containers import all_finite
-from skal._core.evaluation import evaluating
-from skal._core.graph import nodes_behind
-from skal._core.last_layer import find_last_layer
-from skal._core.memory import DEFAULT_MEMORY, activation_bytes, is_out_of_memory, rows_within
-from skal._core.network import Network
-from skal._core.order import two_orders
-from skal._core.samples import Samples
-from skal._core.sharding import Result, filled
+from skal._core.guard import evaluating
+from skal._core.last_layer import find_last_layer, nodes_behind, two_orders
+from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, is_out_of_memory, rows_within
+from skal._core.network import Network, activation_bytes
+from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
@@ -206,8 +203,7 @@ class TangentEngine:
         tensor, or tuple of tensors
             The parts' results, one after the other.
         """
-        parts = self.network.sharding.map(function, samples, batch_size or self.batch_size, self.device)
-        return filled(parts, len(samples))
+        return self.network.collect(function, samples, batch_size or self.batch_size)
 
     def collect(
         self,
@@ -241,7 +237,7 @@ class TangentEngine:
 
         def shard(part: Samples) -> Result:
             with self._active():
-                return filled(self._chunks(part, cotangents, reduce, target, batch_size), len(part))
+                return fill_rows(self._chunks(part, cotangents, reduce, target, batch_size), len(part))
 
         if target is not None:  # it has a row for each of all the samples
             return shard(samples)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from skal._core.evaluation import evaluating
+from skal._core.guard import evaluating
 from skal._core.losses import CrossEntropy, Loss, SquaredError
 from skal._core.network import Network
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from skal._core.memory import new_rows
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, VanishingKernelWarning
 from skal.tangent._cotangents import kernel_cotangents, one_logit
 from skal.tangent._engine import TangentEngine, non_finite_gradients

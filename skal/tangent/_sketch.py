@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skal._core.evaluation import evaluating
-from skal._core.memory import rows_within
-from skal._core.network import Network
-from skal._core.samples import Samples
-from skal._core.sharding import filled
-from skal.context import QueryContext
+from skal.context import Network, QueryContext, Samples, evaluating, fill_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._bald._replay import Replay, replayed_bytes
 
@@ -46,9 +41,9 @@ def over_passes(
 
     def shard(part: Samples) -> Tensor:
         chunks = dropout_outputs(network, part, batch_size, seeds, owner, memory)
-        return filled((reduce(_probabilities(network, outputs)) for outputs in chunks), len(part))
+        return fill_rows((reduce(_probabilities(network, outputs)) for outputs in chunks), len(part))
 
-    return filled(network.sharding.map(shard, samples, batch_size, network.device), len(samples))
+    return network.collect(shard, samples, batch_size)
 
 
 def _probabilities(network: Network, outputs: Tensor) -> Tensor:

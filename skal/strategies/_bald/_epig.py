@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from skal._core.cost import Passes
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
-from skal.strategies._bald._information import CACHE_BYTES, predictive_information
-from skal.validation import check_integer, make_generator
+from skal.strategies._bald._information import predictive_information
+from skal.validation import Integer, make_generator
 
 
 class EPIG(ScoreStrategy):
@@ -30,15 +29,8 @@ class EPIG(ScoreStrategy):
         Random samples of the pool whose labels are to be predicted.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
     random_state : None, int, Generator or RandomState, default=None
         For the masks, the targets, and the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -71,6 +63,10 @@ class EPIG(ScoreStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "n_passes": Integer(2, MOST_PASSES, remedy="Masks can only disagree if there are two."),
+        "n_targets": Integer(1),
+    }
     draws_from_pool = True
 
     def __init__(
@@ -79,26 +75,12 @@ class EPIG(ScoreStrategy):
         n_passes: int = 20,
         n_targets: int = 100,
         subset: int | None = None,
-        batch_size: int = 256,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.n_passes = n_passes
         self.n_targets = n_targets
         self.subset = subset
-        self.batch_size = batch_size
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_integer(
-            owner, "n_passes", self.n_passes, 2, MOST_PASSES, remedy="Masks can only disagree if there are two."
-        )
-        check_integer(owner, "n_targets", self.n_targets, 1)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         generator = make_generator(type(self).__name__, self.random_state)
@@ -109,13 +91,6 @@ class EPIG(ScoreStrategy):
         dtype = context.network.precision
         scores = over_passes(context, context.pool, seeds, lambda proba: predictive_information(proba, targets, dtype))
         return scores.clamp_min(0).cpu().numpy()
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        return Passes(forward=self.n_passes * (n + min(n, self.n_targets)))
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        chunk = min(n, self.batch_size) + min(n, self.n_targets)
-        return 24 * n + 16 * self.n_passes * context.n_classes * chunk + 2 * CACHE_BYTES
 
 
 epig = query_function(EPIG, "epig", __name__)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import product_rows, rows_within
+from skal.context import product_rows, rows_within
 
 BLOCK_BYTES = 2**23
 CACHE_BYTES = 2**20  # of pairs of labels that are worked on at once

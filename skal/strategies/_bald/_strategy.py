@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from skal._core.cost import Passes
-from skal._core.memory import rows_within
 from skal.base import ScoreStrategy, query_function, top
-from skal.context import QueryContext
+from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
 from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
-from skal.validation import check_choice, check_integer, make_generator
+from skal.validation import Choice, Integer, make_generator
 
 _MOST_SAMPLES = 10**7  # joint labels that are drawn
 
@@ -39,18 +37,8 @@ class BALD(ScoreStrategy):
         more, this many are drawn.
     subset : int or None, default=None
         Score only this many random samples of the pool.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the memory for the predictions that ``joint`` keeps, such as ``"2GB"``; None is 1 GB. Only as many
-        samples with the highest scores take part as have room.
     random_state : None, int, Generator or RandomState, default=None
         For the masks, the drawn labels, and the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     See Also
     --------
@@ -85,6 +73,12 @@ class BALD(ScoreStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "n_passes": Integer(2, MOST_PASSES, remedy="Masks can only disagree if there are two."),
+        "batch": Choice("top", "joint"),
+        "n_samples": Integer(1, _MOST_SAMPLES),
+    }
+
     def __init__(
         self,
         *,
@@ -92,30 +86,13 @@ class BALD(ScoreStrategy):
         batch: str = "top",
         n_samples: int = 1024,
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.n_passes = n_passes
         self.batch = batch
         self.n_samples = n_samples
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_integer(
-            owner, "n_passes", self.n_passes, 2, MOST_PASSES, remedy="Masks can only disagree if there are two."
-        )
-        check_choice(owner, "batch", self.batch, ["top", "joint"])
-        check_integer(owner, "n_samples", self.n_samples, 1, _MOST_SAMPLES)
 
     def _score(self, context: QueryContext) -> np.ndarray:
         return self._information(context, seeds_of(self, make_generator(type(self).__name__, self.random_state)))
@@ -152,17 +129,6 @@ class BALD(ScoreStrategy):
     def _block_bytes(self, context: QueryContext) -> int:
         """For predictions that are mixed at once: four such blocks are at most half of the bound."""
         return min(BLOCK_BYTES, context.memory // 8)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        again = min(n, self._room(context, n_instances)) if self.batch == "joint" else 0
-        return Passes(forward=self.n_passes * (n if again in (0, n) else n + again))
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        chunk = 24 * min(n, self.batch_size) * self.n_passes * context.n_classes
-        if self.batch == "top":
-            return 24 * n + chunk
-        kept = min(n, self._room(context, n_instances))
-        return 24 * n + 8 * kept * self.n_passes * context.n_classes + 4 * self._block_bytes(context)
 
 
 bald = query_function(BALD, "bald", __name__)

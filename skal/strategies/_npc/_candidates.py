@@ -9,8 +9,7 @@ from math import isqrt
 import numpy as np
 import torch
 
-from skal._core.memory import rows_within
-from skal._core.samples import Samples
+from skal.context import Samples, rows_within
 from skal.strategies._npc._spectral import (
     EPS,
     BatchKernel,

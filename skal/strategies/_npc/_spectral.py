@@ -20,7 +20,7 @@ import torch
 from scipy.linalg import eigh, lapack, solve_triangular
 from scipy.optimize import brentq
 
-from skal._core.memory import rows_within
+from skal.context import rows_within
 from skal.tangent._engine import no_gradients
 
 EPS = float(np.finfo(np.float64).eps)

@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
 from torch import nn
 
-from skal._core.containers import n_rows
-from skal._core.copies import distinct_rows
-from skal._core.cost import Passes, timed
-from skal._core.guard import one_query
 from skal.base import QueryStrategy, query_function
-from skal.context import QueryContext
+from skal.context import QueryContext, copy_groups
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel, Room
-from skal.strategies._npc._spectral import draw_batches, smallest_eigenvalue
+from skal.strategies._npc._spectral import draw_batches
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._engine import TangentEngine
-from skal.tangent._kept import keep_gradients, kept_bytes
+from skal.tangent._kept import kept_bytes
 from skal.tangent._kernels import settled_kernel
 from skal.tangent._sketch import MOST_FEATURES
-from skal.validation import check_choice, check_integer, make_generator
+from skal.validation import Choice, Integer, make_generator
 
 _PROBED = 8, 32  # candidates of queries that are made to forecast the time of larger ones
 KERNELS = ["auto", "pntk", "last_layer", "logit", "trace"]
@@ -64,18 +58,8 @@ class NPC(QueryStrategy):
         Choose among only this many random samples of the pool.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``; None is 1 GB. Candidates whose kernel does not fit are searched
-        group by group.
     random_state : None, int, Generator or RandomState, default=None
         For the candidates, the sketch and the choice of the subset.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -117,6 +101,13 @@ class NPC(QueryStrategy):
     True
     """
 
+    constraints: ClassVar = {
+        "kernel": Choice(*KERNELS),
+        "search": Choice("random", "greedy"),
+        "n_candidates": Integer(1, 10**7, optional=True),
+        "n_features": Integer(1, MOST_FEATURES, optional=True),
+    }
+
     def __init__(
         self,
         *,
@@ -126,11 +117,7 @@ class NPC(QueryStrategy):
         n_features: int | None = None,
         subset: int | None = None,
         backend: str = "auto",
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.search = search
@@ -138,11 +125,7 @@ class NPC(QueryStrategy):
         self.n_features = n_features
         self.subset = subset
         self.backend = backend
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
@@ -151,14 +134,6 @@ class NPC(QueryStrategy):
         Greedy search draws by itself, too, where the pool is larger than what it looks at.
         """
         return self.search == "random" or self.n_candidates is not None
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        owner = type(self).__name__
-        check_choice(owner, "kernel", self.kernel, KERNELS)
-        check_choice(owner, "search", self.search, ["random", "greedy"])
-        check_integer(owner, "n_candidates", self.n_candidates, 1, 10**7, optional=True)
-        check_integer(owner, "n_features", self.n_features, 1, MOST_FEATURES, optional=True)
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         """Refuse a number of samples that cannot be chosen from a pool of this size, or among the candidates."""
@@ -169,12 +144,13 @@ class NPC(QueryStrategy):
             raise InvalidParameterError.for_parameter(type(self).__name__, "n_instances", expected, n_instances, remedy)
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        network, engine = context.logit_network, self._engine(context)
-        seen: set[bytes] = set()
-        labelled = context.labelled if context.n_labelled else None
+        engine = self._engine(context)
+        labelled, known = context.labelled if context.n_labelled else None, list[bytes]()
         if labelled is not None:
-            labelled = labelled.take(distinct_rows(network, labelled, self.batch_size, seen))
-        distinct = distinct_rows(network, context.pool, self.batch_size, seen)
+            known = labelled.digests()
+            labelled = labelled.take(np.unique(copy_groups(known)))
+        groups = copy_groups(context.pool.digests(), known)
+        distinct = np.unique(groups[groups >= 0])
         if len(distinct) < n_instances:  # all that are distinct, and as many copies as it takes
             copies = np.setdiff1d(np.arange(context.n_pool), distinct)
             return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
@@ -210,7 +186,7 @@ class NPC(QueryStrategy):
 
     def _engine(self, context: QueryContext) -> TangentEngine:
         layers = "last" if self.kernel == "last_layer" else "all"
-        return context.engine(self.backend, layers=layers, memory=context.memory // 2)
+        return context.tangent_engine(self.backend, layers=layers, memory=context.memory // 2)
 
     def _n_candidates(self, n: int, n_instances: int) -> int:
         """Samples that greedy search chooses from, or random batches, of a pool of n."""
@@ -230,58 +206,6 @@ class NPC(QueryStrategy):
     def _room(self, context: QueryContext, engine: TangentEngine) -> Room:
         kept = kept_bytes(engine, context.pool, kernel_cotangents(self._kind(), engine.n_classes))
         return Room(context.memory // 2, context.n_labelled, kept)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """Gradients of candidates and labelled samples once, where they fit into memory."""
-        u, labelled = self._points(n, n_instances), context.n_labelled
-        room = self._room(context, self._engine(context))
-        n_candidates = self._n_candidates(n, n_instances)
-        if self.search == "greedy":
-            pool = u if room.fits_whole(u) else (2 if labelled else 1) * u
-        else:
-            pool = room.n_read(u, n_candidates, n_instances)
-        own = labelled if room.keeps_labelled else 2 * labelled
-        times = context.n_classes if self._kind() == "trace" else 1
-        return Passes(pool, times * pool, own, times * own)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        u, engine = self._points(n, n_instances), self._engine(context)
-        room, n_candidates = self._room(context, engine), self._n_candidates(n, n_instances)
-        needed = room.bytes_for(u, n_candidates, n_instances)
-        if self.search == "greedy":
-            u = min(u, room.matrix)
-            needed = KERNEL_BYTES * (u + context.n_labelled) ** 2 + (u * room.kept if room.fits_whole(u) else 0)
-        return 96 * n + min(context.memory // 2, needed) + engine.chunk_bytes()
-
-    def _work(self, n: int, n_instances: int) -> float:
-        return float(self._points(n, n_instances)) ** 2
-
-    def _seconds(self, context: QueryContext, learner: Any, X_pool: Any, n_instances: int) -> float:
-        """From two small numbers of candidates on the whole pool: each takes its points' gradients, and its own test.
-
-        The points of many candidates are the same, and of m candidates only about ln m have their eigenvalue computed:
-        so gradients and eigenvalues are timed by themselves.
-        """
-        n, (few, more) = n_rows(X_pool, "X_pool"), _PROBED
-        wanted = self._n_candidates(n, n_instances)
-        if self.search == "greedy" or wanted <= more:
-            return super()._seconds(context, learner, X_pool, n_instances)
-        first, second = (timed(self._with(m), learner, X_pool, n_instances, n) for m in _PROBED)
-        with one_query(context.inner_estimator):
-            engine = self._engine(context)
-            room, part = self._room(context, engine), context.pool.take(range(min(n, 4 * engine.batch_size)))
-            cotangents = kernel_cotangents(self._kind(), engine.n_classes)
-            start = time.perf_counter()
-            keep_gradients(engine, part, cotangents)
-            per_point = (time.perf_counter() - start) / len(part)
-            start = time.perf_counter()
-            smallest_eigenvalue(np.diag(np.arange(1.0, context.n_labelled + n_instances + 1)) + 1)
-            per_record = time.perf_counter() - start
-        read = {m: room.n_read(self._with(m)._points(n, n_instances), m, n_instances) for m in (few, more, wanted)}
-        besides = per_point * (read[more] - read[few]) + per_record * log(more / few)
-        per_batch = max(0.0, second - first - besides) / (more - few)
-        rest = per_point * max(0, read[wanted] - read[more]) + per_record * log(wanted / more)
-        return second + rest + per_batch * (wanted - more)
 
     def _with(self, n_candidates: int) -> NPC:
         copy: NPC = clone(self).set_params(n_candidates=n_candidates)

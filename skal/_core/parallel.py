@@ -24,13 +24,13 @@ import torch
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 from tqdm.auto import tqdm
 
-from skal._core.memory import new_rows, rows_within
-from skal._core.samples import Samples
-from skal._core.shipping import reference_to, row_bytes, shippable
-from skal.exceptions import InvalidTypeError, OutputError, ShardError, WorkerError
+from skal._core.containers import detach_rows, reference_to, row_bytes
+from skal._core.memory import rows_within
+from skal._core.pool import Samples
+from skal.exceptions import InvalidTypeError, ShardError, WorkerError
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -59,12 +59,11 @@ class Sharding:
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from skal._core.sharding import Sharding, filled
-    >>> from skal._core.samples import Samples
+    >>> from skal._core.parallel import Sharding
+    >>> from skal._core.pool import Samples
     >>> samples = Samples(np.arange(6.0).reshape(6, 1))
-    >>> parts = Sharding(n_jobs=1).map(lambda part: torch.cat([torch.as_tensor(c) for c in part.chunks(2)]), samples, 2)
-    >>> filled(parts, 6)[:, 0]
-    tensor([0., 1., 2., 3., 4., 5.], dtype=torch.float64)
+    >>> [float(part) for part in Sharding(n_jobs=1).map(lambda part: part.X[part.rows].sum(), samples, 2)]
+    [15.0]
     """
 
     n_jobs: int | None = 1
@@ -131,7 +130,7 @@ class Sharding:
 
         def tasks() -> Iterator[Any]:
             for start, stop in bounds:
-                rows = shippable(samples.read(start, stop)) if sends_rows else None
+                rows = detach_rows(samples.read(start, stop)) if sends_rows else None
                 numbers = samples.row_numbers(start, stop)
                 # in a tuple, which joblib does not scatter to a single Dask worker that might die
                 yield delayed(run)(payload, digest, (start, stop, rows, numbers, samples.name))
@@ -164,7 +163,7 @@ def on_every_worker(value: Any) -> Any:
 
     Examples
     --------
-    >>> from skal._core.sharding import on_every_worker
+    >>> from skal._core.parallel import on_every_worker
     >>> data = [1, 2, 3]
     >>> on_every_worker(data) is data  # unless joblib.parallel_config(backend="dask") says otherwise
     True
@@ -187,64 +186,6 @@ def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
     return max(step, rows // step * step)
 
 
-def filled(parts: Iterator[Result], n: int) -> Result:
-    """Tensors (or tuples of them) of n rows in all, filled as parts come: concatenation would take twice the room.
-
-    Parameters
-    ----------
-    parts : iterator of tensors, or of tuples of them
-    n : int
-        Rows of all parts together.
-
-    Returns
-    -------
-    tensor, or tuple of them
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skal._core.sharding import filled
-    >>> filled(iter([torch.tensor([1, 2]), torch.tensor([3])]), 3)
-    tensor([1, 2, 3])
-    """
-    wholes: list[Tensor] = []
-    position = 0
-    structure: Any = None
-    try:
-        for part in parts:
-            leaves, structure = ([part], None) if isinstance(part, Tensor) else tree_flatten(part)
-            rows = leaves[0].shape[0]
-            end = position + rows
-            if end > n or (len(leaves) > 1 and any(leaf.shape[0] != rows for leaf in leaves)):
-                raise _miscounted(n, f"{sorted({leaf.shape[0] for leaf in leaves})} after {position}")
-            if rows == n:
-                return part
-            if not wholes:
-                wholes = [new_rows(n, leaf) for leaf in leaves]
-            for whole, leaf in zip(wholes, leaves, strict=True):
-                place = whole[position:end]
-                if leaf.shape != place.shape:
-                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
-                place.copy_(leaf)  # at once: a module may return the same memory again and again
-            position = end
-    finally:
-        # a generator that holds a mode of torch, or hooks, gives them back now and not when it is collected
-        if hasattr(parts, "close"):
-            parts.close()
-    if position != n:
-        raise _miscounted(n, str(position))
-    whole_parts: Any = wholes[0] if structure is None and wholes else tree_unflatten(wholes, structure)
-    result: Result = whole_parts
-    return result
-
-
-def _miscounted(n: int, got: str) -> OutputError:
-    return OutputError(
-        f"The network must give one row of outputs, of one shape, for each of the {n} samples. Got {got} instead. "
-        "Return one row per sample of the batch, in the batch's order."
-    )
-
-
 class _Sent:
     """A tensor on its way back: as an array, since tensors of some libraries' pickles share memory that may vanish."""
 
@@ -263,7 +204,7 @@ class _ShardFailedError(Exception):
     """Carries the error of a shard to the caller, who tells it from what happens to the worker itself."""
 
 
-def _rebuilt(error: Exception, message: str) -> Exception:
+def _rebuild(error: Exception, message: str) -> Exception:
     """The error with another message, in its own type if that can be made from a message and can travel."""
     try:
         rebuilt = pickle.loads(pickle.dumps(type(error)(message)))
@@ -280,23 +221,21 @@ def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, st
     function = None
     with one_thread():
         try:
-            function, whole = _unpacked(payload, digest)
+            function, whole = _unpack(payload, digest)
             part = (
-                whole.take(range(start, stop))
-                if rows is None
-                else replace(whole, X=rows, rows=None, size=None, numbers=numbers)
+                whole.take(range(start, stop)) if rows is None else replace(whole, X=rows, rows=None, numbers=numbers)
             )
             return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
         except Exception as error:
             if function is None and isinstance(error, ImportError):  # a package that the worker lacks, not the shard
                 raise
-            rebuilt = _rebuilt(error, f"{error} (in rows {numbers[0]} to {numbers[-1]} of {name})")
+            rebuilt = _rebuild(error, f"{error} (in rows {numbers[0]} to {numbers[-1]} of {name})")
             raise _ShardFailedError(rebuilt).with_traceback(error.__traceback__) from None
 
 
 def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
     """:func:`_run` for a worker that may lack skal: one that cannot even read its task would die without a word."""
-    from skal._core.sharding import _run
+    from skal._core.parallel import _run
 
     return _run(payload, digest, shard)
 
@@ -304,7 +243,7 @@ def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
 _run_anywhere.__module__ = "__main__"  # so that it is pickled with its code, not by its name
 
 
-def _unpacked(payload: np.ndarray, digest: bytes) -> Any:
+def _unpack(payload: np.ndarray, digest: bytes) -> Any:
     kept: OrderedDict[bytes, Any] = vars(_local).setdefault("kept", OrderedDict())
     if digest not in kept:
         while len(kept) >= _KEPT:
@@ -321,7 +260,7 @@ def one_thread() -> Iterator[None]:
     Examples
     --------
     >>> import torch
-    >>> from skal._core.sharding import one_thread
+    >>> from skal._core.parallel import one_thread
     >>> with one_thread():
     ...     torch.get_num_threads()
     1

@@ -15,16 +15,16 @@ from torch.utils._pytree import tree_leaves
 
 from skal._core.estimators import unwrap_estimator
 from skal._core.memory import is_out_of_memory
-from skal.exceptions import InvalidTypeError, NetworkError, NoNetworkError, OutputError, SkalError, shorten
+from skal.exceptions import InvalidTypeError, NetworkError, SkalError, shorten
 
 # where an error that samples or labels cause comes from; a callback's or a scheduler's own goes its way
 _ABOUT_DATA = ("torch.nn", "torch.utils.data", "skorch.dataset", "skorch.utils", "skorch.classifier")
 
 
-def _described(batch: Any) -> str:
+def describe(batch: Any) -> str:
     """An input in a few words: its shape and type."""
     if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_described(value)}" for key, value in batch.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {describe(value)}" for key, value in batch.items()) + "}"
     if isinstance(batch, (Tensor, np.ndarray)):
         return f"shape {tuple(batch.shape)} and dtype {str(batch.dtype).removeprefix('torch.')}"
     return f"type {type(batch).__name__}"
@@ -52,18 +52,18 @@ def _remedy(module: nn.Module, X: Any) -> str:
     return "Pass samples in the shape that the network was trained on, or correct its forward."
 
 
-def refused(error: Exception, module: nn.Module, batch: Any) -> NetworkError | None:
-    """What a forward pass stumbled over, explained by its input; None for errors that say it themselves."""
+def explain_pass(error: Exception, module: nn.Module, batch: Any) -> NetworkError | None:
+    """What a forward pass stumbled over, explained by its input; None if the error is already clear."""
     if isinstance(error, (SkalError, Warning)) or is_out_of_memory(error):
         return None
     return NetworkError(
-        f"The network must accept the samples. Got {_said(error)} for an input of {_described(batch)}. "
+        f"The network must accept the samples. Got {_said(error)} for an input of {describe(batch)}. "
         f"{_remedy(module, batch)}"
     )
 
 
 @contextmanager
-def training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
+def explain_training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
     """Around a fit: what a network stumbles over is explained by its samples, labels and criterion.
 
     Parameters
@@ -144,7 +144,7 @@ def _advice(net: Any, X: Any, y: Any) -> str:
                 "the numbers of the network's outputs: encode them with sklearn.preprocessing.LabelEncoder, or give "
                 "the last layer more outputs."
             )
-    return f"The samples have {_described(X)}. {_remedy(getattr(net, 'module_', nn.Identity()), X)}"
+    return f"The samples have {describe(X)}. {_remedy(getattr(net, 'module_', nn.Identity()), X)}"
 
 
 def _n_outputs(net: Any) -> int | None:
@@ -152,34 +152,3 @@ def _n_outputs(net: Any) -> int | None:
     module = getattr(net, "module_", nn.Identity())
     sizes = [layer.out_features for layer in module.modules() if hasattr(layer, "out_features")]
     return int(sizes[-1]) if sizes and isinstance(sizes[-1], int) else None
-
-
-def check_classifier(net: Any, owner: str) -> None:
-    """Refuse a net that predicts numbers, not classes."""
-    if isinstance(net, NeuralNetRegressor):
-        raise NoNetworkError(
-            f"The network that {owner} works on must be a classifier: regression is not supported. Got a "
-            f"{type(net).__name__} instead. Sort the targets into bins and use NeuralNetClassifier, or query by "
-            "features alone, for example with MaxHerding(features=...) and an estimator that is no regressor."
-        )
-
-
-def check_floating(output: Any) -> None:
-    """Refuse outputs that are no real numbers."""
-    if isinstance(output, Tensor) and not output.is_floating_point():
-        raise OutputError(
-            "The module must return floating-point numbers, one per class. Got "
-            f"{str(output.dtype).removeprefix('torch.')} instead. Return the last layer's outputs, not their argmax."
-        )
-
-
-def check_rows(output: Any, batch: Any) -> None:
-    """Refuse outputs that are not one row per sample of the batch."""
-    if isinstance(output, Tensor) and isinstance(batch, Tensor) and output.shape[:1] == batch.shape[:1] != ():
-        return  # as nearly always
-    inputs = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
-    if isinstance(output, Tensor) and inputs and (output.ndim == 0 or output.shape[0] not in {len(x) for x in inputs}):
-        raise OutputError(
-            f"The module must return one row of outputs for each of the {len(inputs[0])} samples of a batch. Got shape "
-            f"{tuple(output.shape)} for an input of {_described(batch)}. Keep the first dimension as it is."
-        )
