@@ -358,7 +358,29 @@ class Network:
         """
         if self.sharding is None or len(samples) <= step:
             return function(samples)
-        return fill_rows(self.sharding.map(function, samples, step, self.device), len(samples))
+        return fill_rows(self.map(function, samples, step), len(samples))
+
+    def map(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Iterator[Result]:
+        """``function`` of one part of the samples after the other, in their order, shared among the workers.
+
+        Parameters
+        ----------
+        function, samples, step
+            As of :meth:`collect`, but ``function`` may return anything.
+
+        Returns
+        -------
+        iterator
+            One result if there are no workers.
+        """
+        if self.sharding is None:
+            return iter([function(samples)])
+        return self.sharding.map(function, samples, step, self.device)
+
+    @property
+    def jobs(self) -> int:
+        """How many workers share the passes."""
+        return 1 if self.sharding is None else self.sharding.jobs()
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
         """Logits of all samples, without gradient.

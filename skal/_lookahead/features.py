@@ -176,7 +176,7 @@ class FeatureReader:
         try:
             return engine.collect(samples, self._cotangents, reduce, batch_size=self.chunk)
         except PlanChangedError:
-            if engine.network.sharding.jobs() == 1:
+            if engine.network.jobs == 1:
                 raise
             # here, so that the engine of this process notices, too
             return fill_rows(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))

@@ -88,7 +88,7 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
         return gathering.parts()
 
     network = engine.network
-    chunks = [chunk for part in network.sharding.map(shard, samples, size, engine.device) for chunk in part]
+    chunks = [chunk for part in network.map(shard, samples, size) for chunk in part]
     joined = []
     for position in range(len(cotangents)):
         parts = [(n, packed[position]) for n, packed in chunks]
@@ -104,7 +104,7 @@ def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotange
     tensors = [x for by_name in kept.gradients for g in by_name.values() for x in g.tensors()]
     n_bytes = sum(x.numel() * x.element_size() for x in tensors)
     # putting together what workers have read takes half as much again
-    return n_bytes if engine.network.sharding.jobs() == 1 else 3 * n_bytes // 2
+    return n_bytes if engine.network.jobs == 1 else 3 * n_bytes // 2
 
 
 class Gathering:

@@ -92,7 +92,7 @@ def tangent_kernel(
 def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
     """:func:`tangent_kernel` on an engine that is there already: a float64 tensor on its device."""
     check_choice("tangent_kernel", "kind", kind, KINDS)
-    alone = engine.network.sharding.jobs() == 1 or kind == "entk"
+    alone = engine.network.jobs == 1 or kind == "entk"
     step = _chunk_size(engine, kind)
     if Z is None:
         K = _kernel(engine, X, X, kind, overlap=True) if alone else _shared_upper_half(engine, X, kind, step)
