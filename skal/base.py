@@ -277,7 +277,8 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
 
 
 def _constraints_of(cls: type) -> dict[str, Constraint]:
-    return cls.__dict__.get("constraints", {})
+    own: dict[str, Constraint] = cls.__dict__.get("constraints", {})
+    return own
 
 
 class ScoreStrategy(QueryStrategy):
@@ -333,8 +334,8 @@ class ScoreStrategy(QueryStrategy):
             scores[rows] = self._check_scores(part.n_pool, self._score(part))
         return scores
 
-    def _check_scores(self, n: int, scores: Any) -> np.ndarray:
-        scores = np.asarray(scores, dtype=np.float64)
+    def _check_scores(self, n: int, raw: Any) -> np.ndarray:
+        scores: np.ndarray = np.asarray(raw, dtype=np.float64)
         if scores.shape != (n,):
             raise InvalidQueryError(
                 f"The _score of {type(self).__name__} must return one number for each of the {n} samples, an array of "

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -86,6 +87,8 @@ class QueryContext:
         The pool, transformed by the steps before the network.
     transformers : list
         Those steps.
+    has_network : bool
+        Whether the estimator is a skorch net, or ends in one.
     batch_size : int
         Samples per network pass, at most: a setting, see :func:`skal.set_config`.
     memory_bound : int or None
@@ -127,9 +130,9 @@ class QueryContext:
         settings = get_config()
         self.batch_size: int = settings["batch_size"]
         self.max_memory = settings["max_memory"]
-        self.memory_bound = parse_memory(owner, "max_memory", self.max_memory)
-        sharding = Sharding(settings["n_jobs"], settings["progress"], owner)
-        self.sharding = sharding if settings["progress"] or sharding.jobs() > 1 else None
+        self.memory_bound = None if self.max_memory is None else parse_memory(owner, "max_memory", self.max_memory)
+        is_shared = settings["progress"] or effective_n_jobs(settings["n_jobs"]) > 1
+        self.sharding = Sharding(settings["n_jobs"], settings["progress"], owner) if is_shared else None
         self.cache: Cache | None = getattr(learner, "cache", None)
         self._shared: dict[Any, Any] | None = None  # what the arms of one query share
         self._digests: dict[int, str | None] = {}  # of what computes features, by identity: nothing changes in a query
@@ -140,6 +143,7 @@ class QueryContext:
                 "Stop the loop when everything is labelled, or pass more data."
             )
         self.inner_estimator, self.transformers = unwrap_estimator(self.estimator)
+        self.has_network = isinstance(self.inner_estimator, NeuralNet)
         self.pool = self._samples(X_pool, "X_pool")
 
     @cached_property
@@ -154,7 +158,7 @@ class QueryContext:
                 # it always has classes_: None until all its learners are fitted; a committee of regressors has none
                 if getattr(self.estimator, "classes_", ()) is None:
                     raise SklearnNotFittedError
-            elif hasattr(self.estimator, "fit") and not _has_learned(self.estimator):
+            elif hasattr(self.estimator, "fit"):
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
             return False
@@ -360,11 +364,6 @@ class QueryContext:
     def n_pool(self) -> int:
         """Number of samples in the pool."""
         return len(self.pool)
-
-    @property
-    def has_network(self) -> bool:
-        """Whether the estimator is a skorch net, or ends in one."""
-        return isinstance(self.inner_estimator, NeuralNet)
 
     @property
     def net(self) -> NeuralNet:
@@ -645,16 +644,6 @@ class QueryContext:
                 )
         check_distributions(proba)
         return proba
-
-
-def _has_learned(estimator: Any) -> bool:
-    """What scikit-learn's ``check_is_fitted`` looks at first where it is not told otherwise; the rest takes longer."""
-    if hasattr(estimator, "__sklearn_is_fitted__"):
-        return False
-    for name in reversed(getattr(estimator, "__dict__", {})):  # what is learned comes after the parameters
-        if name.endswith("_") and not name.startswith("__"):
-            return True
-    return False
 
 
 def _in_memory(X: Any) -> bool:

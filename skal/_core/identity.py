@@ -92,7 +92,7 @@ def data_digest(parts: Iterable[Any]) -> str:
             return
         array = np.ascontiguousarray(_as_array(value))
         digest.update(repr((array.shape, array.dtype.str)).encode())
-        digest.update(array.reshape(-1).view(np.uint8))
+        digest.update(array.reshape(-1).view(np.uint8).data)
 
     for part in parts:
         add(part)

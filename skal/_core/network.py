@@ -234,7 +234,8 @@ class Network:
             if explanation is None:
                 raise
             raise explanation from error
-        return outputs.read_output(output, self.criterion, batch)
+        result: Tensor = outputs.read_output(output, self.criterion, batch)
+        return result
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """Outputs before any softmax, as part of the graph.
@@ -306,7 +307,7 @@ class Network:
         output : tensor
             What the module returned.
         """
-        outputs.check_output(output, self.net)
+        outputs.check_output(output, self.criterion)
 
     def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
         """Outputs of all samples, checked, without gradient.
@@ -326,7 +327,7 @@ class Network:
 
         def shard(part: Samples) -> Tensor:
             whole = fill_rows(self._output_batches(part, batch_size), len(part))
-            outputs.check_values(whole, self.net)
+            outputs.check_values(whole, self.criterion)
             return whole
 
         return self.collect(shard, samples, batch_size)
@@ -336,7 +337,7 @@ class Network:
         with evaluating(self.module), torch.no_grad():
             for number, batch in enumerate(self.passes(samples, batch_size)):
                 output = self.output(batch)
-                (outputs.check_form if number else outputs.check_output)(output, self.net)
+                (outputs.check_form if number else outputs.check_output)(output, self.criterion)
                 yield output
 
     def collect(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Result:

@@ -7,7 +7,6 @@ The criterion says which of them they are. This is the one place where that is d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -61,6 +60,10 @@ def compares_outputs(criterion: nn.Module | None) -> bool:
     return is_squared_loss(criterion) or isinstance(criterion, nn.MSELoss)
 
 
+# with these skorch, or skal in its place, makes probabilities by a softmax
+_BEHIND_SOFTMAX = (nn.CrossEntropyLoss, SquaredLoss)
+
+
 def needs_softmax(net: Any) -> bool:
     """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are.
 
@@ -75,9 +78,10 @@ def read_output(output: Any, criterion: nn.Module | None, batch: Any) -> Any:
 
     One number per sample, which modules for two classes return as (n,) or (n, 1), is always (n, 1).
     """
-    output = first_output(output)
     if not isinstance(output, Tensor):
-        return output
+        output = first_output(output)
+        if not isinstance(output, Tensor):
+            return output
     if output.ndim == 1 and is_binary(criterion):
         output = output.unsqueeze(1)
     if output.ndim and isinstance(batch, Tensor) and output.shape[0] == batch.shape[0]:
@@ -103,7 +107,7 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
     >>> to_logits(torch.tensor([[2.0]]), nn.BCEWithLogitsLoss())
     tensor([[0., 2.]])
     """
-    output = _at_least_float32(output)
+    output = output if output.dtype.itemsize >= 4 else output.float()
     if isinstance(criterion, nn.NLLLoss):
         return torch.log(output + torch.finfo(output.dtype).eps)
     if is_binary(criterion):
@@ -114,29 +118,17 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
 
 def to_proba(output: Tensor, net: Any) -> Tensor:
     """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them."""
-    precise = _at_least_float32(output)
-    if net is None or needs_softmax(net):
+    precise = output if output.dtype.itemsize >= 4 else output.float()
+    criterion = criterion_of(net)
+    if net is None or (net.predict_nonlinearity == "auto" and isinstance(criterion, _BEHIND_SOFTMAX)):
         return softmax(precise)
-    if is_binary(criterion_of(net)):
+    if is_binary(criterion):
         precise = precise.reshape(precise.shape[0])  # skorch stacks two columns of (n,)
-    nonlinearity = net._get_predict_nonlinearity()
-    if _is_softmax(nonlinearity):
-        return softmax(precise)
-    proba: Tensor = nonlinearity(precise)
+    proba: Tensor = net._get_predict_nonlinearity()(precise)
     if output.dtype.itemsize < 4:  # a softmax in half precision is off by its rounding
         total = proba.sum(dim=-1, keepdim=True)
         proba = torch.where((total - 1).abs() <= torch.finfo(output.dtype).eps, proba / total, proba)
     return proba
-
-
-def _is_softmax(nonlinearity: Any) -> bool:
-    """Whether it is the one that skorch takes for the cross-entropy."""
-    is_partial = isinstance(nonlinearity, partial) and nonlinearity.func is torch.softmax
-    return is_partial and not nonlinearity.args and nonlinearity.keywords == {"dim": -1}
-
-
-def _at_least_float32(output: Tensor) -> Tensor:
-    return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
@@ -164,15 +156,14 @@ def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
     return softmax(logits) if chosen is None else chosen(logits)
 
 
-def check_output(output: Any, net: Any) -> None:
-    """Refuse outputs that are not finite, not (n, C), or not what the criterion of the net expects."""
-    check_form(output, net)
-    check_values(output, net)
+def check_output(output: Any, criterion: nn.Module | None) -> None:
+    """Refuse outputs that are not finite, not (n, C), or not what the criterion expects."""
+    check_form(output, criterion)
+    check_values(output, criterion)
 
 
-def check_form(output: Any, net: Any) -> None:
+def check_form(output: Any, criterion: nn.Module | None) -> None:
     """Refuse outputs that are no numbers, or not (n, C)."""
-    criterion = criterion_of(net)
     binary = is_binary(criterion)
     if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -195,16 +186,15 @@ def check_form(output: Any, net: Any) -> None:
         )
 
 
-def check_values(output: Tensor, net: Any) -> None:
-    """Refuse outputs of the right form that are not finite, or not what the criterion of the net expects."""
-    criterion = criterion_of(net)
+def check_values(output: Tensor, criterion: nn.Module | None) -> None:
+    """Refuse outputs of the right form that are not finite, or not what the criterion expects."""
     low, high = (value.item() for value in torch.aminmax(output.detach())) if output.numel() else (0.0, 0.0)
     if not (isfinite(low) and isfinite(high)):
         raise NonFiniteError(
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
             "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
         )
-    if net is None or is_binary(criterion) or is_squared_loss(criterion):
+    if criterion is None or is_binary(criterion) or is_squared_loss(criterion):
         return
     tolerance = max(1e-4, torch.finfo(output.dtype).eps)  # of half precision
     distributions = low >= 0 and high <= 1 + tolerance

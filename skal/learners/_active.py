@@ -141,13 +141,11 @@ class ActiveLearner(_ModalActiveLearner):
                 pool = take_rows(X_pool, rows)
             answer, metrics = ask(self.query_strategy, self, pool, n_instances, **query_kwargs)
             if rows is not None:
-                checked = _check_indices(answer, len(rows), strategy_name(self.query_strategy))
+                checked = _check_indices(answer, len(rows), self.query_strategy)
                 answer = rows[checked] if np.ndim(answer) else rows[checked][0]
         told = strategy is not None or takes_n_instances(self.query_strategy)
-        name, n_pool = strategy_name(self.query_strategy), n_rows(X_pool, "X_pool")
-        indices = _check_indices(answer, n_pool, name)
-        if told:
-            _check_number(indices, n_instances, name)
+        wanted = n_instances if told else None
+        indices = _check_indices(answer, n_rows(X_pool, "X_pool"), self.query_strategy, told, wanted)
         samples = take_rows(X_pool, indices)
         if not told and n_instances is None and np.ndim(answer) == 0:  # as modAL hands it on
             indices, samples = indices[0], _only_row(samples)
@@ -313,33 +311,30 @@ def _shape(X: Any) -> str:
     return str(tuple(X.shape)) if hasattr(X, "shape") else type(X).__name__
 
 
-def _check_indices(indices: Any, n_pool: int, name: str) -> np.ndarray:
-    """Indices as a flat int64 array, refused if they cannot be used."""
-    if isinstance(indices, torch.Tensor):
-        indices = indices.cpu().numpy()
-    array = np.atleast_1d(np.asarray(indices))
+def _check_indices(
+    indices: Any, n_pool: int, strategy: Any, distinct: bool = False, n_instances: int | None = None
+) -> np.ndarray:
+    """Indices as a flat int64 array, refused if they cannot be used; distinct and as many as were asked for if told."""
+    given = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else indices
+    array = np.atleast_1d(np.asarray(given))
     if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
         raise InvalidQueryError(
-            f"The query strategy {name} must return a flat array of integer indices, at least one. "
-            f"Got {shorten(indices)} instead. Return positions in X_pool."
+            f"The query strategy {strategy_name(strategy)} must return a flat array of integer indices, at least one. "
+            f"Got {shorten(given)} instead. Return positions in X_pool."
         )
     array = array.astype(np.int64)
     if array.min() < 0 or array.max() >= n_pool:
         raise InvalidQueryError(
-            f"The query strategy {name} must return indices in 0 … {n_pool - 1}. Got {shorten(array.tolist())} "
-            "instead. Return positions in X_pool, not in another set."
+            f"The query strategy {strategy_name(strategy)} must return indices in 0 … {n_pool - 1}. Got "
+            f"{shorten(array.tolist())} instead. Return positions in X_pool, not in another set."
+        )
+    wanted = len(array) if n_instances is None else n_instances
+    if distinct and (len(array) != wanted or len(set(array.tolist())) != wanted):
+        raise InvalidQueryError(
+            f"The query strategy {strategy_name(strategy)} must return n_instances={wanted} distinct indices. "
+            f"Got {shorten(array.tolist())} instead. Remove the duplicates and return as many as were asked for."
         )
     return array
-
-
-def _check_number(indices: np.ndarray, n_instances: int | None, name: str) -> None:
-    """Refuse indices that are not as many as were asked for, or not distinct."""
-    wanted = len(indices) if n_instances is None else n_instances
-    if len(indices) != wanted or len(set(indices.tolist())) != wanted:
-        raise InvalidQueryError(
-            f"The query strategy {name} must return n_instances={wanted} distinct indices. "
-            f"Got {shorten(indices.tolist())} instead. Remove the duplicates and return as many as were asked for."
-        )
 
 
 def _only_row(samples: Any) -> Any:
