@@ -46,6 +46,7 @@ __all__ = [
     "UnsupportedLayerError",
     "VanishingKernelWarning",
     "WorkerError",
+    "WorkerWarning",
 ]
 
 
@@ -509,6 +510,17 @@ class TrainingFailedWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.TrainingFailedWarning: The training on 2 labels failed ...
+    """
+
+
+class WorkerWarning(SkalWarning):
+    """Workers were lost again and again, so that this process computes the rest of a query.
+
+    Examples
+    --------
+    >>> from skal.exceptions import WorkerWarning
+    >>> issubclass(WorkerWarning, UserWarning)
+    True
     """
 
 

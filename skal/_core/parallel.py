@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Passes over a set of samples, cut into shards that joblib's workers share.
 
-What is to be done with a shard is a function, which holds the network. It is pickled once, sent to each worker once
-(joblib maps it into memory for the processes of one machine; Dask gets it broadcast, so that a worker that dies takes
-nothing along) and kept there until the next one comes. A shard itself is a pair of numbers where the worker can open
-the samples, and its rows where it cannot.
+A function, which holds the network, is applied to each shard. It is pickled once, sent to each worker once (joblib maps
+it into memory for the processes of one machine; Dask gets it broadcast) and kept there until the next one comes. A
+shard itself is a pair of numbers where the worker can open the samples, and its rows where it cannot. Shards are pure:
+those that are lost with a worker are sent again a few times, and at last computed here.
 """
 
 from __future__ import annotations
 
 import pickle
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,13 +31,17 @@ from tqdm.auto import tqdm
 from skal._core.containers import detach_rows, reference_to, row_bytes
 from skal._core.memory import rows_within
 from skal._core.pool import Samples
-from skal.exceptions import InvalidTypeError, ShardError, WorkerError
+from skal.exceptions import InvalidTypeError, ShardError, WorkerError, WorkerWarning
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
 # rows that are sent with a task; Dask warns of tasks beyond 10 MB
 _MAX_BYTES = 2**23
 _KEPT = 2  # functions that a worker keeps
+_ATTEMPTS = 3  # to have shards computed by workers
+# after which Dask is taken to have lost what it was sent, or a shard
+_SEND_SECONDS = 60
+_SHARD_SECONDS = 900
 _local = threading.local()  # two threads of one process must not run one network at the same time
 
 Result = TypeVar("Result")  # tensors, arrays, or tuples of them
@@ -124,27 +129,87 @@ class Sharding:
                 f"workers. Got {type(error).__name__}: {error}. Remove what cannot be pickled (open files, locks), or "
                 "use n_jobs=1."
             ) from error
-        digest = blake2b(pickled, digest_size=16).digest()
-        payload = on_every_worker(np.frombuffer(pickled, dtype=np.uint8))  # an array, which joblib maps into memory
-        run = _run if isinstance(payload, np.ndarray) else _run_anywhere
+        task = _Task(self, np.frombuffer(pickled, dtype=np.uint8), samples, sends_rows, bounds)
+        results: dict[int, Any] = {}
+        done = 0
+        # shards are pure: what is lost with a worker is sent again
+        for _ in range(_ATTEMPTS):
+            try:
+                for number, result in task.run([k for k in range(done, len(bounds)) if k not in results]):
+                    results[number] = result
+                    while done in results:
+                        yield results.pop(done)
+                        done += 1
+                return
+            except (_ShardFailedError, GeneratorExit):
+                raise
+            except ImportError as error:  # a package that the workers lack will be missing the next time, too
+                raise _worker_error(error) from error
+            except Exception as error:
+                failure = _worker_error(error)
+        warnings.warn(f"{failure} The rest of the query is computed in this process.", WorkerWarning, stacklevel=2)
+        for number in range(done, len(bounds)):
+            yield results[number] if number in results else function(samples.take(range(*bounds[number])))
 
-        def tasks() -> Iterator[Any]:
-            for start, stop in bounds:
-                rows = detach_rows(samples.read(start, stop)) if sends_rows else None
-                numbers = samples.row_numbers(start, stop)
-                # in a tuple, which joblib does not scatter to a single Dask worker that might die
-                yield delayed(run)(payload, digest, (start, stop, rows, numbers, samples.name))
 
+class _Task:
+    """A function of samples that workers are sent once, and the shards that they are asked for.
+
+    Parameters
+    ----------
+    sharding : Sharding
+    pickled : (b,) uint8 array
+        Function and samples; an array, which joblib maps into memory.
+    samples : Samples
+    sends_rows : bool
+        Whether the rows of a shard go with it.
+    bounds : list of (int, int)
+        First and last row of each shard.
+    """
+
+    def __init__(
+        self, sharding: Sharding, pickled: np.ndarray, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
+    ) -> None:
+        self._sharding, self._pickled, self._samples = sharding, pickled, samples
+        self._sends_rows, self._bounds = sends_rows, bounds
+        self._digest = blake2b(pickled.data, digest_size=16).digest()
+
+    def run(self, numbers: list[int]) -> Iterator[tuple[int, Any]]:
+        """The shards with these numbers, each with its result, in any order."""
+        client = getattr(get_active_backend()[0], "client", None)
+        return self._by_joblib(numbers) if client is None else self._by_dask(client, numbers)
+
+    def _shard(self, number: int) -> tuple[int, int, Any, Any, str]:
+        start, stop = self._bounds[number]
+        rows = detach_rows(self._samples.read(start, stop)) if self._sends_rows else None
+        return start, stop, rows, self._samples.row_numbers(start, stop), self._samples.name
+
+    def _by_joblib(self, numbers: list[int]) -> Iterator[tuple[int, Any]]:
         streams = getattr(get_active_backend()[0], "supports_return_generator", False)
-        parallel = Parallel(
-            n_jobs=self.n_jobs, batch_size=1, max_nbytes=1024, return_as="generator" if streams else "list"
-        )
+        n_jobs, form = self._sharding.n_jobs, "generator" if streams else "list"
+        parallel = Parallel(n_jobs=n_jobs, batch_size=1, max_nbytes=1024, return_as=form)
+        tasks = (delayed(_run)(self._pickled, self._digest, self._shard(number)) for number in numbers)
+        return zip(numbers, parallel(tasks), strict=True)
+
+    def _by_dask(self, client: Any, numbers: list[int]) -> Iterator[tuple[int, Any]]:
+        """A few shards at a time: their rows would take the room of the whole pool."""
+        from distributed import wait
+
+        # to all workers: what a single one holds is lost with it
+        payload = client.scatter([self._pickled], broadcast=True, hash=False, timeout=_SEND_SECONDS)[0]
+        waiting, running = list(reversed(numbers)), dict[Any, int]()
         try:
-            yield from parallel(tasks())
-        except (_ShardFailedError, GeneratorExit):
-            raise
-        except Exception as error:
-            raise _worker_error(error) from error
+            while waiting or running:
+                while waiting and len(running) < 2 * self._sharding.jobs():
+                    number = waiting.pop()
+                    future = client.submit(_run_anywhere, payload, self._digest, self._shard(number), pure=False)
+                    running[future] = number
+                wait(list(running), timeout=_SHARD_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+                for future in [future for future in running if future.done()]:
+                    number = running.pop(future)
+                    yield number, future.result()
+        finally:
+            client.cancel([payload, *running])
 
 
 def on_every_worker(value: Any) -> Any:
