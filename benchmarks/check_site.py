@@ -72,8 +72,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def pages(folder: Path) -> list[str]:
-    """Home, the guide, the tutorials, a page of the API, and a search."""
-    guide = sorted(path.relative_to(folder).as_posix() for part in ("guide", "evidence") for path in (folder / part).glob("*.html"))
+    """Home, guide and evidence, the tutorials, a page of the API, and a search."""
+    written = [path for part in ("guide", "evidence") for path in sorted((folder / part).glob("*.html"))]
+    guide = [path.relative_to(folder).as_posix() for path in written]
     tutorials = sorted(path.relative_to(folder).as_posix() for path in (folder / "auto_tutorials").glob("*.html"))
     return ["index.html", *guide, *tutorials, "api/generated/skal.strategies.DynamicAL.html", SEARCH]
 
