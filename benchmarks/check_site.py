@@ -91,7 +91,7 @@ def faults(page: str, found: dict) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Check a site, and return 1 if something is wrong with it."""
     arguments = parser("check_site", __doc__)
-    arguments.add_argument("--pages", nargs="*", metavar="PAGE", help="such as guide/coverage.html; all kinds by default")
+    arguments.add_argument("--pages", nargs="*", metavar="PAGE", help="such as guide/npc.html; all kinds by default")
     args = arguments.parse_args(argv)
     browser, folder = find_browser(args), args.folder or SITE
     if browser is None or not (folder / "index.html").exists():

@@ -19,7 +19,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-REGION = re.compile(r"(?<=<!-- table: )(?P<command>.*?)(?P<close> -->\n)(?P<body>.*?)(?=<!-- end of table -->)", re.DOTALL)
+REGION = re.compile(
+    r"(?<=<!-- table: )(?P<command>.*?)(?P<close> -->\n)(?P<body>.*?)(?=<!-- end of table -->)", re.DOTALL
+)
 
 
 def commands(text: str) -> list[str]:

@@ -109,7 +109,8 @@ print("BADGE,   same indices from the cluster:", np.array_equal(batch_alone, bat
 # ----------------------------
 # Normally nothing is kept from one query to the next. If several strategies look at the same network and the same pool,
 # give the learner a cache. Outputs and embeddings are then kept, within a memory bound, and are recognised by the
-# contents of the network and of all samples. So Margin uses the outputs of Entropy, and CoreSet the embeddings of BADGE.
+# contents of the network and of all samples. So Margin uses the outputs of Entropy, and CoreSet the embeddings of
+# BADGE.
 
 seconds = pd.DataFrame(columns=["Entropy", "Margin", "BADGE", "CoreSet"], dtype=float)
 for name, cache in {"nothing kept": None, "a cache of 256 MB": Cache("256MB")}.items():
@@ -128,9 +129,9 @@ print(seconds.round(2).to_string())
 # More samples than fit
 # ---------------------
 # BADGE compares every sample with the samples already chosen, so it keeps one embedding per sample. The setting
-# ``max_memory`` limits that storage. If the pool does not fit, BADGE works in two stages: it selects a shortlist from each part of the
-# pool that fits, and then the batch from the shortlists. You get a :class:`skal.exceptions.TwoLevelWarning`, because
-# the batch may differ.
+# ``max_memory`` limits that storage. If the pool does not fit, BADGE works in two stages: it selects a shortlist from
+# each part of the pool that fits, and then the batch from the shortlists. You get a
+# :class:`skal.exceptions.TwoLevelWarning`, because the batch may differ.
 
 with warnings.catch_warnings(record=True) as caught, skal.config_context(max_memory="4MB"):
     warnings.simplefilter("always", TwoLevelWarning)

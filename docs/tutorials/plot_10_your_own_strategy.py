@@ -21,6 +21,7 @@ good.
 # pass. The base class checks the input, calls ``_score`` and takes the best samples.
 
 import textwrap
+from typing import ClassVar
 
 import matplotlib.pyplot as plt
 import torch
@@ -48,7 +49,7 @@ def densities(features):
 class DensityEntropy(ScoreStrategy):
     """Entropy times density to the power of beta."""
 
-    constraints = {"beta": Real(0)}
+    constraints: ClassVar = {"beta": Real(0)}
 
     def __init__(self, *, beta=1.0):
         self.beta = beta
@@ -124,7 +125,7 @@ except CheckFailure as failure:
 class SpreadOut(QueryStrategy):
     """The most uncertain samples as a shortlist, farthest-first among them."""
 
-    constraints = {"factor": Integer(1)}
+    constraints: ClassVar = {"factor": Integer(1)}
 
     def __init__(self, *, factor=5):
         self.factor = factor
