@@ -74,7 +74,7 @@ def _introduction(suite: BenchmarkSuite, starts: BenchmarkSuite, n_missing: int)
             f"{len(arms)} arms on {len(suite.settings)} settings over paired seeds: {len(runs):,} runs.",
             "A setting is a data set, a classifier and a budget.",
             "All arms of a seed share the pool and the initial weights.",
-            "They share the first labels, too, but for those with a start of their own.",
+            "They share the first labels too, except arms with their own start.",
             "How they are compared is in [](../guide/benchmark.md).",
             "These commands make the runs, continue where they stopped, and write this page with its figures:",
             "",
