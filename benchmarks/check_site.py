@@ -72,8 +72,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def pages(folder: Path) -> list[str]:
-    """Home, the guide, the tutorials, a page of the API, and a search."""
-    guide = sorted(path.relative_to(folder).as_posix() for path in (folder / "guide").glob("*.html"))
+    """Home, guide and evidence, the tutorials, a page of the API, and a search."""
+    written = [path for part in ("guide", "evidence") for path in sorted((folder / part).glob("*.html"))]
+    guide = [path.relative_to(folder).as_posix() for path in written]
     tutorials = sorted(path.relative_to(folder).as_posix() for path in (folder / "auto_tutorials").glob("*.html"))
     return ["index.html", *guide, *tutorials, "api/generated/skal.strategies.DynamicAL.html", SEARCH]
 
@@ -90,7 +91,7 @@ def faults(page: str, found: dict) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Check a site, and return 1 if something is wrong with it."""
     arguments = parser("check_site", __doc__)
-    arguments.add_argument("--pages", nargs="*", metavar="PAGE", help="such as guide/badge.html; all kinds by default")
+    arguments.add_argument("--pages", nargs="*", metavar="PAGE", help="such as guide/npc.html; all kinds by default")
     args = arguments.parse_args(argv)
     browser, folder = find_browser(args), args.folder or SITE
     if browser is None or not (folder / "index.html").exists():

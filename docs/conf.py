@@ -42,11 +42,11 @@ autosummary_ignore_module_all = False  # and its __all__ says what that is
 autosummary_filename_map = {
     f"skal.strategies.{name}": f"skal.strategies.{name}-function" for name in skal.strategies.__all__ if name.islower()
 }
-# what skal exports again is documented on the page of the package that it comes from alone
-packages = [f"skal.{found.name}" for found in pkgutil.iter_modules(skal.__path__) if found.ispkg]
+# what skal exports again is documented on the page of the module that it comes from alone
+modules = [f"skal.{found.name}" for found in pkgutil.iter_modules(skal.__path__) if not found.name.startswith("_")]
 homes = {
     name: package
-    for package in packages
+    for package in modules
     for name in getattr(importlib.import_module(package), "__all__", ())
     if name in skal.__all__
 }

@@ -20,6 +20,7 @@ INDEX = ROOT / "docs" / "api" / "index.md"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/index.md")),
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    *sorted((ROOT / "docs" / "evidence").glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.py")),
 ]
 MODULES = re.findall(r"^   (skal[\w.]*)$", INDEX.read_text(encoding="utf-8"), re.MULTILINE)

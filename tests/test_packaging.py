@@ -27,6 +27,7 @@ TEXTS = [
     *sorted((ROOT / "skal").rglob("*.py")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/index.md")),
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    *sorted((ROOT / "docs" / "evidence").glob("*.md")),
 ]
 
 

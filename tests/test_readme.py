@@ -19,7 +19,8 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = re.compile(r"^```(\S+)\n", re.MULTILINE)
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PAGES = [README, ROOT / "CONTRIBUTING.md", *GUIDE]
+EVIDENCE = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", *GUIDE, *EVIDENCE]
 
 
 def blocks(page):
@@ -120,4 +121,4 @@ def test_console_command_exists(words):
 
 def test_no_block_has_another_language_that_nobody_runs():
     found = {language for page in PAGES for language in LANGUAGES.findall(page.read_text(encoding="utf-8"))}
-    assert found <= {"python", "console", "text", "{toctree}", "{eval-rst}", "{math}"}
+    assert found <= {"python", "console", "text", "{toctree}", "{eval-rst}", "{math}", "{image}"}

@@ -74,8 +74,8 @@ def _introduction(suite: BenchmarkSuite, starts: BenchmarkSuite, n_missing: int)
             f"{len(arms)} arms on {len(suite.settings)} settings over paired seeds: {len(runs):,} runs.",
             "A setting is a data set, a classifier and a budget.",
             "All arms of a seed share the pool and the initial weights.",
-            "They share the first labels, too, but for those with a start of their own.",
-            "How they are compared is in [](benchmark.md).",
+            "They share the first labels too, except arms with their own start.",
+            "How they are compared is in [](../guide/benchmark.md).",
             "These commands make the runs, continue where they stopped, and write this page with its figures:",
             "",
             COMMAND,
@@ -257,7 +257,7 @@ def write_page(docs: Path, folder: Path = RESULTS) -> Path:
     """Write the page and its figures."""
     suite, starts, picks = load_suite(folder), load_suite(folder, words.STARTS), load_picks(folder)
     n_missing = sum(len(missing(SETTINGS[name], ARMS, SETTINGS[name].seeds, folder)) for name in suite.settings)
-    path = docs / "guide" / "benchmark_results.md"
+    path = docs / "evidence" / "benchmark_results.md"
     write_figures(suite, picks, docs / "_static", *FIRST)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(suite, starts, picks, n_missing), encoding="utf-8")

@@ -35,10 +35,11 @@ def against(suite: BenchmarkSuite, arm: str, reference: str, called: str) -> str
         return f"`{arm}` has not been run."
     row = suite.outcomes(reference).loc[arm].dropna()
     median = suite.differences(reference).loc[arm].dropna().median()
-    return (
-        f"Against {called} `{arm}` is better in {(row == 'better').sum()} of {len(row)} settings and worse in "
-        f"{(row == 'worse').sum()}; the median difference is {points(median)} points."
-    )
+    won, lost, settings = (row == "better").sum(), (row == "worse").sum(), f"of {len(row)} settings"
+    beats = f"beats {called} in {won} {settings}" if won else f"never beats {called}"
+    loses = f"loses to it in {lost}" if lost else "never loses to it"
+    loses += f" {settings}" if lost and not won else ""
+    return f"`{arm}` {beats} and {loses}; the median difference is {points(median)} points."
 
 
 def where(suite: BenchmarkSuite, arm: str, reference: str, called: str) -> list[str]:

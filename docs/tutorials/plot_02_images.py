@@ -75,7 +75,7 @@ print(f"accuracy on the test images {learner.score(digits.X_test, digits.y_test)
 # -------------------
 # BADGE uses the gradient that an image would give the last layer if its predicted label were right. It looks for
 # gradients that are long, because there the network is unsure, and that point in different directions, so that one
-# batch does not ask the same thing twenty times. :doc:`/guide/badge` has the formula.
+# batch does not ask the same thing twenty times. :doc:`/guide/diversity` has the formula.
 
 indices, images = learner.query(X[pool], n_instances=20)
 labels = y[pool[indices]]

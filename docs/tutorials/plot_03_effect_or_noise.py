@@ -40,8 +40,8 @@ result = run_benchmark(
     lr=0.005,
     max_epochs=40,
     n_initial=20,
-    batch=20,
-    rounds=4,
+    query_size=20,
+    n_rounds=4,
     seeds=8,
 )
 print(len(result.runs), "runs of", len(result.n_labels), "trainings each")

@@ -30,10 +30,11 @@ from dask.distributed import Client, LocalCluster
 from sklearn.decomposition import PCA
 from skorch import NeuralNetClassifier
 
+import skal
 from skal import ActiveLearner, datasets, nets
 from skal.context import QueryContext
 from skal.exceptions import TwoLevelWarning
-from skal.reuse import feature_reuse
+from skal.features import Cache
 from skal.strategies import BADGE, CoreSet, DynamicAL, Entropy, Margin
 
 digits = datasets.load("digits")
@@ -60,9 +61,9 @@ learner = ActiveLearner(net, Entropy(), X_training=digits.X_train[:100], y_train
 # %%
 # What will it take?
 # ------------------
-# ``strategy.cost`` answers before the query. Passes through the network and bytes are counted. Seconds come from small
-# trial queries on the first samples of the pool. They depend on the machine and on what else it is doing, so for
-# queries as short as these they are rough.
+# ``strategy.cost`` answers before the query: it runs the strategy on a few samples and measures what passes through the
+# network, the memory, and the time. Seconds depend on the machine and on what else it is doing, so for queries as short
+# as these they are rough.
 
 for strategy in (Entropy(), BADGE(random_state=0), DynamicAL()):
     print(f"{type(strategy).__name__:>10}: {strategy.cost(learner, X_pool, n_instances=20)}")
@@ -70,12 +71,14 @@ for strategy in (Entropy(), BADGE(random_state=0), DynamicAL()):
 # %%
 # Several processes
 # -----------------
-# Every strategy has ``n_jobs``, with joblib's meaning. The pool is cut into shards at multiples of ``batch_size``, so
-# the batches are the same however many processes there are. Each worker opens the memory map itself; only the network
-# is sent.
+# How to compute is a setting, for all strategies: ``skal.set_config(n_jobs=2)`` from here on, or
+# :func:`skal.config_context` for a block. The pool is cut into shards at multiples of ``batch_size``, another setting,
+# so the batches are the same however many processes there are. Each worker opens the memory map itself; only the
+# network is sent.
 
-alone = Entropy(n_jobs=1).select(learner, X_pool, 20)[0]
-shared = Entropy(n_jobs=2).select(learner, X_pool, 20)[0]
+alone = Entropy().select(learner, X_pool, 20)[0]
+with skal.config_context(n_jobs=2):
+    shared = Entropy().select(learner, X_pool, 20)[0]
 print("same indices from one process and from two:", np.array_equal(alone, shared))
 
 # %%
@@ -105,35 +108,34 @@ print("BADGE,   same indices from the cluster:", np.array_equal(batch_alone, bat
 # Several strategies, one pass
 # ----------------------------
 # Normally nothing is kept from one query to the next. If several strategies look at the same network and the same pool,
-# put their queries into a ``with feature_reuse():`` block (:func:`skal.reuse.feature_reuse`). Inside it outputs and
-# embeddings are kept, within a memory bound, and are recognised by the contents of the network and of all samples. So
-# Margin uses the outputs of Entropy, and CoreSet the embeddings of BADGE.
+# give the learner a cache. Outputs and embeddings are then kept, within a memory bound, and are recognised by the
+# contents of the network and of all samples. So Margin uses the outputs of Entropy, and CoreSet the embeddings of
+# BADGE.
 
 seconds = pd.DataFrame(columns=["Entropy", "Margin", "BADGE", "CoreSet"], dtype=float)
-for memory in (None, "256MB"):
-    with feature_reuse(memory):
-        for strategy in (Entropy(), Margin(), BADGE(random_state=0), CoreSet()):
-            start = time.perf_counter()
-            strategy.select(learner, X_pool, 20)
-            seconds.loc[f"reuse {memory}", type(strategy).__name__] = time.perf_counter() - start
+for name, cache in {"nothing kept": None, "a cache of 256 MB": Cache("256MB")}.items():
+    learner.cache = cache
+    for strategy in (Entropy(), Margin(), BADGE(random_state=0), CoreSet()):
+        start = time.perf_counter()
+        strategy.select(learner, X_pool, 20)
+        seconds.loc[name, type(strategy).__name__] = time.perf_counter() - start
+learner.cache = None
 print(seconds.round(2).to_string())
 
 # %%
-# The default bound is 256 MB, and ``None`` keeps nothing. Nothing outdated can come back: once the network is trained
-# further, it no longer matches. So a loop that trains after every query gains nothing from this.
+# Nothing outdated can come back: once the network is trained further, it no longer matches. So a loop that trains after
+# every query gains nothing from this.
 #
 # More samples than fit
 # ---------------------
-# BADGE compares every sample with the samples already chosen, so it keeps one embedding per sample. ``max_memory``
-# limits that storage. If the pool does not fit, BADGE works in two stages: it selects a shortlist from each part of the
-# pool that fits, and then the batch from the shortlists. You get a :class:`skal.exceptions.TwoLevelWarning`, because
-# the batch may differ.
+# BADGE compares every sample with the samples already chosen, so it keeps one embedding per sample. The setting
+# ``max_memory`` limits that storage. If the pool does not fit, BADGE works in two stages: it selects a shortlist from
+# each part of the pool that fits, and then the batch from the shortlists. You get a
+# :class:`skal.exceptions.TwoLevelWarning`, because the batch may differ.
 
-bounded = BADGE(max_memory="4MB", random_state=0)
-print("forecast:", bounded.cost(learner, X_pool, 20), "\n")
-with warnings.catch_warnings(record=True) as caught:
+with warnings.catch_warnings(record=True) as caught, skal.config_context(max_memory="4MB"):
     warnings.simplefilter("always", TwoLevelWarning)
-    batch_bounded = bounded.select(learner, X_pool, 20)[0]
+    batch_bounded = BADGE(random_state=0).select(learner, X_pool, 20)[0]
 print(textwrap.fill(f"{caught[0].category.__name__}: {caught[0].message}", 100), "\n")
 print(len(np.intersect1d(batch_alone, batch_bounded)), "of 20 samples are in both batches")
 
@@ -163,7 +165,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", TwoLevelWarning)
     for seed in range(5):
         one = BADGE(random_state=seed).select(learner, X_pool, 20)[0]
-        two = BADGE(max_memory="4MB", random_state=seed).select(learner, X_pool, 20)[0]
+        with skal.config_context(max_memory="4MB"):
+            two = BADGE(random_state=seed).select(learner, X_pool, 20)[0]
         drawn = np.random.default_rng(seed).choice(len(X_pool), 20, replace=False)
         rows.append({"one stage": spread(one), "two stages": spread(two), "random": spread(drawn)})
 print(pd.DataFrame(rows).rename_axis("seed").round(1).to_string())
@@ -186,6 +189,6 @@ for ax, (name, batch) in zip(axes, batches.items(), strict=True):
     ax.set(title=name, xlabel="first component")
 
 # %%
-# :doc:`/guide/scaling` has the measurements, and a plan for pools that are too large for a single query.
+# :doc:`/guide/scaling` has the details, and a plan for pools that are too large for a single query.
 
 folder.cleanup()

@@ -21,6 +21,7 @@ good.
 # pass. The base class checks the input, calls ``_score`` and takes the best samples.
 
 import textwrap
+from typing import ClassVar
 
 import matplotlib.pyplot as plt
 import torch
@@ -32,7 +33,7 @@ from skal.base import QueryStrategy, ScoreStrategy, query_function
 from skal.bench import run_benchmark
 from skal.checks import CHECKS, CheckFailure, check_strategy
 from skal.strategies import Entropy
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 
 def entropies(logits):
@@ -48,14 +49,10 @@ def densities(features):
 class DensityEntropy(ScoreStrategy):
     """Entropy times density to the power of beta."""
 
-    def __init__(self, *, beta=1.0, batch_size=256, n_jobs=None):
-        self.beta = beta
-        self.batch_size = batch_size
-        self.n_jobs = n_jobs
+    constraints: ClassVar = {"beta": Real(0)}
 
-    def _check_params(self):
-        super()._check_params()
-        check_real("DensityEntropy", "beta", self.beta, 0)
+    def __init__(self, *, beta=1.0):
+        self.beta = beta
 
     def _score(self, context):
         features, logits = context.embeddings()
@@ -63,10 +60,10 @@ class DensityEntropy(ScoreStrategy):
 
 
 # %%
-# The base class knows the names ``batch_size`` and ``n_jobs``: it checks them, and ``embeddings`` uses them. Check your
-# own parameters, like ``beta``, in ``_check_params``. It runs when the strategy is used, not in ``__init__``, because
-# scikit-learn's ``clone`` and grid search must be able to set any value. :func:`skal.base.query_function` makes the
-# function in modAL's form.
+# ``constraints`` says once what each parameter may be. The base class checks it when the strategy is used, not in
+# ``__init__``, because scikit-learn's ``clone`` and grid search must be able to set any value. Batch size, memory and
+# workers are settings (:func:`skal.set_config`), not parameters: ``embeddings`` obeys them by itself.
+# :func:`skal.base.query_function` makes the function in modAL's form.
 
 density_entropy = query_function(DensityEntropy, "density_entropy", __name__)
 
@@ -99,9 +96,9 @@ print(f"all {len(CHECKS)} checks passed")
 
 class Hasty(DensityEntropy):
     def _score(self, context):
-        context.network.module.eval()
+        context.learner.estimator.module_.eval()
         features, logits = context.embeddings()
-        density = torch.cat([densities(part) for part in features.split(self.batch_size)])
+        density = torch.cat([densities(part) for part in features.split(context.batch_size)])
         return (entropies(logits) * density**self.beta).cpu().numpy()
 
 
@@ -128,14 +125,10 @@ except CheckFailure as failure:
 class SpreadOut(QueryStrategy):
     """The most uncertain samples as a shortlist, farthest-first among them."""
 
-    def __init__(self, *, factor=5, batch_size=256, n_jobs=None):
-        self.factor = factor
-        self.batch_size = batch_size
-        self.n_jobs = n_jobs
+    constraints: ClassVar = {"factor": Integer(1)}
 
-    def _check_params(self):
-        super()._check_params()
-        check_integer("SpreadOut", "factor", self.factor, 1)
+    def __init__(self, *, factor=5):
+        self.factor = factor
 
     def _select(self, context, n_instances):
         features, logits = context.embeddings()
@@ -169,7 +162,7 @@ for row, (name, strategy) in zip(axes, strategies.items(), strict=True):
 # objects, gives all of them the same starts, and compares each with Random over the seeds.
 
 compared = {"random": "random", "entropy": "entropy", "density_entropy": DensityEntropy(), "spread_out": SpreadOut()}
-settings = {"n_initial": 20, "batch": 20, "rounds": 5, "seeds": 8, "lr": 0.01, "max_epochs": 40}
+settings = {"n_initial": 20, "query_size": 20, "n_rounds": 5, "seeds": 8, "lr": 0.01, "max_epochs": 40}
 result = run_benchmark(compared, data="digits", net="mlp", **settings)
 figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
 result.plot("difference", ax=ax)
@@ -186,4 +179,4 @@ for comparison in result.comparisons():
 #
 # ``beta=4`` is an obvious next try. Give it its own name in the same benchmark: the p-values are corrected for the
 # number of strategies that are compared, so trying many is not rewarded. :doc:`/guide/benchmark` explains the verdicts,
-# :doc:`/guide/strategies` lists what the context offers.
+# :doc:`/guide/own_strategy` lists what the context offers.

@@ -252,7 +252,7 @@ class TestPage:
         assert commands.main([*results, "run", "--jobs", "1", "--seeds", "2"]) == 0
         latex = tmp_path / "table.tex"
         assert commands.main([*results, "report", "--docs", str(tmp_path / "docs"), "--latex", str(latex)]) == 0
-        text = (tmp_path / "docs" / "guide" / "benchmark_results.md").read_text()
+        text = (tmp_path / "docs" / "evidence" / "benchmark_results.md").read_text()
         # verdicts, then figures, then tables
         places = [text.index(heading) for heading in ("## Which strategy should I take?", "## Figures", "## Tables")]
         assert places == sorted(places)
@@ -261,7 +261,7 @@ class TestPage:
         assert "On the 1 held-out settings `auto`" in text
         for line in text.splitlines():
             if line.startswith("!["):
-                assert (tmp_path / "docs" / "guide" / line.split("(")[1].rstrip(")")).resolve().stat().st_size > 5000
+                assert (tmp_path / "docs" / "evidence" / line.split("(")[1].rstrip(")")).resolve().stat().st_size > 5000
         tables = [line.count("|") for line in text.splitlines() if line.startswith("|")]
         assert len(tables) > 10
         assert latex.read_text().startswith(r"\begin{table*}")
@@ -298,7 +298,7 @@ class TestPage:
 
 def test_the_readme_says_what_the_page_says():
     root = Path(__file__).parents[2]
-    page_text, readme = ((root / name).read_text() for name in ("docs/guide/benchmark_results.md", "README.md"))
+    page_text, readme = ((root / name).read_text() for name in ("docs/evidence/benchmark_results.md", "README.md"))
     shares = re.search(r"is (better than Random in \d+ of \d+ settings and worse in \d+)\.", page_text)[1]
     saved = re.search(r"In half of them it reaches .+ fewer labels bought\.", page_text)[0]
     assert shares.replace("Random", "random labels") in readme

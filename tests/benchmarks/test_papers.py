@@ -51,7 +51,7 @@ def test_kept_results_survive(tmp_path):
 
 
 def test_the_page_names_every_study_and_every_preset():
-    page = Path(__file__).parents[2].joinpath("docs/guide/papers.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2].joinpath("docs/evidence/papers.md").read_text(encoding="utf-8")
     assert [name for name in STUDIES if f"benchmarks.papers {name}`" not in page] == []
     assert [name for name in PRESETS if not name.endswith("_scaled") and name not in page] == []
 
