@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, check_split, scale_images, to_labels
 from skal.datasets._layout import Layout
-from skal.datasets._unpickle import load_plain_pickle
+from skal.datasets._raw.unpickle import load_plain_pickle
+from skal.datasets._splits import MAX_UNPACKED, Arrays, Split, check_split, scale_images, to_labels
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100 = """
