@@ -22,7 +22,8 @@ from skal._core.generators import preserved_rng
 from skal._core.network import Network
 from skal._core.sample_weight import check_net_takes_weights
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
-from skal.semi_supervised._data import (
+from skal.semi_supervised._pseudo_labels import pseudo_label_loss
+from skal.semi_supervised._rows import (
     BatchwiseRows,
     PairedInputs,
     Permutations,
@@ -33,7 +34,6 @@ from skal.semi_supervised._data import (
     labelled_rows,
     rows_in,
 )
-from skal.semi_supervised._pseudo_labels import pseudo_label_loss
 from skal.semi_supervised._training import Training
 from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator
 

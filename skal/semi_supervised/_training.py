@@ -16,8 +16,8 @@ from skal._core.network import Network
 from skal._core.samples import Samples
 from skal.exceptions import InvalidParameterError, NoUnlabelledDataWarning
 from skal.semi_supervised._augment import make_pair
-from skal.semi_supervised._data import check_column_names, checked_labels, labelled_rows
 from skal.semi_supervised._pseudo_labels import EpochStatistics, RefinedLabels, class_shares
+from skal.semi_supervised._rows import check_column_names, checked_labels, labelled_rows
 
 
 class Training:

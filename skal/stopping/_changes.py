@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skal.stopping._base import Rows, StoppingCriterion
+from skal.stopping._criterion import Rows, StoppingCriterion
 from skal.validation import check_choice, check_integer, check_real
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from skal.stopping._base import Rows, StoppingCriterion
+from skal.stopping._criterion import Rows, StoppingCriterion
 from skal.stopping._forecast import wilson_interval
 from skal.validation import check_integer, check_real
 

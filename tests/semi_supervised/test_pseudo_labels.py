@@ -8,8 +8,8 @@ from torch import nn
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised import darp
 from skal.semi_supervised._averaging import ParameterAverage
-from skal.semi_supervised._data import Permutations
 from skal.semi_supervised._pseudo_labels import RefinedLabels, class_shares, pseudo_label_loss
+from skal.semi_supervised._rows import Permutations
 
 
 def make_table(n, seed=0):
