@@ -62,7 +62,7 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPH
     >>> mean, round(low, 3), round(high, 3), round(p, 4)
     (2.0, -0.484, 4.484, 0.0742)
     """
-    d = _paired(a, b)
+    d = _pair(a, b)
     n = len(d)
     mean = float(d.mean()) if n else np.nan
     if n < 2:
@@ -75,8 +75,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPH
     return Difference(mean, mean - half, mean + half, p)
 
 
-def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Differences of those that are there on both sides."""
+def _pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Differences where both sides have a value."""
     d = a - b
     differences: np.ndarray = d[~np.isnan(d)]
     return differences
@@ -91,7 +91,7 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
     0.03125
     """
     # sums of floating-point scores: what should be tied differs in the last digits
-    d = np.round(_paired(a, b), 12)
+    d = np.round(_pair(a, b), 12)
     if len(d) < 2:
         return np.nan
     d = d[d != 0]  # Wilcoxon's own treatment of zeros, scipy's default

@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
 from skal.bench._ranks import groups
 from skal.bench._statistics import ALPHA
-
-if TYPE_CHECKING:
-    from skal.bench._suite import BenchmarkSuite
+from skal.bench._suite_numbers import SuiteNumbers
 
 # blue, white and orange can be told apart without red and green
 COLOURS = {"better": "#2b6cb0", "not distinguishable": "#e8e8e8", "worse": "#d9822b", "not testable": "#bbbbbb"}
 
 
-def ranks(suite: BenchmarkSuite, ax: Any) -> None:
+def ranks(suite: SuiteNumbers, ax: Any) -> None:
     """Critical-difference diagram: the best on the left, a bar over those that are not told apart.
 
     The bars are those of the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
@@ -58,7 +56,7 @@ def ranks(suite: BenchmarkSuite, ax: Any) -> None:
     ax.set_title(title, fontsize=10)
 
 
-def outcomes(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
+def outcomes(suite: SuiteNumbers, ax: Any, reference: str | None = None) -> None:
     """The verdict of every strategy in every setting, with the difference in points."""
     reference = reference or suite.reference
     found, differences = suite.outcomes(reference), 100 * suite.differences(reference)
@@ -82,7 +80,7 @@ def _box(x: float, y: float, colour: str) -> Rectangle:
     return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour)
 
 
-def saved(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
+def savings(suite: SuiteNumbers, ax: Any, reference: str | None = None) -> None:
     """Share of the labels saved at the reference's final score: a dot per setting, the median as a line."""
     table = suite.labels_saved(reference)
     order = [name for name in suite.summary().index if name in table.index.get_level_values("strategy")]
@@ -105,8 +103,8 @@ def saved(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
 
 
 # a function that draws a suite on axes, and the figure's size for so many strategies and settings
-KINDS: dict[str, tuple[Callable[..., None], Callable[[int, int], tuple[float, float]]]] = {
+SUITE_FIGURES: dict[str, tuple[Callable[..., None], Callable[[int, int], tuple[float, float]]]] = {
     "ranks": (ranks, lambda n, m: (9, 1.8 + 0.13 * n)),
     "outcomes": (outcomes, lambda n, m: (3 + 0.42 * m, 2.2 + 0.21 * n)),
-    "saved": (saved, lambda n, m: (7, 1.6 + 0.21 * n)),
+    "saved": (savings, lambda n, m: (7, 1.6 + 0.21 * n)),
 }

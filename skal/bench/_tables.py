@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from skal.bench._result import BenchmarkResult, as_text, score_name
+from skal.bench._numbers import Numbers, as_text, score_name
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 
 
 class Section(NamedTuple):
-    """A heading, a table of texts without an index, and what to know before reading it."""
+    """A heading, a table of texts without an index, and a note on how to read it."""
 
     title: str
     table: pd.DataFrame
     note: str = ""
 
 
-def headline(result: BenchmarkResult) -> list[str]:
+def headline(result: Numbers) -> list[str]:
     """The verdicts in words, one line per strategy, and what limits them."""
     lines = [f"{comparison.strategy}: {comparison.verdict}." for comparison in result.comparisons()]
     if result.n_missing:
@@ -32,7 +32,7 @@ def headline(result: BenchmarkResult) -> list[str]:
     return lines
 
 
-def sections(result: BenchmarkResult) -> list[Section]:
+def sections(result: Numbers) -> list[Section]:
     """All tables of the report."""
     found = [_scores(result), _against_reference(result)]
     if len(result.strategies) > 2:
@@ -43,21 +43,21 @@ def sections(result: BenchmarkResult) -> list[Section]:
     return [*found, _settings(result)]
 
 
-def _scores(result: BenchmarkResult) -> Section:
+def _scores(result: Numbers) -> Section:
     table = result.table().rename(columns=lambda n: f"{n} labels").reset_index()
     seeds = len(result.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return Section("Scores", table, f"Test {score_name(result)} in percent, {spread}.{_other_networks(result)}")
 
 
-def _other_networks(result: BenchmarkResult) -> str:
-    """What to know about strategies that need more than the network that all have."""
+def _other_networks(result: Numbers) -> str:
+    """A note on strategies that add something to the network."""
     additions = {run.strategy: run.record.get("network", "").partition(" with ")[2] for run in result.runs}
     notes = [f"{name} trains the same network with {addition}" for name, addition in additions.items() if addition]
     return f" {'; '.join(notes)}: compare the first column to see what that alone changes." if notes else ""
 
 
-def _against_reference(result: BenchmarkResult) -> Section:
+def _against_reference(result: Numbers) -> Section:
     reference, tests = result.reference, result.tests()
     columns = {
         "strategy": tests.index,
@@ -81,7 +81,7 @@ def _against_reference(result: BenchmarkResult) -> Section:
     return Section(f"Against {reference}", pd.DataFrame(columns), note.strip())
 
 
-def _pairwise(result: BenchmarkResult) -> Section:
+def _pairwise(result: Numbers) -> Section:
     tests = result.pairwise().sort_values("p_holm", kind="stable")
     columns = {
         "pair": tests["a"] + " − " + tests["b"],
@@ -94,7 +94,7 @@ def _pairwise(result: BenchmarkResult) -> Section:
     return Section("All pairs", pd.DataFrame(columns), note.strip())
 
 
-def _penalties(result: BenchmarkResult) -> Section:
+def _penalties(result: Numbers) -> Section:
     table = result.penalties()
     table.loc["mean"] = table.mean(axis=0)
     note = (
@@ -104,25 +104,25 @@ def _penalties(result: BenchmarkResult) -> Section:
     return Section("Pairwise penalties", _matrix(table), note)
 
 
-def _overlap(result: BenchmarkResult) -> Section:
+def _overlap(result: Numbers) -> Section:
     note = "Intersection over union of what was queried, each strategy's set the union over its seeds."
     return Section("Overlap", _matrix(result.overlap()), note)
 
 
-def _times(result: BenchmarkResult) -> Section:
+def _times(result: Numbers) -> Section:
     table = result.times().rename(columns={"fit": "training"})
     table = table.apply(lambda column: column.map(lambda s: f"{s:.3f}" if s < 1 else f"{s:.1f}"))
     return Section("Time", table.reset_index(), "Mean seconds per round, as measured while the benchmark ran.")
 
 
-def _warnings(result: BenchmarkResult) -> Section:
+def _warnings(result: Numbers) -> Section:
     counts = Counter((run.strategy, text) for run in result.runs for text in run.warnings)
     rows = [(strategy, str(count), text) for (strategy, text), count in counts.items()]
     table = pd.DataFrame(rows, columns=["strategy", "runs", "warning"])
     return Section("Warnings", table, "Warnings given while the runs were made.")
 
 
-def _settings(result: BenchmarkResult) -> Section:
+def _settings(result: Numbers) -> Section:
     settings = result.protocol.as_dict() | result.details
     rows = [(name, _plain(value)) for name, value in settings.items() if value not in ("", {}, None)]
     versions = {tuple(sorted(run.record.get("versions", {}).items())) for run in result.runs}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from skal.bench import BenchmarkResult, BenchmarkSuite
-from skal.bench._latex import escaped
+from skal.bench._latex import escape
 from skal.bench._statistics import labels_saved, labels_saved_interval
-from skal.bench._suite_plots import KINDS
+from skal.bench._suite_plots import SUITE_FIGURES
 from skal.exceptions import InvalidParameterError
 
 NAMES = ["random", "margin", "good", "bad_one"]
@@ -120,7 +120,7 @@ def test_pairwise_names_and_correction(suite):
     assert row["p"] == pytest.approx(2 / 2**6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUITE_FIGURES)
 def test_figures_name_every_strategy(suite, kind):
     ax = suite.plot(kind)
     texts = [text.get_text() for text in ax.texts] + [label.get_text() for label in ax.get_yticklabels()]
@@ -179,7 +179,7 @@ def test_latex_of_a_result(suite):
 
 
 def test_names_cannot_be_commands():
-    assert escaped(r"\input{x} 50% a_b^~") == (
+    assert escape(r"\input{x} 50% a_b^~") == (
         r"\textbackslash{}input\{x\} 50\% a\_b\textasciicircum{}\textasciitilde{}"
     )
 

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 from torch import nn
+from torch.utils.data import DataLoader
 
 from skal import nets
-from skal.bench._batches import WholeBatches
-from skal.bench._logistic import make_logistic
 from skal.bench._protocol import Protocol
 from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError
@@ -29,13 +31,12 @@ _NETS: dict[str, type[nn.Module]] = {
     "resnet18": nets.ResNet18,
     "wide_resnet": nets.WideResNet,
 }
-
-
 _FOR_FEATURES = ("mlp", "logistic")
+ABSENT = -30.0  # logit of a class without a label, whose probability is 0 in scikit-learn
 
 
-def needed_addition(strategy: Any) -> str:
-    """What a strategy needs beside the network that all have: ``dropout``, ``loss prediction`` or nothing."""
+def name_addition(strategy: Any) -> str:
+    """What a strategy adds to the network of all strategies: ``dropout``, ``loss prediction`` or nothing."""
     if isinstance(strategy, (BALD, EPIG)):
         return "dropout"
     return "loss prediction" if isinstance(strategy, LearningLoss) else ""
@@ -50,14 +51,14 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     remedy = "Pass a skorch net to run one of your own."
     check_choice("run_benchmark", "net", protocol.net, [*_NETS, "logistic"], remedy=remedy)
     _check_shape(protocol.net, shape)
-    addition = needed_addition(strategy)
+    addition = name_addition(strategy)
     if protocol.net == "logistic":
-        return _logistic(protocol, shape, n_classes, strategy, addition)
+        return _make_logistic(protocol, shape, n_classes, strategy, addition)
     settings: dict[str, Any] = {"train_split": None, "verbose": 0, "callbacks__print_log": None}
     settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 128}
-    settings |= _module(protocol, shape, n_classes, addition == "dropout")
+    settings |= _choose_module(protocol, shape, n_classes, addition == "dropout")
     if protocol.semi_supervised is not None:
-        return _semi_supervised(protocol, settings, addition)
+        return _make_semi_supervised(protocol, settings, addition)
     callbacks: list[Any] = [("fresh", FreshOptimizer())]
     if protocol.stop_accuracy is not None:
         callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy, exact=False)))
@@ -93,18 +94,22 @@ def _check_shape(net: str, shape: tuple[int, ...]) -> None:
     raise InvalidParameterError.for_parameter("run_benchmark", "net", expected, net, remedy)
 
 
-def _logistic(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: Any, addition: str) -> Any:
+def _make_logistic(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strategy: Any, addition: str) -> Any:
     if addition == "loss prediction":
         raise InvalidParameterError(
             "The strategies of a benchmark of logistic regression must do without learning_loss. Got learning_loss: "
             "it predicts losses from hidden layers. Leave it out, or set net='mlp'."
         )
-    network = bool(getattr(strategy, "needs_network", False))
-    dropout = protocol.dropout if addition == "dropout" else 0.0
-    return make_logistic(shape[0], n_classes, dict(protocol.net_params), network=network, dropout=dropout)
+    if not getattr(strategy, "needs_network", False):
+        return LogisticRegression(**{"max_iter": 1000} | dict(protocol.net_params))
+    settings: dict[str, Any] = {"module__n_features": shape[0], "module__n_classes": n_classes}
+    settings |= {"module__dropout": protocol.dropout if addition == "dropout" else 0.0}
+    settings |= {"criterion": nn.CrossEntropyLoss, "iterator_valid__batch_size": 512}
+    own = dict(protocol.net_params)
+    return LogisticNet(DropoutLinear, train_split=None, verbose=0, callbacks="disable", **settings, **own)
 
 
-def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:
+def _make_semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:
     if addition == "loss prediction":
         raise InvalidParameterError(
             "The strategies of a semi-supervised benchmark must do without learning_loss. Got learning_loss: its loss "
@@ -116,7 +121,7 @@ def _semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str
     return FixMatchClassifier(**(settings | own))
 
 
-def _module(protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool) -> dict[str, Any]:
+def _choose_module(protocol: Protocol, shape: tuple[int, ...], n_classes: int, dropout: bool) -> dict[str, Any]:
     """The module and its parameters, as skorch calls them."""
     network = _NETS[protocol.net]
     known = inspect.signature(network).parameters
@@ -143,3 +148,89 @@ class DropoutBeforeLast(nn.Module):
         """Return the logits."""
         logits: torch.Tensor = self.network(x)
         return logits
+
+
+class WholeBatches(DataLoader[Any]):
+    """Minibatches cut from arrays at once, where skorch's own loader fetches them sample by sample.
+
+    The batches are those of a ``DataLoader``, in the same order from the same seed.
+
+    Examples
+    --------
+    >>> from skorch.dataset import Dataset
+    >>> data = Dataset(np.arange(6.0).reshape(3, 2), np.arange(3))
+    >>> [y.tolist() for X, y in WholeBatches(data, batch_size=2)]
+    [[0, 1], [2]]
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        X, y = (getattr(self.dataset, name, None) for name in "Xy")
+        arrays = isinstance(X, np.ndarray) and (y is None or isinstance(y, np.ndarray))
+        return self._cut(X, y) if arrays else super().__iter__()
+
+    def _cut(self, X: Any, y: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        # a loader draws a seed for its workers, even without any; like its batches, this one's are on the host
+        torch.empty((), dtype=torch.int64, device="cpu").random_()
+        sampler: Any = self.batch_sampler
+        for rows in sampler:
+            labels = torch.zeros(len(rows), 1, device="cpu") if y is None else torch.from_numpy(y[rows])
+            yield torch.from_numpy(X[rows]), labels
+
+
+class DropoutLinear(nn.Module):
+    """A linear layer behind dropout of its inputs, which only strategies that ask for it turn on.
+
+    Parameters
+    ----------
+    n_features, n_classes : int
+    dropout : float, default=0.0
+    """
+
+    def __init__(self, n_features: int, n_classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.fc = nn.Linear(n_features, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (n, n_classes) of samples (n, n_features)."""
+        logits: torch.Tensor = self.fc(self.dropout(x))
+        return logits
+
+
+class LogisticNet(NeuralNetClassifier):
+    """scikit-learn's logistic regression with its weights in a network: predictions agree up to rounding.
+
+    Parameters
+    ----------
+    module, *args, **kwargs
+        As in ``skorch.NeuralNetClassifier``; the module's last layer is ``fc``.
+    C : float, default=1.0
+    max_iter : int, default=1000
+        As in ``sklearn.linear_model.LogisticRegression``, which finds the weights.
+    """
+
+    def __init__(self, module: Any, *args: Any, C: float = 1.0, max_iter: int = 1000, **kwargs: Any) -> None:
+        self.C = C
+        self.max_iter = max_iter
+        super().__init__(module, *args, **kwargs)
+
+    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> LogisticNet:
+        """Solve for the weights, whatever the weights before."""
+        X, y = np.asarray(X), np.asarray(y)
+        layer: Any = self.module_.fc
+        classes = np.unique(y).astype(np.int64)  # torch takes small integers for a mask
+        weight = torch.zeros_like(layer.weight)
+        bias = torch.full_like(layer.bias, ABSENT)
+        if len(classes) == 1:
+            bias[int(classes[0])] = 0
+        else:
+            model = LogisticRegression(C=self.C, max_iter=self.max_iter).fit(X, y)
+            slopes, offsets = model.coef_, model.intercept_
+            if len(classes) == 2:  # one row says how far the second is ahead of the first
+                slopes, offsets = np.vstack([-slopes, slopes]) / 2, np.hstack([-offsets, offsets]) / 2
+            weight[classes] = torch.as_tensor(slopes, dtype=weight.dtype, device=weight.device)
+            bias[classes] = torch.as_tensor(offsets, dtype=bias.dtype, device=bias.device)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+        return self
