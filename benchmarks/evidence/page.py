@@ -197,7 +197,7 @@ def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
         ),
     ]
     parts += ["**After other starts.** Points over Random with a random start.", _starts_table(starts)]
-    saved = suite.labels_saved()
+    saved = suite.saved_labels()
     for setting, comparisons in suite.comparisons().items():
         header = ["strategy", "seeds", "area", "points over Random", "interval", "p (Holm)", "verdict", "labels saved"]
         lines: list[list[object]] = []

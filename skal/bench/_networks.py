@@ -58,7 +58,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     settings |= {"max_epochs": protocol.max_epochs, "iterator_valid__batch_size": 128}
     settings |= _choose_module(protocol, shape, n_classes, addition == "dropout")
     if protocol.semi_supervised is not None:
-        return _make_semi_supervised(protocol, settings, addition)
+        return _make_fixmatch(protocol, settings, addition)
     callbacks: list[Any] = [("fresh", FreshOptimizer())]
     if protocol.stop_accuracy is not None:
         callbacks.append(("stop", StopAtTrainAccuracy(protocol.stop_accuracy, exact=False)))
@@ -109,7 +109,7 @@ def _make_logistic(protocol: Protocol, shape: tuple[int, ...], n_classes: int, s
     return LogisticNet(DropoutLinear, train_split=None, verbose=0, callbacks="disable", **settings, **own)
 
 
-def _make_semi_supervised(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:
+def _make_fixmatch(protocol: Protocol, settings: dict[str, Any], addition: str) -> Any:
     if addition == "loss prediction":
         raise InvalidParameterError(
             "The strategies of a semi-supervised benchmark must do without learning_loss. Got learning_loss: its loss "

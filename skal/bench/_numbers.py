@@ -67,9 +67,9 @@ class Numbers:
                 "No seed has been finished by every strategy, so there is nothing to compare. "
                 "Run the benchmark again to finish the missing runs."
             )
-        return np.array([[run.scores for run in runs] for runs in self._paired().values()])
+        return np.array([[run.scores for run in runs] for runs in self._pair_runs().values()])
 
-    def _paired(self) -> dict[str, list[Run]]:
+    def _pair_runs(self) -> dict[str, list[Run]]:
         """The runs of each strategy on the paired seeds, in the order of these."""
         seeds = self.seeds
         return {name: [r for r in self.runs if r.strategy == name and r.seed in seeds] for name in self.strategies}
@@ -203,7 +203,7 @@ class Numbers:
         pandas.DataFrame
             Strategy by strategy, from 0 to 1.
         """
-        paired = self._paired().items()
+        paired = self._pair_runs().items()
         return query_overlap(
             {name: [[i for batch in run.queried for i in batch] for run in runs] for name, runs in paired}
         )

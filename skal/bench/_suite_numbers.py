@@ -10,7 +10,7 @@ import pandas as pd
 
 from skal.bench._numbers import Numbers
 from skal.bench._ranks import FriedmanTest, critical_difference, friedman_test, pairwise_wilcoxon, rank
-from skal.bench._statistics import Interval, labels_saved_interval
+from skal.bench._statistics import Interval, saved_labels_interval
 from skal.bench._verdict import Comparison, compare
 from skal.exceptions import InvalidParameterError
 
@@ -228,7 +228,7 @@ class SuiteNumbers:
         """
         return critical_difference(len(self.ranked), len(self.results))
 
-    def labels_saved(self, reference: str | None = None) -> pd.DataFrame:
+    def saved_labels(self, reference: str | None = None) -> pd.DataFrame:
         """Labels saved at the reference's final score, with a 95 % bootstrap interval over the seeds.
 
         One row per setting and strategy: ``value``, ``low``, ``high``, ``share`` of the labels bought after the start,
@@ -254,7 +254,7 @@ class SuiteNumbers:
                 shared = ~np.isnan(own[:, 0] - base[:, 0])
                 if name == reference or not shared.any():
                     continue
-                found: Interval = labels_saved_interval(n_labels, own[shared], base[shared])
+                found: Interval = saved_labels_interval(n_labels, own[shared], base[shared])
                 bought = max(1, n_labels[-1] - n_labels[0])
                 rows.append((setting, name, *found, found.value / bought, int(shared.sum())))
         columns = ["setting", "strategy", *Interval._fields, "share", "seeds"]
@@ -287,7 +287,7 @@ class SuiteNumbers:
                     "" if row.isna().any() else " / ".join(str(int(row[name])) for name in counted)
                     for _, row in shares.iterrows()
                 ]
-        saved = self.labels_saved()["share"].fillna(0).groupby("strategy").median()
+        saved = self.saved_labels()["share"].fillna(0).groupby("strategy").median()
         table["labels saved"] = saved.reindex(order)
         some = seeds.where(seeds > 0).reindex(order)
         table["settings"] = some.notna().sum(axis=1)

@@ -82,7 +82,7 @@ def _box(x: float, y: float, colour: str) -> Rectangle:
 
 def savings(suite: SuiteNumbers, ax: Any, reference: str | None = None) -> None:
     """Share of the labels saved at the reference's final score: a dot per setting, the median as a line."""
-    table = suite.labels_saved(reference)
+    table = suite.saved_labels(reference)
     order = [name for name in suite.summary().index if name in table.index.get_level_values("strategy")]
     for i, name in enumerate(order):
         shares = table.xs(name, level="strategy")["share"]

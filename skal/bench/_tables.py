@@ -65,7 +65,7 @@ def _against_reference(result: Numbers) -> Section:
         "area": tests["area"].map(lambda area: f"{100 * area:.2f}"),
         f"difference from {reference}": tests["difference"].map(points),
         **_interval_and_p(tests, ["p", "p_holm", "p_wilcoxon", "p_wilcoxon_holm"]),
-        "labels saved": tests["labels_saved"].map(lambda n: "not reached" if math.isnan(n) else f"{n:.0f}"),
+        "labels saved": tests["saved_labels"].map(lambda n: "not reached" if math.isnan(n) else f"{n:.0f}"),
     }
     statistic, p = result.friedman()
     note = (

@@ -74,7 +74,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     if path is not None and path.parent != Path():
         raise FileNotFoundError(f"There is no file {path}. Pass the path of an npz file, or a data set's name.")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        remedy = f"Use 'digits', {', '.join(map(repr, _known()))} or the name of an npz file in data_home."
+        remedy = f"Use 'digits', {', '.join(map(repr, _catalogue()))} or the name of an npz file in data_home."
         expected = "the name of a data set, without folders or spaces"
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
     check_integer("load", "image_size", image_size, 1, 10**4, optional=True)
@@ -88,7 +88,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     return _bunch(name, arrays, description)
 
 
-def _known() -> dict[str, DataSet]:
+def _catalogue() -> dict[str, DataSet]:
     """The papers' data sets. Their readers are not needed for digits, nor for a file given by its path."""
     from skal.datasets._raw import KNOWN
 
@@ -107,12 +107,12 @@ def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
     """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
     if name == "digits":
         return Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
-    known = _known().get(name)
+    known = _catalogue().get(name)
     layouts = known.layouts if known else npz_layouts(name)
     located = locate(layouts, home)
     if located is None:
         message = missing_message(name, home, layouts, known.url if known else None)
-        raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_known())}.")
+        raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_catalogue())}.")
     layout, paths = located
     where = paths[0] if len(paths) == 1 else paths[0].parent
     return layout, paths, f"{known.description if known else name}, read from {where}"
@@ -142,9 +142,9 @@ def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
     home = find_home(data_home)
     if home is None or not home.is_dir():
         return ["digits"]
-    known = [name for name, data_set in _known().items() if _would_load(data_set.layouts, home)]
+    known = [name for name, data_set in _catalogue().items() if _would_load(data_set.layouts, home)]
     # Also NAME/NAME.npz, which load finds as well.
-    stems = {path.stem for path in (*home.glob("*.npz"), *home.glob("*/*.npz"))} - {"digits", *_known()}
+    stems = {path.stem for path in (*home.glob("*.npz"), *home.glob("*/*.npz"))} - {"digits", *_catalogue()}
     others = [stem for stem in sorted(stems) if _NAME.fullmatch(stem) and _would_load(npz_layouts(stem), home)]
     return ["digits", *known, *others]
 

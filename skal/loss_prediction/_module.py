@@ -143,13 +143,13 @@ def _collecting(module: nn.Module, names: Sequence[str]) -> Iterator[dict[str, T
             def record(layer: nn.Module, args: tuple[Any, ...], output: Any, name: str = name) -> None:
                 output = output[0] if isinstance(output, tuple) else output
                 if isinstance(output, Tensor) and output.is_floating_point() and output.ndim > 1:
-                    found[name] = _averaged(output, isinstance(layer, _CHANNELS_FIRST))
+                    found[name] = _average_positions(output, isinstance(layer, _CHANNELS_FIRST))
 
             stack.callback(known[name].register_forward_hook(record).remove)
         yield found
 
 
-def _averaged(x: Tensor, channels_first: bool) -> Tensor:
+def _average_positions(x: Tensor, channels_first: bool) -> Tensor:
     """Global average pooling: images (n, c, ...) and tokens (n, t, c) to (n, c)."""
     if x.ndim == 3 and not channels_first:
         return x.mean(dim=1)

@@ -35,7 +35,7 @@ class ParameterAverage:
     >>> average = ParameterAverage(linear, 0.5)
     >>> _ = torch.nn.init.ones_(linear.weight)
     >>> average.update()
-    >>> with average.applied():
+    >>> with average.use():
     ...     print(round(linear.weight.item(), 4))  # d = 2/11
     0.8182
     """
@@ -60,7 +60,7 @@ class ParameterAverage:
             parameter.data, self.values[name] = self.values[name], parameter.data
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """The averages in the module inside, its own values outside."""
         self.swap()
         try:
@@ -105,13 +105,13 @@ class AveragingClassifier(NeuralNetClassifier):
 
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """The average's outputs and loss."""
-        with self._average.applied() if self._average is not None else nullcontext():
+        with self._average.use() if self._average is not None else nullcontext():
             step: dict[str, Any] = super().validation_step(batch, **fit_params)
             return step
 
     def evaluation_step(self, batch: Any, training: bool = False) -> Any:
         """The average's outputs."""
-        with self._average.applied() if self._average is not None else nullcontext():
+        with self._average.use() if self._average is not None else nullcontext():
             return super().evaluation_step(batch, training=training)
 
     def predict_proba(self, X: Any) -> np.ndarray:

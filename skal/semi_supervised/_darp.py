@@ -174,8 +174,8 @@ def solve_darp(
     >>> report.converged, report.n_clipped, report.column_residual < 1e-6
     (True, 1, True)
     """
-    table = _checked_table(proba)
-    masses, normalised = _checked_target(target, table)
+    table = _check_table(proba)
+    masses, normalised = _check_target(target, table)
     refinement, counts = fit_refinement(
         table, masses, alpha=alpha, clip=clip, min_entropy=min_entropy, tol=tol, max_iter=max_iter
     )
@@ -192,7 +192,7 @@ def solve_darp(
     return (labels if isinstance(proba, Tensor) else labels.cpu().numpy()), report
 
 
-def _checked_table(proba: Any) -> Tensor:
+def _check_table(proba: Any) -> Tensor:
     """(N, K) float64 on the data's device, rows scaled to sum to 1."""
     expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
     remedy = "Pass what predict_proba gives, not logits."
@@ -211,19 +211,19 @@ def _checked_table(proba: Any) -> Tensor:
     return table / total
 
 
-def _checked_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
+def _check_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
     """(K,) masses that sum to N, and whether that took a scaling which the caller did not ask for."""
     n_samples, n_classes = table.shape
     if target is None:
         return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False
     remedy = "Pass counts or shares, or None for equal sizes."
-    masses = checked_masses("darp", "target", target, n_classes, remedy).to(table.device)
+    masses = check_masses("darp", "target", target, n_classes, remedy).to(table.device)
     total = float(masses.sum())
     as_meant = any(abs(total - meant) <= 1e-6 * meant for meant in (n_samples, 1.0))
     return masses * (n_samples / total), not as_meant
 
 
-def checked_masses(owner: str, name: str, value: Any, n_classes: int, remedy: str) -> Tensor:
+def check_masses(owner: str, name: str, value: Any, n_classes: int, remedy: str) -> Tensor:
     """(K,) float64 tensor of one finite number >= 0 for each class, not all of them 0."""
     expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
     masses = _real_numbers(value)

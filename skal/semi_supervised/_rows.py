@@ -16,7 +16,7 @@ from skal._core.containers import all_finite, check_finite, dataset_input, datas
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError
 
 
-def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
+def check_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
     """(n,) int64 labels, −1 for unlabelled; those of a Dataset of pairs where y is None."""
     n_samples = n_rows(X, "X")
     if y is None and isinstance(X, Dataset):

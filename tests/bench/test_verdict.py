@@ -53,8 +53,8 @@ def test_a_real_difference_is_found():
     better, worse = compare(["random", "good", "bad"], N_LABELS, scores, "random")
     assert better.verdict.startswith("better than Random at every budget, p")
     assert worse.verdict.startswith("worse than Random at every budget, p")
-    assert better.labels_saved > 0
-    assert np.isnan(worse.labels_saved)
+    assert better.saved_labels > 0
+    assert np.isnan(worse.saved_labels)
     assert (better.ahead, better.behind, better.n_budgets) == (3, 0, 3)
 
 

@@ -74,7 +74,7 @@ def test_average_of_parameters():
         for name, p in module.named_parameters():
             expected[name] = decay * expected[name] + (1 - decay) * p.detach()
     latest = {name: p.detach().clone() for name, p in module.named_parameters()}
-    with average.applied():
+    with average.use():
         for name, p in module.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name])
     for name, p in module.named_parameters():
