@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tables for papers: LaTeX with booktabs."""
+"""Tables for papers: LaTeX with booktabs.
+
+``result`` is a :class:`skal.bench.BenchmarkResult`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from tabulate import tabulate
-
-from skal.bench._numbers import Numbers, score_name
 
 _ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPES |= {"−": "$-$", "×": r"$\times$", "γ": r"$\gamma$", "±": r"$\pm$"}
@@ -40,7 +43,7 @@ def _add_rules(tabular: str) -> str:
     return first + "".join(rule + part for rule, part in zip(rules, rest, strict=True))
 
 
-def scores_table(result: Numbers, caption: str | None, label: str | None) -> str:
+def scores_table(result: Any, caption: str | None, label: str | None) -> str:
     """Mean ± standard deviation by budget, with verdicts as marks."""
     means, stds, protocol = 100 * result.means(), 100 * result.stds(), result.protocol
     marks = {c.strategy: {"better": "$^{+}$", "worse": "$^{-}$"}.get(c.outcome, "") for c in result.comparisons()}
@@ -59,7 +62,7 @@ def scores_table(result: Numbers, caption: str | None, label: str | None) -> str
         seeds = len(result.seeds)
         spread = f", mean $\\pm$ standard deviation over {seeds} seeds" if seeds > 1 else ", one seed"
         caption = (
-            f"{escape(protocol.heading)}: test {score_name(result)} in percent by number of labels{spread}. "
+            f"{escape(protocol.heading)}: test {result.score_name} in percent by number of labels{spread}. "
             f"$^{{+}}$ better and $^{{-}}$ worse than {escape(result.reference)} by the area under the curve "
             "(paired t-test, Holm's correction, 5 \\%)."
         )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of several benchmarks: each draws on the axes it is given."""
+"""Figures of several benchmarks: each function draws on the axes that it is given.
+
+``suite`` is a :class:`skal.bench.BenchmarkSuite`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,12 @@ from matplotlib.patches import Rectangle
 
 from skal.bench._ranks import groups
 from skal.bench._statistics import ALPHA
-from skal.bench._suite_numbers import SuiteNumbers
 
 # blue, white and orange can be told apart without red and green
 COLOURS = {"better": "#2b6cb0", "not distinguishable": "#e8e8e8", "worse": "#d9822b", "not testable": "#bbbbbb"}
 
 
-def ranks(suite: SuiteNumbers, ax: Any) -> None:
+def ranks(suite: Any, ax: Any) -> None:
     """Critical-difference diagram: the best on the left, a bar over those that are not told apart.
 
     The bars are those of the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
@@ -56,7 +58,7 @@ def ranks(suite: SuiteNumbers, ax: Any) -> None:
     ax.set_title(title, fontsize=10)
 
 
-def outcomes(suite: SuiteNumbers, ax: Any, reference: str | None = None) -> None:
+def outcomes(suite: Any, ax: Any, reference: str | None = None) -> None:
     """The verdict of every strategy in every setting, with the difference in points."""
     reference = reference or suite.reference
     found, differences = suite.outcomes(reference), 100 * suite.differences(reference)
@@ -80,7 +82,7 @@ def _box(x: float, y: float, colour: str) -> Rectangle:
     return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour)
 
 
-def savings(suite: SuiteNumbers, ax: Any, reference: str | None = None) -> None:
+def savings(suite: Any, ax: Any, reference: str | None = None) -> None:
     """Share of the labels saved at the reference's final score: a dot per setting, the median as a line."""
     table = suite.saved_labels(reference)
     order = [name for name in suite.summary().index if name in table.index.get_level_values("strategy")]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from skal.bench._numbers import Numbers, as_text, score_name
+from skal.bench._result import BenchmarkResult, as_text
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 
 
@@ -21,7 +21,7 @@ class Section(NamedTuple):
     note: str = ""
 
 
-def headline(result: Numbers) -> list[str]:
+def headline(result: BenchmarkResult) -> list[str]:
     """The verdicts in words, one line per strategy, and what limits them."""
     lines = [f"{comparison.strategy}: {comparison.verdict}." for comparison in result.comparisons()]
     if result.n_missing:
@@ -32,7 +32,7 @@ def headline(result: Numbers) -> list[str]:
     return lines
 
 
-def sections(result: Numbers) -> list[Section]:
+def sections(result: BenchmarkResult) -> list[Section]:
     """All tables of the report."""
     found = [_scores(result), _against_reference(result)]
     if len(result.strategies) > 2:
@@ -43,21 +43,21 @@ def sections(result: Numbers) -> list[Section]:
     return [*found, _settings(result)]
 
 
-def _scores(result: Numbers) -> Section:
+def _scores(result: BenchmarkResult) -> Section:
     table = result.table().rename(columns=lambda n: f"{n} labels").reset_index()
     seeds = len(result.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Section("Scores", table, f"Test {score_name(result)} in percent, {spread}.{_other_networks(result)}")
+    return Section("Scores", table, f"Test {result.score_name} in percent, {spread}.{_other_networks(result)}")
 
 
-def _other_networks(result: Numbers) -> str:
+def _other_networks(result: BenchmarkResult) -> str:
     """A note on strategies that add something to the network."""
     additions = {run.strategy: run.record.get("network", "").partition(" with ")[2] for run in result.runs}
     notes = [f"{name} trains the same network with {addition}" for name, addition in additions.items() if addition]
     return f" {'; '.join(notes)}: compare the first column to see what that alone changes." if notes else ""
 
 
-def _against_reference(result: Numbers) -> Section:
+def _against_reference(result: BenchmarkResult) -> Section:
     reference, tests = result.reference, result.tests()
     columns = {
         "strategy": tests.index,
@@ -69,7 +69,7 @@ def _against_reference(result: Numbers) -> Section:
     }
     statistic, p = result.friedman()
     note = (
-        f"Area under the budget curve as a mean {score_name(result)} in percent; "
+        f"Area under the budget curve as a mean {result.score_name} in percent; "
         f"{reference} has {100 * result.areas().loc[reference].mean():.2f}. "
         "The verdict is the paired t-test on the area, after Holm's correction over the strategies; the interval is "
         "that of the corrected test. Labels saved: how many labels before the end the mean curve reaches "
@@ -81,7 +81,7 @@ def _against_reference(result: Numbers) -> Section:
     return Section(f"Against {reference}", pd.DataFrame(columns), note.strip())
 
 
-def _pairwise(result: Numbers) -> Section:
+def _pairwise(result: BenchmarkResult) -> Section:
     tests = result.pairwise().sort_values("p_holm", kind="stable")
     columns = {
         "pair": tests["a"] + " − " + tests["b"],
@@ -94,7 +94,7 @@ def _pairwise(result: Numbers) -> Section:
     return Section("All pairs", pd.DataFrame(columns), note.strip())
 
 
-def _penalties(result: Numbers) -> Section:
+def _penalties(result: BenchmarkResult) -> Section:
     table = result.penalties()
     table.loc["mean"] = table.mean(axis=0)
     note = (
@@ -104,25 +104,25 @@ def _penalties(result: Numbers) -> Section:
     return Section("Pairwise penalties", _matrix(table), note)
 
 
-def _overlap(result: Numbers) -> Section:
+def _overlap(result: BenchmarkResult) -> Section:
     note = "Intersection over union of what was queried, each strategy's set the union over its seeds."
     return Section("Overlap", _matrix(result.overlap()), note)
 
 
-def _times(result: Numbers) -> Section:
+def _times(result: BenchmarkResult) -> Section:
     table = result.times().rename(columns={"fit": "training"})
     table = table.apply(lambda column: column.map(lambda s: f"{s:.3f}" if s < 1 else f"{s:.1f}"))
     return Section("Time", table.reset_index(), "Mean seconds per round, as measured while the benchmark ran.")
 
 
-def _warnings(result: Numbers) -> Section:
+def _warnings(result: BenchmarkResult) -> Section:
     counts = Counter((run.strategy, text) for run in result.runs for text in run.warnings)
     rows = [(strategy, str(count), text) for (strategy, text), count in counts.items()]
     table = pd.DataFrame(rows, columns=["strategy", "runs", "warning"])
     return Section("Warnings", table, "Warnings given while the runs were made.")
 
 
-def _settings(result: Numbers) -> Section:
+def _settings(result: BenchmarkResult) -> Section:
     settings = result.protocol.as_dict() | result.details
     rows = [(name, _plain(value)) for name, value in settings.items() if value not in ("", {}, None)]
     versions = {tuple(sorted(run.record.get("versions", {}).items())) for run in result.runs}
@@ -139,7 +139,7 @@ def _plain(value: Any) -> str:
 
 
 def _matrix(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers with two decimals, and the index as a first column without a name."""
+    """BenchmarkResult with two decimals, and the index as a first column without a name."""
     return as_text(table, "{:.2f}").rename_axis("").reset_index()
 
 
