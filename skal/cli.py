@@ -81,7 +81,7 @@ _COUNTS = {
 
 
 def _add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:
-    """An option for each setting, or for those with a default if there are defaults."""
+    """Add an option for each setting, or only for the settings with a default if any has one."""
     for setting in defaults or _COUNTS:
         flag = f"--{setting.replace('_', '-')}"
         parser.add_argument(flag, type=_positive, default=defaults.get(setting), metavar="N", help=_COUNTS[setting])

@@ -68,8 +68,8 @@ def run_benchmark(
     strategies : sequence, mapping, or None, default=None
         Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
         and the skorch net to use for it instead of ``net``. A function ``f(learner, X_pool, n_instances)`` that returns
-        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes those of the
-        protocol.
+        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes the
+        strategies of the protocol.
     data : tuple, str, path or object, default=None
         ``(X, y)``, of which a fifth of each class is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
         of a data set, or the path of an npz file, as in :func:`skal.datasets.load`; or an object with these four
@@ -78,12 +78,12 @@ def run_benchmark(
         Name of a network, or your own unfitted skorch net or scikit-learn classifier, which is then trained with its
         own settings. Without it, and without a protocol, features of shape (n, d) get an MLP on standardised inputs.
     protocol : Protocol or None, default=None
-        All settings; :func:`skal.bench.preset` has those of the papers.
+        All settings; :func:`skal.bench.papers.preset` has the papers' protocols.
     out : path or None, default=None
         Folder for the results; each run is saved as it finishes. Call again with the same settings to continue, or
         with more seeds or strategies to add to the results.
     n_jobs : int or None, default=1
-        Number of runs in parallel, as in joblib: None is what ``joblib.parallel_config`` says, a Dask cluster for
+        Number of runs in parallel, as in joblib: None follows ``joblib.parallel_config``, a Dask cluster for
         example. The result does not depend on it.
     data_home : path or None, default=None
         Folder of the data sets' files; see :func:`skal.datasets.load`.
@@ -163,7 +163,7 @@ def run_benchmark(
 
 
 def _plan(protocol: Protocol, strategies: Strategies, store: Store | None) -> tuple[list[Run], list[Task]]:
-    """The runs that the folder has, and those to be made.
+    """The runs that the folder has, and the tasks that are left.
 
     All strategies of a seed come before the next seed: a benchmark that is stopped then has whole pairs.
     """
@@ -192,7 +192,7 @@ def _run_all(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run |
                 del left[key]
                 yield outcome
         except BrokenProcessPool:
-            # joblib does not say whose worker it was: those that may have been under way are tried one by one
+            # joblib does not say whose worker it was: try the tasks that may have been running one by one
             for key in list(left)[: 3 * effective_n_jobs(n_jobs)]:
                 yield _run_alone(left.pop(key), data)
 
@@ -214,7 +214,7 @@ def _numbered_attempt(task: Task, data: Data) -> tuple[tuple[str, int], Run | st
 
 
 def _attempt(task: Task, data: Data) -> Run | str:
-    """The run, or how it failed: a failure must not take hours of other runs with it."""
+    """The run, or its traceback: one failure must not cost hours of other runs."""
     try:
         return run_task(task, data)
     except Exception:  # whatever a user's strategy, network or data may raise
@@ -222,7 +222,7 @@ def _attempt(task: Task, data: Data) -> Run | str:
 
 
 def _describe_initial(initial: Any) -> str:
-    """A strategy as the text that a protocol can keep."""
+    """The text of a strategy, for the protocol."""
     if isinstance(initial, str):
         return initial
     strategy = as_strategy(initial)
@@ -250,7 +250,7 @@ def _default_protocol(bunch: Any) -> Protocol:
 
 
 def _name_strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> Strategies:
-    """Each strategy by its name, and the net for it: None for the protocol's."""
+    """Strategies by name, each with its net; None stands for the protocol's net."""
     if not isinstance(strategies, Mapping):
         expected, remedy = "a list of strategies, or a mapping of names to these", "Pass ['random', 'margin']."
         strategies = as_list("run_benchmark", "strategies", strategies, expected=expected, remedy=remedy)
@@ -292,7 +292,7 @@ def _refuse_other(run: Run, strategy: Any) -> None:
 
 
 def _check_runnable(protocol: Protocol, strategies: Strategies, data: Data) -> None:
-    """Refuse before the first run what no run could work with."""
+    """Refuse settings that would fail, before the first run."""
     data.pool(protocol, 0)
     for strategy, net in strategies.values():
         if net is None:

@@ -61,7 +61,7 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
 
 
 def describe_demo(n_labels: np.ndarray, scores: np.ndarray) -> str:
-    """The table, and what it says: how large the difference is, in how many seeds, and how many labels it saves.
+    """The table, and a summary: size of the difference, number of seeds ahead, saved labels.
 
     Examples
     --------

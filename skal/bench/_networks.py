@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The networks of a benchmark: one for all strategies, and the same with an addition for those that need one."""
+"""The networks of a benchmark: the same for all strategies, with dropout or loss prediction for some."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _choose_module(protocol: Protocol, shape: tuple[int, ...], n_classes: int, d
 
 
 class DropoutBeforeLast(nn.Module):
-    """A network with a last layer ``fc``, and dropout before it; the weights are those the network starts with."""
+    """A network with dropout before its last layer ``fc``; it starts with the same weights as without."""
 
     def __init__(self, network: type[nn.Module], dropout: float, **params: Any) -> None:
         super().__init__()

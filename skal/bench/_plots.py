@@ -127,7 +127,7 @@ def _finish(ax: Any, n_lines: int) -> None:
         ax.legend(frameon=False, fontsize=8, **(below if n_lines > 5 else {}))
 
 
-# a function that draws a result on axes, and what the report writes below the figure
+# a function that draws a result on axes, and the caption in the report
 RESULT_FIGURES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "curves": (curves, "Mean test accuracy by labels"),
     "areas": (areas, "Difference of the area under the curve; filled where the verdict is better or worse"),

@@ -77,7 +77,7 @@ class Protocol:
         scikit-learn's logistic regression, and a network with the same weights for strategies that need one. The
         settings from ``criterion`` to ``warm_start`` are not used then.
     net_params : dict
-        Its parameters, except those that follow from the data.
+        Parameters of the network, without the sizes that follow from the data.
     dropout : float
         Rate for strategies that need dropout (BALD, EPIG), unless ``net_params`` has one.
     criterion : {"cross_entropy", "squared"}
@@ -100,7 +100,7 @@ class Protocol:
         trains on the whole pool for ``max_epochs``; ``flip=True`` lets augmentation mirror images. The settings from
         ``criterion`` to ``stop_accuracy`` are not used then, and ``inputs`` must be ``"unit"``.
     notes : str
-        Notes for the report; for a paper's protocol, what the paper leaves open.
+        Notes for the report; for a paper's protocol, the settings that the paper leaves open.
 
     Examples
     --------

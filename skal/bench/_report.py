@@ -135,7 +135,7 @@ def _image(figure: Figure, caption: str) -> str:
 
 
 def _html_table(section: Section) -> str:
-    table = tabulate(section.table, "keys", "html", showindex=False, disable_numparse=True)  # escapes what is in cells
+    table = tabulate(section.table, "keys", "html", showindex=False, disable_numparse=True)  # escapes the cells
     kind = " wide" if section.title in {"Settings", "Warnings"} else ""
     heading = f"<h2>{html.escape(section.title)}</h2>\n{_note(section.note)}\n"
     return f"{heading}<div class='scroll{kind}'>{table}</div>\n"
@@ -172,7 +172,7 @@ def markdown_report(result: BenchmarkResult) -> str:
     ]
     figures = "\n\n".join(f"![{caption}]({name}.png)" for name, (_, caption) in _plots.RESULT_FIGURES.items())
     parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
-    # names and notes are the user's: Markdown would take what is in angle brackets for HTML
+    # names and notes are the user's: Markdown would take angle brackets for HTML
     return html.escape("\n\n".join(part for part in parts if part), quote=False) + "\n"
 
 

@@ -32,7 +32,7 @@ class BenchmarkResult:
     Parameters
     ----------
     protocol : Protocol
-        What was run.
+        The settings of the benchmark.
     runs : list of Run
         One per strategy and seed that has finished.
     details : dict, default=None
@@ -195,7 +195,7 @@ class BenchmarkResult:
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
 
     def friedman(self) -> tuple[float, float]:
-        """Friedman's test on the areas: whether the strategies differ at all.
+        """Friedman's test on the areas: do the strategies differ at all?
 
         Returns
         -------
@@ -229,7 +229,7 @@ class BenchmarkResult:
         return pd.DataFrame(penalties, index=self.strategies, columns=self.strategies)
 
     def overlap(self) -> pd.DataFrame:
-        """Intersection over union of what the strategies queried, without the labels at the start.
+        """Intersection over union of the queried samples, without the labels at the start.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class BenchmarkResult:
         ----------
         kind : {"curves", "areas", "difference", "time", "overlap"}, default="curves"
             Scores by labels; the difference from the reference with its interval, of the area and at each budget;
-            query time against the final score; the overlap of what was queried.
+            query time against the final score; the overlap of the queried samples.
         ax : matplotlib Axes or None, default=None
             None makes a new figure, without pyplot, which a notebook shows:
             ``result.plot().figure.savefig("curves.png")`` saves it.
@@ -269,7 +269,7 @@ class BenchmarkResult:
         Returns
         -------
         matplotlib Axes
-            What was drawn on.
+            The axes of the figure.
         """
         check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.RESULT_FIGURES))
         ax = _plots.new_axes() if ax is None else ax
@@ -285,7 +285,7 @@ class BenchmarkResult:
         Parameters
         ----------
         caption, label : str or None
-            None writes a caption that says what the numbers are, and ``tab:NAME``.
+            None writes a caption that explains the numbers, and ``tab:NAME``.
 
         Returns
         -------

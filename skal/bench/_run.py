@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One run, of one strategy on one seed, through the loop; and what it leaves behind."""
+"""One run of the loop, of one strategy on one seed, and its record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
     n_labels : list of int
         The budgets.
     scores, train_scores : list of float
-        Accuracies, or what ``Protocol.scoring`` says, on the test set, and on the labelled set.
+        Accuracies on the test set and on the labelled set, or the score that ``Protocol.scoring`` names.
     initial : list of int
         Positions of the first labels in the training set.
     queried : list of list of int

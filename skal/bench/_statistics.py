@@ -90,7 +90,7 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
     >>> wilcoxon(np.arange(1.0, 7.0), np.zeros(6))
     0.03125
     """
-    # sums of floating-point scores: what should be tied differs in the last digits
+    # sums of floating-point scores: ties differ in the last digits
     d = np.round(_pair(a, b), 12)
     if len(d) < 2:
         return np.nan

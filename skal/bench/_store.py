@@ -65,7 +65,7 @@ class Store:
             )
 
     def settings(self) -> tuple[Protocol, dict[str, Any]]:
-        """The protocol, and what else was recorded."""
+        """The protocol, and the other records of the benchmark."""
         path = self.folder / "settings.json"
         if not path.exists():
             raise StoreError(
@@ -78,7 +78,7 @@ class Store:
             raise StoreError(f"{path} does not hold a benchmark's settings. Pass skal bench's --out folder.") from error
 
     def write(self, run: Run) -> None:
-        """Save a finished run; its outcome last, since that is what says that it is finished."""
+        """Save a finished run. The outcome is written last: it marks the run as finished."""
         stem = _stem(run.strategy, run.seed)
         write_text(self.folder / "timings" / f"{stem}.json", _dump({name: getattr(run, name) for name in _ASIDE}))
         write_text(self.folder / "runs" / f"{stem}.json", _dump({name: getattr(run, name) for name in _OUTCOME}))

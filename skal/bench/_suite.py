@@ -34,7 +34,7 @@ class BenchmarkSuite:
     results : mapping of str to BenchmarkResult
         By the settings' names.
     reference : str, default="random"
-        What differences are taken from; every setting needs it.
+        The strategy that the others are compared with; every setting needs it.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class BenchmarkSuite:
         return self._cells("difference", reference)
 
     def outcomes(self, reference: str | None = None) -> pd.DataFrame:
-        """What the tests say of every strategy in every setting.
+        """The outcome of the tests for every strategy in every setting.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class BenchmarkSuite:
         return self.ranks().mean(axis=1).sort_values(kind="stable")
 
     def friedman(self) -> FriedmanTest:
-        """Friedman's test over the settings: whether the ranked strategies differ at all.
+        """Friedman's test over the settings: do the ranked strategies differ at all?
 
         Returns
         -------
@@ -354,7 +354,7 @@ class BenchmarkSuite:
         Returns
         -------
         matplotlib Axes
-            What was drawn on.
+            The axes of the figure.
         """
         check_choice("BenchmarkSuite.plot", "kind", kind, list(_suite_plots.SUITE_FIGURES))
         draw, size = _suite_plots.SUITE_FIGURES[kind]

@@ -20,9 +20,9 @@ COLOURS = {"better": "#2b6cb0", "not distinguishable": "#e8e8e8", "worse": "#d98
 
 
 def ranks(suite: Any, ax: Any) -> None:
-    """Critical-difference diagram: the best on the left, a bar over those that are not told apart.
+    """Critical-difference diagram: the best on the left, a bar over strategies that the tests do not tell apart.
 
-    The bars are those of the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
+    The bars come from the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
     """
     means = suite.mean_ranks()
     names, n = list(means.index), len(means)

@@ -22,7 +22,7 @@ class Section(NamedTuple):
 
 
 def headline(result: BenchmarkResult) -> list[str]:
-    """The verdicts in words, one line per strategy, and what limits them."""
+    """The verdicts in words, one line per strategy, and their limits."""
     lines = [f"{comparison.strategy}: {comparison.verdict}." for comparison in result.comparisons()]
     if result.n_missing:
         total = len(result.protocol.strategies) * result.protocol.seeds

@@ -36,7 +36,7 @@ class Layout:
     resizes: bool = False
 
     def find(self, home: Path) -> list[Path | None]:
-        """The path of each file under ``home``, None for those that are not there."""
+        """The path of each file under ``home``, None for files that are not there."""
         folder = home / self.folder
         return [next((folder / name for name in names if (folder / name).exists()), None) for names in self.files]
 
@@ -69,7 +69,7 @@ def find_home(data_home: str | os.PathLike[str] | None) -> Path | None:
 
 
 def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url: str | None) -> str:
-    """Say which files were looked for, where, and what to do."""
+    """Say which files were looked for, in which folder, and how to get them."""
     remedy = f"pass data_home=FOLDER or set the environment variable {_ENVIRONMENT} to the folder that holds them"
     get = f"Get the files from {url}, then {remedy}." if url else f"Put the file there, or {remedy}."
     lines = [f"The data set {name!r} was not found."]

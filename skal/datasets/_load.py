@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The public functions: find a data set, read it, and say what is there."""
+"""Find a data set and read it; list the data sets that are there."""
 
 import os
 import re

@@ -41,7 +41,7 @@ def check_npz(paths: Sequence[Path]) -> None:
 
 
 def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None) -> Arrays:
-    """Read the four arrays, and what else may be there.
+    """Read the four arrays and the optional ones.
 
     ``class_names`` or ``target_names`` are strings, one per class; ``texts_train`` and ``texts_test`` are strings, one
     per sample: what the features were made of.

@@ -63,7 +63,7 @@ class LossPredictingModule(nn.Module):
     layers : sequence of str
         Names in ``backbone.named_modules()``.
     widths : sequence of int
-        Channels, or features, of what each of them returns.
+        Channels, or features, of each layer's output.
     hidden : int, default=128
         Features that each layer's output is mapped to.
 
@@ -98,7 +98,7 @@ class LossPredictingModule(nn.Module):
             return (output[0] if isinstance(output, tuple) else output), self.predict_losses(features)
 
     def collecting_features(self) -> AbstractContextManager[dict[str, Tensor]]:
-        """Collect what the layers return inside the block, averaged over positions, by the layers' names.
+        """Collect the layers' outputs inside the block, averaged over positions, by the layers' names.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class LossPredictingModule(nn.Module):
         return _collecting(self.backbone, self.layers)
 
     def predict_losses(self, features: dict[str, Tensor]) -> Tensor:
-        """Predict losses from what :meth:`collecting_features` collected.
+        """Predict losses from the outputs that :meth:`collecting_features` collected.
 
         Parameters
         ----------

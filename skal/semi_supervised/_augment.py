@@ -139,7 +139,7 @@ class WeakJitter(BaseEstimator):
 
 
 class StrongJitter(WeakJitter):
-    """Gaussian noise, then some entries replaced by those of other rows of the batch.
+    """Gaussian noise, then some entries replaced by entries of other rows of the batch.
 
     Parameters
     ----------

@@ -125,18 +125,18 @@ class AveragingClassifier(NeuralNetClassifier):
         return proba
 
     def initialize_module(self) -> AveragingClassifier:
-        """Make the module; what had been trained before is forgotten."""
+        """Make the module; earlier training is forgotten."""
         self._trained = self._average = None
         super().initialize_module()
         return self
 
     def load_params(self, *args: Any, **kwargs: Any) -> None:
-        """As in skorch; ``partial_fit`` then continues from what was loaded."""
+        """As in skorch; ``partial_fit`` then continues from the loaded parameters."""
         super().load_params(*args, **kwargs)
         self._trained = None
 
     def get_state(self) -> dict[str, Any]:
-        """What ``partial_fit`` needs beside what skorch saves.
+        """The state that ``partial_fit`` needs and skorch does not save.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class AveragingClassifier(NeuralNetClassifier):
         return {} if self._trained is None else {"trained": {k: v.clone() for k, v in self._trained.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`get_state` gave.
+        """Restore the state from :meth:`get_state`.
 
         Parameters
         ----------

@@ -25,7 +25,7 @@ from skal.semi_supervised._refinement import column_residual, fit_refinement
 
 @dataclass(frozen=True)
 class DARPReport:
-    """How a refinement went, and what had to be changed to make the problem well posed.
+    """How a refinement went, and the changes that made the problem well posed.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def darp(
 ) -> Any:
     """Refine pseudo-labels so that the sizes of the classes match a target (Kim et al. 2020).
 
-    Warns about what it had to change; :func:`solve_darp` gives the same labels with a report instead.
+    Warns about changes to the input; :func:`solve_darp` gives the same labels with a report instead.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def _check_table(proba: Any) -> Tensor:
 
 
 def _check_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
-    """(K,) masses that sum to N, and whether that took a scaling which the caller did not ask for."""
+    """(K,) masses that sum to N, and whether they were scaled although the caller did not ask for it."""
     n_samples, n_classes = table.shape
     if target is None:
         return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False

@@ -247,7 +247,7 @@ class FixMatchClassifier(AveragingClassifier):
         check_real(owner, "darp_alpha", self.darp_alpha, 1, optional=True, remedy=remedy)
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
-        """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
+        """The labelled samples for training, and the part that ``train_split`` sets aside for validation."""
         run = self._training
         paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels, device="cpu"))
         labelled: Dataset[Any] = Subset(paired, run.labelled.tolist())
@@ -324,7 +324,7 @@ class FixMatchClassifier(AveragingClassifier):
         return [*callbacks, ("print_log", PrintLog(keys_ignored="pseudo_distribution"))]
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
-        """Write what the epoch's pseudo-labels were like into the history."""
+        """Write statistics of the epoch's pseudo-labels into the history."""
         super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
         run = self._training
         for name, value in run.statistics.summary().items():
@@ -344,7 +344,7 @@ class FixMatchClassifier(AveragingClassifier):
         return (without_decay_of_vectors(args[0]),), kwargs
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the labelled samples; those with −1, as a fold of a search has them, do not count."""
+        """Accuracy on the labelled samples; samples with −1, as in a fold of a search, do not count."""
         labels = check_labels(type(self).__name__, X, y)
         rows = labelled_rows(f"the score of {type(self).__name__}", labels)
         right = self.predict(X)[rows] == labels[rows]

@@ -31,7 +31,7 @@ def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[
     loss : scalar tensor
     kept : (n,) bool tensor
     labels : (n,) tensor
-        The pseudo-labels, those of masked samples too.
+        The pseudo-labels, also of masked samples.
 
     Examples
     --------

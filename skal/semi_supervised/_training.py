@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one ``fit`` of FixMatch needs, from its first iteration to its last."""
+"""The state of one ``fit`` of FixMatch, from its first iteration to its last."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ class Training:
         self.lrs = [group["lr"] for group in self.groups]
 
     def scale_learning_rates(self, factor: float) -> None:
-        """Set the learning rates to this multiple of those that the training started with."""
+        """Multiply the learning rates of the training's start by this factor."""
         for group, lr in zip(self.groups, self.lrs, strict=False):
             group["lr"] = lr * factor

@@ -2,8 +2,8 @@
 """NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_transcripts`` transcribes it.
 
 Zero-shot is a query from random weights, single-shot one query from the first model; the table's columns are 40 and 60
-labels for both. FixMatch's settings are those of its paper. Left open, and chosen here: the number of training steps.
-The paper's first model is the median of five trials; ours is a single one.
+labels for both. FixMatch's settings come from its paper. The number of training steps is open in the paper, and our
+choice here. The paper's first model is the median of five trials; ours is a single one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """dynamicAL (Wang et al. 2022): its tables and the γ study, as ``_transcripts`` transcribes them.
 
-Left open there, and chosen here: minibatches of 64, inputs in [−1, 1], the cap on epochs. The defaults of
+The paper leaves open, and we chose: minibatches of 64, inputs in [−1, 1], the cap on epochs. The defaults of
 :class:`Protocol` are this training.
 """
 
@@ -62,7 +62,7 @@ SMALL = {"n_initial": 100, "seeds": 3, "n_pool": 5000, "n_test": 2000, "max_epoc
 def scale_down(protocol: Protocol) -> dict[str, Any]:
     """A fifth of the labels, three seeds, a pool of 5,000 and networks an eighth as wide."""
     narrow: dict[str, Any] = {"resnet18": {"stem": "cifar", "width": 8}, "vgg11": {"hidden": (128,)}}
-    budget = protocol.name.startswith("dynamic_al_table1_")  # which is what is compared there
+    budget = protocol.name.startswith("dynamic_al_table1_")  # the table compares this
     return {
         "net_params": {**protocol.net_params, **narrow.get(protocol.net, {})},
         "data_params": {"image_size": 32} if protocol.data == "caltech101" else protocol.data_params,

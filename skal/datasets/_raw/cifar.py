@@ -67,7 +67,7 @@ def _parse_binary(n_label_bytes: int, content: bytes, source: str) -> _Batch:
 
 @dataclass(frozen=True)
 class _Version:
-    """One of the four archives: what it is called, its folder, its files (the last for testing), how one is read."""
+    """One of the four archives: its name, its folder, its files (the last for testing), and the parser of a file."""
 
     archive: str
     folder: str
