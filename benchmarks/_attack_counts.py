@@ -50,10 +50,10 @@ COUNTS = {
     "verbose",
 }
 
+_LABELS = ("--n-initial", "--query-size", "--n-rounds", "--seeds")
 _COMMANDS = [
-    *(f"demo {flag}" for flag in ("--n-initial", "--query-size", "--n-rounds", "--seeds")),
-    *(f"bench {flag}" for flag in ("--n-initial", "--batch", "--rounds", "--seeds", "--epochs", "--pool", "--test")),
-    "bench --jobs",
+    *(f"{command} {flag}" for command in ("demo", "bench") for flag in _LABELS),
+    *(f"bench {flag}" for flag in ("--max-epochs", "--n-pool", "--n-test", "--jobs")),
     *(f"label --demo {flag}" for flag in ("--batch", "--port")),
     "label --classes a,b --size",
 ]

@@ -2,8 +2,8 @@
 """What the papers say: a literal transcription of their settings, preset by preset, in the papers' own terms.
 
 Only a test, which compares every preset with it, and a table of the documentation read it. A preset has one entry for
-each of its protocols. ``NOT_STATED`` stands for facts that we did not find in a paper. Where the paper is silent and the
-authors' released code is not, the fact stands under ``code``; where both speak, the paper is followed.
+each of its protocols. ``NOT_STATED`` stands for facts that we did not find in a paper. Facts that only the authors'
+released code states stand under ``code``; where both speak, the paper is followed.
 """
 
 from __future__ import annotations
