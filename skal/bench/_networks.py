@@ -19,7 +19,6 @@ from skal.bench._protocol import Protocol
 from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
-from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage
 from skal.strategies import BALD, EPIG, LearningLoss
 from skal.validation import check_choice
 
@@ -115,6 +114,8 @@ def _make_fixmatch(protocol: Protocol, settings: dict[str, Any], addition: str) 
             "The strategies of a semi-supervised benchmark must do without learning_loss. Got learning_loss: its loss "
             "prediction has no place in FixMatchClassifier. Leave it out, or run a supervised benchmark."
         )
+    from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage  # only a paper's protocols need it
+
     own = dict(protocol.semi_supervised or {})
     if own.pop("flip", False):
         own["augment"] = (WeakImage(flip=True), StrongImage(flip=True))
