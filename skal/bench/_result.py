@@ -195,7 +195,7 @@ class BenchmarkResult:
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
 
     def friedman(self) -> tuple[float, float]:
-        """Friedman's test on the areas: do the strategies differ at all?
+        """Friedman's test of whether the strategies' areas differ at all.
 
         Returns
         -------

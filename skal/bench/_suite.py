@@ -224,7 +224,7 @@ class BenchmarkSuite:
         return self.ranks().mean(axis=1).sort_values(kind="stable")
 
     def friedman(self) -> FriedmanTest:
-        """Friedman's test over the settings: do the ranked strategies differ at all?
+        """Friedman's test, over the settings, of whether the ranked strategies differ at all.
 
         Returns
         -------
