@@ -54,18 +54,23 @@ class Package:
         return top[1] if len(top) == 2 and ".".join(top) in self.packages else "(top)"
 
     @cached_property
+    def lines(self) -> dict[str, int]:
+        """Code lines by module."""
+        return {name: code_lines(source) for name, source in self.sources.items()}
+
+    @cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Modules, ``__init__.py`` among them, and code lines by room."""
         found: dict[str, tuple[int, int]] = {}
-        for name, source in self.sources.items():
+        for name, own in self.lines.items():
             modules, lines = found.get(self.room(name), (0, 0))
-            found[self.room(name)] = (modules + 1, lines + code_lines(source))
+            found[self.room(name)] = (modules + 1, lines + own)
         return found
 
     def core_lines(self) -> int:
         """Code lines without ``NOT_CORE`` and the look-ahead's comparators."""
         own = [name for name in self.sources if self.room(name) not in NOT_CORE]
-        return sum(code_lines(self.sources[name]) for name in own if not COMPARATORS.fullmatch(name.split(".")[-1]))
+        return sum(self.lines[name] for name in own if not COMPARATORS.fullmatch(name.split(".")[-1]))
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:

@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ AIMS = {
     "fit, one round, LogisticRegression": "30 / 180",
 }
 
+read = lru_cache(Package)  # the package of a checkout
 Tables = dict[str, dict[str, str]]  # title, name of a row, cell
 
 
@@ -60,7 +62,7 @@ def run_queries(root: Path) -> dict[str, Any]:
 
 def count(root: Path) -> Tables:
     """All numbers of a checkout."""
-    package, found = Package(root), run_queries(root)
+    package, found = read(root), run_queries(root)
     n_tests, private = count_tests(root)
     cycles = package.cycles()
     house = {
@@ -93,7 +95,7 @@ def count(root: Path) -> Tables:
 
 def list_names(root: Path) -> str:
     """The names behind the numbers: cycles, double names, participles."""
-    package = Package(root)
+    package = read(root)
     lists = {
         "Import cycles": [", ".join(cycle) for cycle in package.cycles()],
         "Module names that occur twice": [", ".join(package.double_names())],
