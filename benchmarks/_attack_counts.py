@@ -50,10 +50,10 @@ COUNTS = {
     "verbose",
 }
 
+_LABELS = ("--n-initial", "--query-size", "--n-rounds", "--seeds")
 _COMMANDS = [
-    *(f"demo {flag}" for flag in ("--n-initial", "--query-size", "--n-rounds", "--seeds")),
-    *(f"bench {flag}" for flag in ("--n-initial", "--batch", "--rounds", "--seeds", "--epochs", "--pool", "--test")),
-    "bench --jobs",
+    *(f"{command} {flag}" for command in ("demo", "bench") for flag in _LABELS),
+    *(f"bench {flag}" for flag in ("--max-epochs", "--n-pool", "--n-test", "--jobs")),
     *(f"label --demo {flag}" for flag in ("--batch", "--port")),
     "label --classes a,b --size",
 ]
@@ -75,7 +75,7 @@ def _calls(learner: Any, X: np.ndarray) -> dict[str, Callable[[], Any]]:
     net, y_labelled = learner.estimator, learner.y_training
     flat, y = X.reshape(len(X), -1), np.arange(len(X)) % 4
     loop: dict[str, Any] = {"n_initial": 8, "n_rounds": 1, "query_size": 4, "random_state": 0}
-    small = {"net": "logistic", "rounds": 1, "seeds": 1, "n_initial": 8, "batch": 4, "max_epochs": 2}
+    small = {"net": "logistic", "n_rounds": 1, "seeds": 1, "n_initial": 8, "query_size": 4, "max_epochs": 2}
 
     def training(cls: type, **changes: Any) -> Any:
         module, criterion = type(net.module_), net.criterion
@@ -126,7 +126,17 @@ def _calls(learner: Any, X: np.ndarray) -> dict[str, Callable[[], Any]]:
         calls[f"FixMatchClassifier({name})"] = lambda n=name: fixmatch(**{n: HUGE})
     for name in ("n_initial", "query_size", "n_rounds", "budget", "verbose"):
         calls[f"ActiveLearningClassifier({name})"] = lambda n=name: fitted_loop(**{n: HUGE})
-    for name in ("n_jobs", "rounds", "seeds", "n_initial", "batch", "max_epochs", "batch_size", "n_pool", "n_test"):
+    for name in (
+        "n_jobs",
+        "n_rounds",
+        "seeds",
+        "n_initial",
+        "query_size",
+        "max_epochs",
+        "batch_size",
+        "n_pool",
+        "n_test",
+    ):
         calls[f"run_benchmark({name})"] = lambda n=name: benchmark(**{n: HUGE})
     return calls
 

@@ -176,7 +176,8 @@ def stopping() -> Named:
 def benchmarks(X: np.ndarray, folder: Path) -> Named:
     """``run_benchmark`` with data of one's own, and settings."""
     flat, y = X.reshape(len(X), -1), np.arange(len(X)) % 4
-    small: dict[str, Any] = {"net": "logistic", "rounds": 1, "seeds": 1, "n_initial": 8, "batch": 4, "max_epochs": 2}
+    small: dict[str, Any] = {"net": "logistic", "n_rounds": 1, "seeds": 1, "n_initial": 8, "query_size": 4}
+    small["max_epochs"] = 2
 
     def run(**changes: Any) -> None:
         run_benchmark(changes.pop("strategies", ["random"]), **({"data": (flat, y)} | small | changes))
@@ -186,7 +187,18 @@ def benchmarks(X: np.ndarray, folder: Path) -> Named:
         yield f"run_benchmark(data=({what}, y))", must, lambda b=bad: run(data=(b, y))
     for what, bad in labels(y).items():
         yield f"run_benchmark(data=(X, {what}))", MAY_WORK, lambda b=bad: run(data=(flat, b))
-    for parameter in ("data", "net", "strategies", "out", "n_jobs", "title", "rounds", "seeds", "batch", "n_initial"):
+    for parameter in (
+        "data",
+        "net",
+        "strategies",
+        "out",
+        "n_jobs",
+        "title",
+        "n_rounds",
+        "seeds",
+        "query_size",
+        "n_initial",
+    ):
         for what, value in VALUES.items():
             if not (parameter == "out" and isinstance(value, str)):
                 yield f"run_benchmark({parameter}={what})", MAY_WORK, lambda p=parameter, v=value: run(**{p: v})
@@ -196,7 +208,7 @@ def benchmarks(X: np.ndarray, folder: Path) -> Named:
         "test of other columns": {"data": (flat, y, flat[:, :3], y)},
         "test without samples": {"data": (flat, y, flat[:0], y[:0])},
         "one class": {"data": (flat, np.zeros(len(y), dtype=int))},
-        "rounds=10**9": {"rounds": 10**9},
+        "n_rounds=10**9": {"n_rounds": 10**9},
         "a strategy that raises": {"strategies": {"mine": lambda learner, pool, n_instances: 1 / 0}},
         "a strategy that returns None": {"strategies": {"mine": lambda learner, pool, n_instances: None}},
         "a strategy that returns copies": {"strategies": {"mine": lambda learner, pool, n_instances: [0, 0, 0, 0]}},

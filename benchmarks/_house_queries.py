@@ -1,36 +1,35 @@
-"""What queries pass and cost in the skal that this process imports: the part of :mod:`benchmarks.house` that runs it.
+"""What queries pass in the skal that this process imports: the part of :mod:`benchmarks.house` that runs it.
 
 A script that prints JSON, and imports nothing of the benchmarks, so that it can run with another checkout's skal:
-``PYTHONPATH=CHECKOUT python benchmarks/_house_queries.py REPEATS``.
+``PYTHONPATH=CHECKOUT python benchmarks/_house_queries.py``.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from statistics import median
-from time import process_time
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 from torch import nn
 
 import skal
-from skal import ActiveLearner, ActiveLearningClassifier, reuse
+from skal import ActiveLearner, ActiveLearningClassifier
 from skal.bench import run_benchmark
 from skal.datasets import load
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import BADGE, NPC, DynamicAL, Margin, NTKLookahead
 
-N_LABELLED, N_POOL, N_TIMED = 50, 200, 1000
+N_LABELLED, N_POOL = 50, 200
 NETS: dict[str, dict[str, Any]] = {
     "MLP": {"module": MLP, "module__n_features": 64},
     "CNN": {"module": CNN, "module__in_channels": 1, "module__image_size": 8},
@@ -38,10 +37,7 @@ NETS: dict[str, dict[str, Any]] = {
 
 
 class Walk:
-    """Counts modules and functions of skal that are called, as a profile function of :func:`sys.setprofile`.
-
-    Comprehensions and module bodies are no functions. A switch is a call in another module than the call before it.
-    """
+    """Counts the functions of skal that are called, without comprehensions and bodies of modules."""
 
     def __init__(self) -> None:
         self.home = str(Path(skal.__file__).parent)
@@ -50,17 +46,12 @@ class Walk:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(self.home):
-            return
-        if code.co_name.startswith("<") and code.co_name != "<lambda>":
+        counted = code.co_name[0] != "<" or code.co_name == "<lambda>"
+        if event != "call" or not counted or not code.co_filename.startswith(self.home):
             return
         self.functions.add((code.co_filename, code.co_firstlineno))
         self.switches += self.last not in ("", code.co_filename)
         self.last = code.co_filename
-
-    def counts(self) -> list[int]:
-        """Modules, functions, switches."""
-        return [len({file for file, _ in self.functions}), len(self.functions), self.switches]
 
 
 def walk(task: Callable[[int], object]) -> list[int]:
@@ -68,82 +59,74 @@ def walk(task: Callable[[int], object]) -> list[int]:
     task(0)
     profile, before = Walk(), sys.getprofile()
     sys.setprofile(profile)
-    try:
-        task(1)
-    finally:
-        sys.setprofile(before)
-    return profile.counts()
+    task(1)
+    sys.setprofile(before)
+    files = {file for file, _ in profile.functions}
+    return [len(files), len(profile.functions), profile.switches]
 
 
 def make_net(name: str, criterion: Any = nn.CrossEntropyLoss) -> NeuralNetClassifier:
+    """An unfitted network for digits."""
     torch.manual_seed(0)
     return NeuralNetClassifier(
         **NETS[name], module__n_classes=10, criterion=criterion, max_epochs=5, lr=0.05, train_split=None, verbose=0
     )
 
 
-def query(strategy: Any, net: NeuralNetClassifier, data: Any) -> Callable[[int], object]:
-    """A first query of ``ActiveLearner``; the number says which part of the data is the pool."""
-    X, y = data.X_train[:N_LABELLED], data.y_train[:N_LABELLED]
-    learner = ActiveLearner(net, strategy, X_training=X, y_training=y)
+def query(strategy: Any, model: Any, X: np.ndarray, y: np.ndarray) -> Callable[[int], object]:
+    """A first query of ``ActiveLearner``; the number says which part of the samples is the pool."""
+    learner = ActiveLearner(model, strategy, X_training=X[:N_LABELLED], y_training=y[:N_LABELLED])
 
     def ask(part: int) -> object:
         start = N_LABELLED + part * N_POOL
-        return learner.query(data.X_train[start : start + N_POOL], n_instances=10)
+        return learner.query(X[start : start + N_POOL], n_instances=10)
 
     return ask
 
 
-def walks(data: Any) -> dict[str, list[int]]:
-    """Modules, functions and switches of each kind of query."""
+def walks() -> dict[str, list[int]]:
+    """Modules, functions and switches of each kind of call."""
+    data = load("digits")
+    images, y = data.X_train, data.y_train
+    rows = images.reshape(len(images), -1)
+    labels = {"n_initial": 20, "query_size": 10}
 
-    def fit(part: int) -> object:
-        rows = slice(part * N_POOL, (part + 1) * N_POOL)
-        loop = ActiveLearningClassifier(make_net("CNN"), Margin(), n_initial=20, query_size=10, n_rounds=2)
-        return loop.fit(data.X_train[rows], data.y_train[rows])
+    def fit(model: Any) -> Callable[[int], object]:
+        def run(part: int) -> object:
+            own = slice(part * N_POOL, (part + 1) * N_POOL)
+            return ActiveLearningClassifier(model, Margin(), **labels, n_rounds=1).fit(rows[own], y[own])
+
+        return run
 
     def benchmark(part: int) -> object:
-        settings = {"net": "cnn", "n_initial": 20, "batch": 10, "rounds": 2, "max_epochs": 5, "n_pool": N_POOL + part}
-        return run_benchmark(["random", "margin"], seeds=1, **settings)
+        training = {"net": "cnn", "max_epochs": 5, "n_pool": N_POOL + part}
+        return run_benchmark(["random", "margin"], **labels, **training, n_rounds=2, seeds=1)
 
-    strategies = {"margin": Margin(), "BADGE": BADGE(), "dynamicAL": DynamicAL(), "NPC": NPC()}
-    found = {name: walk(query(strategy, make_net("CNN"), data)) for name, strategy in strategies.items()}
-    found["look-ahead"] = walk(query(NTKLookahead(), make_net("CNN", SquaredLoss), data))
-    return found | {"ActiveLearningClassifier.fit": walk(fit), "run_benchmark": walk(benchmark)}
-
-
-def times(name: str, data: Any, repeats: int) -> dict[str, float]:
-    """CPU seconds of a first query with Margin, as ratios to one that keeps nothing: median over the repeats."""
-    X, y = data.X_train[:N_LABELLED], data.y_train[:N_LABELLED]
-    learner = ActiveLearner(make_net(name), Margin(), X_training=X, y_training=y)
-    pool = data.X_train[N_LABELLED : N_LABELLED + N_TIMED]
-    arms = {"without": partial(reuse.feature_reuse, None), "default": nullcontext, "reuse": reuse.feature_reuse}
-    forget = getattr(reuse, "clear", lambda: None)
-    ratios: dict[str, list[float]] = {arm: [] for arm in arms}
-    for repeat in range(repeats + 1):
-        seconds = {}
-        for arm, context in arms.items():  # taking turns: a busy moment hits all of them alike
-            forget()
-            with context():
-                start = process_time()
-                learner.query(pool, n_instances=10)
-                seconds[arm] = process_time() - start
-        if repeat:  # the first one warms up
-            for arm, value in seconds.items():
-                ratios[arm].append(value / seconds["without"])
-    return {arm: median(values) for arm, values in ratios.items()}
+    linear = LogisticRegression(max_iter=1000)
+    found = {
+        "Margin, LogisticRegression": query(Margin(), linear, rows, y),
+        "Margin, MLP": query(Margin(), make_net("MLP"), rows, y),
+        "BADGE": query(BADGE(random_state=0), make_net("MLP"), rows, y),
+        "DynamicAL": query(DynamicAL(), make_net("MLP"), rows, y),
+        "NPC": query(NPC(random_state=0), make_net("MLP"), rows, y),
+        "NTKLookahead, CNN, squared loss": query(NTKLookahead(), make_net("CNN", SquaredLoss), images, y),
+        "fit, one round, LogisticRegression": fit(linear),
+        "fit, one round, MLP": fit(make_net("MLP")),
+        "run_benchmark": benchmark,
+    }
+    return {name: walk(task) for name, task in found.items()}
 
 
-def main() -> None:
-    """Print everything as JSON."""
-    repeats = int(sys.argv[1])
-    torch.set_num_threads(1)
-    np.random.seed(0)
-    warnings.simplefilter("ignore")
-    data = load("digits")
-    found = {"walks": walks(data), "times": {name: times(name, data, repeats) for name in NETS}}
-    print(json.dumps({"home": str(Path(skal.__file__).parent)} | found))
+def count_public() -> int:
+    """Functions and classes that public modules export, each once."""
+    names = ["skal", *(module.name for module in pkgutil.walk_packages(skal.__path__, "skal."))]
+    modules = [importlib.import_module(name) for name in names if "._" not in name]
+    exported = [getattr(module, name) for module in modules for name in getattr(module, "__all__", [])]
+    return len({entry for entry in exported if callable(entry)})
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    np.random.seed(0)
+    warnings.simplefilter("ignore")
+    print(json.dumps({"home": str(Path(skal.__file__).parent), "walks": walks(), "public": count_public()}))

@@ -60,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if browser is None:
         return int(args.folder is not None or args.browser is not None)  # as one of all benchmarks, do without
     if args.folder is None:
-        result = run_benchmark(["random", "entropy", "badge"], net="mlp", rounds=2, seeds=3, n_pool=200, max_epochs=10)
+        result = run_benchmark(
+            ["random", "entropy", "badge"], net="mlp", n_rounds=2, seeds=3, n_pool=200, max_epochs=10
+        )
     else:
         result = BenchmarkResult.load(args.folder)
     page, status = html_report(result), 0

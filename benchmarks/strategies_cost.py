@@ -83,7 +83,7 @@ def ratio_table(args: argparse.Namespace) -> str:
                 "256": partial(forward, learner, X, 256),
                 "query": query(name, learner, X, BATCH),
             }
-            best = best_of(tasks)
+            best = best_of(tasks, repeats=2 if args.quick else 15)
             cells[name].append(best["query"] / min(best["64"], best["256"]))
             print(name, cells[name][-1], file=sys.stderr, flush=True)
     sizes = [f"{label}, N = {problem.n_pool:,}" for label, problem in PROBLEMS.items()]

@@ -154,14 +154,14 @@ def _accuracy(net: NeuralNet, dataset: Any, least: float) -> float:
             output = net.evaluation_step(batch, training=False)
             output = output[0] if isinstance(output, tuple) else output
             y = torch.as_tensor(unpack_data(batch)[1], device=output.device)
-            right += int((_predicted(net, output) == y.reshape(-1)).sum())
+            right += int((_predict_classes(net, output) == y.reshape(-1)).sum())
             total += len(y)
             if (len(dataset) - total + right) / len(dataset) < least:
                 return float("nan")
     return right / total
 
 
-def _predicted(net: NeuralNet, output: Tensor) -> Tensor:
+def _predict_classes(net: NeuralNet, output: Tensor) -> Tensor:
     """Class numbers; one output per sample is a binary classifier's logit, or its probability of class 1."""
     if output.ndim > 1 and output.shape[-1] > 1:
         return output.argmax(-1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
+from skal.config import config_context
 from skal.exceptions import SkalError, shorten
 from skal.labelling._commands import add_export, add_import, add_label
 from skal.validation import MOST
@@ -67,28 +68,26 @@ def _positive(text: str) -> int:
     return int(digits)
 
 
-# options: (setting of skal.bench.Protocol, help)
-# the first name is the loop's, and the one to use; the second is shorter
+# the settings of skal.bench.Protocol that are options, under the same names
 _COUNTS = {
-    "--n-initial --initial": ("n_initial", "labels at the start"),
-    "--query-size --batch": ("batch", "labels per query"),
-    "--n-rounds --rounds": ("rounds", "number of queries"),
-    "--seeds": ("seeds", "repetitions, each with its own pool, first labels and initial weights"),
-    "--epochs": ("max_epochs", "training epochs per round, at most"),
-    "--pool": ("n_pool", "use only this many training images"),
-    "--test": ("n_test", "use only this many test images"),
+    "n_initial": "labels at the start",
+    "query_size": "labels per query",
+    "n_rounds": "number of queries",
+    "seeds": "repetitions, each with its own pool, first labels and initial weights",
+    "max_epochs": "training epochs per round, at most",
+    "n_pool": "use only this many training samples",
+    "n_test": "use only this many test samples",
 }
 
 
 def _add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:
-    """An option for each setting: for those in ``defaults`` if there are any."""
-    for flags, (setting, text) in _COUNTS.items():
-        if setting in defaults or not defaults:
-            default = defaults.get(setting)
-            parser.add_argument(*flags.split(), type=_positive, dest=setting, default=default, metavar="N", help=text)
+    """Add an option for each setting, or only for the settings with a default if any has one."""
+    for setting in defaults or _COUNTS:
+        flag = f"--{setting.replace('_', '-')}"
+        parser.add_argument(flag, type=_positive, default=defaults.get(setting), metavar="N", help=_COUNTS[setting])
 
 
-_DEMO_COUNTS = {"n_initial": 20, "batch": 20, "rounds": 8, "seeds": 6}
+_DEMO_COUNTS = {"n_initial": 20, "query_size": 20, "n_rounds": 8, "seeds": 6}
 
 
 def _add_demo(commands: Any) -> None:
@@ -105,13 +104,14 @@ def _add_demo(commands: Any) -> None:
 
 
 def _demo(args: argparse.Namespace) -> None:
-    from skal.bench import _demo as demo  # takes long to import: only when needed
+    from skal.bench._demo import demo_scores, describe_demo, draw_demo  # takes long to import: only when needed
 
     args.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should fail before the run
-    found = demo.demo_scores(args.n_initial, args.batch, args.rounds, args.seeds)
-    print(demo.report(*found))
+    with config_context(progress=True):
+        n_labels, scores = demo_scores(args.n_initial, args.query_size, args.n_rounds, args.seeds)
+    print(describe_demo(n_labels, scores))
     path = args.out / "learning_curve.png"
-    demo.plot(*found, path)
+    draw_demo(n_labels, scores, path)
     print(f"Learning curves: {path}")
 
 
@@ -145,26 +145,53 @@ def _add_bench(commands: Any) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from skal.bench import PRESETS, Protocol, preset, run_benchmark
-    from skal.bench._specs import split_specs
+    from skal.bench import Protocol, run_benchmark
 
     if args.list:
-        for name, protocols in PRESETS.items():
-            sizes = ", ".join(f"{p.data}, {p.net}, {p.n_initial} + {p.rounds} x {p.batch}" for p in protocols)
-            print(f"{name}: {sizes}")
+        _list_presets()
         return
     known = {field.name for field in fields(Protocol)}
     settings = {name: value for name, value in vars(args).items() if name in known and value is not None}
     if args.strategies is not None:
-        settings["strategies"] = tuple(split_specs(args.strategies))
+        settings["strategies"] = tuple(_split_list(args.strategies))
     if args.net is not None:
         settings["net_params"] = {}  # the preset's belong to its own network
-    chosen: tuple[Protocol | None, ...] = (None,) if args.preset is None else preset(args.preset)
+    chosen: tuple[Protocol | None, ...] = (None,)
+    if args.preset is not None:
+        from skal.bench.papers import preset
+
+        chosen = preset(args.preset)
     for protocol in chosen:
         out = args.out / protocol.name if protocol is not None and len(chosen) > 1 else args.out
-        how = {"out": out, "n_jobs": args.jobs, "progress": True, "data_home": args.data_home}
-        result = run_benchmark(protocol=protocol, **how, **settings)
+        with config_context(progress=True):
+            result = run_benchmark(protocol=protocol, out=out, n_jobs=args.jobs, data_home=args.data_home, **settings)
         _print_report(result, out)
+
+
+def _list_presets() -> None:
+    from skal.bench.papers import PRESETS
+
+    for name, protocols in PRESETS.items():
+        sizes = ", ".join(f"{p.data}, {p.net}, {p.n_initial} + {p.n_rounds} x {p.query_size}" for p in protocols)
+        print(f"{name}: {sizes}")
+
+
+def _split_list(text: str) -> list[str]:
+    """Cut a list at its commas, but not inside parentheses.
+
+    Examples
+    --------
+    >>> _split_list("random, npc(search='greedy', n_candidates=9),badge")
+    ['random', "npc(search='greedy', n_candidates=9)", 'badge']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _add_report(commands: Any) -> None:

@@ -193,11 +193,11 @@ def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
         "**Arms.** Written as in `skal bench --strategies`.",
         markdown(
             ["arm", "strategy", "start"],
-            [[name, f"`{arm.strategy}`", arm.start or "random"] for name, arm in ARMS.items()],
+            [[name, f"`{arm.strategy}`", arm.initial or "random"] for name, arm in ARMS.items()],
         ),
     ]
     parts += ["**After other starts.** Points over Random with a random start.", _starts_table(starts)]
-    saved = suite.labels_saved()
+    saved = suite.saved_labels()
     for setting, comparisons in suite.comparisons().items():
         header = ["strategy", "seeds", "area", "points over Random", "interval", "p (Holm)", "verdict", "labels saved"]
         lines: list[list[object]] = []
@@ -229,7 +229,7 @@ def _saved(row: pd.Series) -> str:
 def _budget(setting: str) -> str:
     protocol = SETTINGS[setting].protocol
     score = protocol.scoring.replace("_", " ")
-    labels = f"{protocol.n_initial} labels, then {protocol.rounds} times {protocol.batch}"
+    labels = f"{protocol.n_initial} labels, then {protocol.n_rounds} times {protocol.query_size}"
     return f"{labels}; areas are mean {score} in percent; labels saved with a 95 % bootstrap interval over the seeds."
 
 
@@ -239,7 +239,7 @@ def _settings_table(suite: BenchmarkSuite) -> str:
         setting, p = SETTINGS[name], SETTINGS[name].protocol
         pool = "all" if p.n_pool is None else f"{p.n_pool:,}"
         special = ["100:1 imbalance"] * (p.imbalance > 1) + [f"{p.duplicates:.0%} copies"] * (p.duplicates > 0)
-        budget = f"{p.n_initial} + {p.rounds} × {p.batch}"
+        budget = f"{p.n_initial} + {p.n_rounds} × {p.query_size}"
         judged = "held out" if setting.held_out else "development"
         rows.append([name, p.data, p.net, pool, budget, setting.seeds, p.scoring, ", ".join(special) or "–", judged])
     header = ["setting", "data", "classifier", "pool", "labels", "seeds", "score", "special", "for the recommendation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from skal.bench._data import Data, Pool
+from skal.bench._pools import Data, Pool
 from skal.bench._run import Run
 
 _MOST = 400  # picks that are looked at, and

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.evidence.picks import describe_picks
 from benchmarks.evidence.settings import ARMS, SETTINGS, Setting
 from skal.bench import BenchmarkResult, Run
-from skal.bench._data import Data, find_data, make_data
+from skal.bench._pools import Data, find_data, make_data
 from skal.bench._run import Task, run_task
 from skal.bench._store import write_text
 from skal.strategies._names import make_strategy
@@ -34,12 +34,12 @@ Line = dict[str, Any]
 
 
 def fingerprint(setting: Setting) -> str:
-    """Of everything that decides a run but arm and seed: lines of other settings are refused."""
+    """Hash of everything that decides a run, without arm and seed: lines of other settings are refused."""
     chosen = {name: value for name, value in setting.protocol.as_dict().items() if name not in _ASIDE}
     return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:10]
 
 
-_ASIDE = ("strategies", "seeds", "notes", "title", "reference", "start")
+_ASIDE = ("strategies", "seeds", "notes", "title", "reference", "initial")
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +54,7 @@ def _data(name: str) -> Data:
 def make_run(name: str, arm: str, seed: int) -> Line:
     """One run as a line: what came out, what was picked, and how long it took."""
     setting, data = SETTINGS[name], _data(name)
-    run, seconds = _timed(setting, arm, seed)
+    run, seconds = _time_run(setting, arm, seed)
     positions = json.dumps([run.initial, run.queried]).encode()
     return {
         "arm": arm,
@@ -71,12 +71,12 @@ def make_run(name: str, arm: str, seed: int) -> Line:
     }
 
 
-def _timed(setting: Setting, arm: str, seed: int, **settings: Any) -> tuple[Run, float]:
+def _time_run(setting: Setting, arm: str, seed: int, **settings: Any) -> tuple[Run, float]:
     """A run, and the seconds of processor time that it took."""
-    start = ARMS[arm].start or setting.protocol.start
-    protocol, data = setting.protocol.with_settings(start=start, **settings), _data(setting.name)
+    initial = ARMS[arm].initial or setting.protocol.initial
+    protocol, data = setting.protocol.with_settings(initial=initial, **settings), _data(setting.name)
     began = time.process_time()
-    run = run_task(Task(protocol, arm, seed, make_strategy(ARMS[arm].strategy), None, None), data)
+    run = run_task(Task(protocol, arm, seed, make_strategy(ARMS[arm].strategy), None), data)
     return run, time.process_time() - began
 
 
@@ -86,12 +86,14 @@ def measure(name: str, arm: str) -> float:
     The seed is none of those that count.
     """
     setting = SETTINGS[name]
-    _timed(setting, arm, setting.seeds, rounds=0)  # the first training in a process takes seconds more than any other
-    all_labels, rounds = setting.protocol.n_labels, min(2, setting.protocol.rounds)
-    run, seconds = _timed(setting, arm, setting.seeds, rounds=rounds)
+    _time_run(
+        setting, arm, setting.seeds, n_rounds=0
+    )  # the first training in a process takes seconds more than any other
+    all_labels, n_rounds = setting.protocol.n_labels, min(2, setting.protocol.n_rounds)
+    run, seconds = _time_run(setting, arm, setting.seeds, n_rounds=n_rounds)
     fit, query = sum(run.seconds_fit), sum(run.seconds_query)
     longer_fit = fit * sum(all_labels) / sum(run.n_labels)
-    longer_query = query * setting.protocol.rounds / max(1, rounds)
+    longer_query = query * setting.protocol.n_rounds / max(1, n_rounds)
     # the share that is neither, scoring and bookkeeping, grows like the queries
     return seconds * (longer_fit + longer_query) / max(fit + query, 1e-9)
 
@@ -159,7 +161,7 @@ def run_all(names: list[str], arms: list[str], seeds: int | None, jobs: int, hou
         for name in names:
             setting = SETTINGS[name]
             tasks = missing(setting, arms, min(last, most), folder)
-            for line in tqdm(_made(name, tasks, jobs, ends), name, len(tasks), file=sys.stderr, disable=not tasks):
+            for line in tqdm(_make_runs(name, tasks, jobs, ends), name, len(tasks), file=sys.stderr, disable=not tasks):
                 if isinstance(line, str):
                     failed += 1
                     print(line, file=sys.stderr, flush=True)
@@ -168,7 +170,7 @@ def run_all(names: list[str], arms: list[str], seeds: int | None, jobs: int, hou
     return failed
 
 
-def _made(name: str, tasks: list[tuple[str, int]], jobs: int, ends: float | None) -> Iterator[Line | str]:
+def _make_runs(name: str, tasks: list[tuple[str, int]], jobs: int, ends: float | None) -> Iterator[Line | str]:
     calls = (delayed(_attempt)(name, arm, seed) for arm, seed in tasks if ends is None or time.monotonic() < ends)
     return Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="2*n_jobs")(calls)
 

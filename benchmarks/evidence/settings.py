@@ -17,10 +17,10 @@ from skal.bench import Protocol
 
 @dataclass(frozen=True)
 class Arm:
-    """A strategy as it takes part; ``start`` chooses the first labels in the place of a random draw."""
+    """A strategy as it takes part; ``initial`` chooses the first labels instead of a random draw."""
 
     strategy: str
-    start: str | None = None
+    initial: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,12 @@ def _settings(
     rows: bool = False,
 ) -> list[Setting]:
     found = []
-    for budget, (n_initial, batch, rounds) in (("few", few), ("many", many)):
-        labels: dict[str, Any] = {"n_initial": n_initial, "batch": batch, "rounds": rounds}
+    for budget, (n_initial, query_size, n_rounds) in (("few", few), ("many", many)):
+        labels: dict[str, Any] = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds}
         protocol = Protocol(name=f"{name}_{budget}", strategies=tuple(ARMS), **base, **labels)
-        found.append(Setting(protocol, seeds, held_out, {**fewer, **(LARGE_BATCHES if batch >= 250 else {})}, rows))
+        found.append(
+            Setting(protocol, seeds, held_out, {**fewer, **(LARGE_BATCHES if query_size >= 250 else {})}, rows)
+        )
     return found
 
 

@@ -10,7 +10,7 @@ from benchmarks.evidence.settings import ARMS, DEFAULT, SETTINGS
 from skal.bench import BenchmarkSuite
 from skal.bench._verdict import p_phrase, points
 
-COMMON_START = [name for name, arm in ARMS.items() if arm.start is None]
+COMMON_START = [name for name, arm in ARMS.items() if arm.initial is None]
 # those with a start of their own, and what they are compared with
 STARTS = ["random", "margin", "uherding", "auto", *(name for name in ARMS if name not in COMMON_START)]
 

@@ -23,16 +23,17 @@ from benchmarks._measure import markdown
 from benchmarks.papers.study import Study, mean_std
 from skal._lookahead.comparators import infinite_kernel
 from skal._lookahead.variance import TEMPERATURE
-from skal.bench import BenchmarkError, BenchmarkResult, preset, run_benchmark
+from skal.bench import BenchmarkError, BenchmarkResult, run_benchmark
+from skal.bench.papers import preset
 from skal.strategies import NTKLookahead
 
 EPOCHS = 15  # of naive retraining, for each candidate
 # every strategy's settings: the squared loss and its training as in the preset, on a network that two cores can bear
 SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"data": "digits", "net": "mlp", "net_params": {"hidden": (16,)}, "seeds": 2, "rounds": 1, "max_epochs": 2,
-              "n_initial": 20, "batch": 5, "n_pool": 80, "n_test": 50},
-    "scaled": {"data": "digits", "net": "mlp", "net_params": {"hidden": (128, 128)}, "seeds": 5, "rounds": 5,
-               "max_epochs": 60, "n_initial": 20, "batch": 10},
+    "quick": {"data": "digits", "net": "mlp", "net_params": {"hidden": (16,)}, "seeds": 2, "n_rounds": 1,
+              "max_epochs": 2, "n_initial": 20, "query_size": 5, "n_pool": 80, "n_test": 50},
+    "scaled": {"data": "digits", "net": "mlp", "net_params": {"hidden": (128, 128)}, "seeds": 5, "n_rounds": 5,
+               "max_epochs": 60, "n_initial": 20, "query_size": 10},
     "full": {},
 }  # fmt: skip
 SUBSET = {"quick": 20, "scaled": 200, "full": 4000}

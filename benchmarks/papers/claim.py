@@ -18,7 +18,7 @@ from benchmarks import lookahead_study
 from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.papers.study import Study, mean_std
-from skal.bench._presets._ntk import rates
+from skal.bench.papers._mohamadi2022 import rates
 from skal.callbacks import FreshOptimizer, OneCycle
 from skal.nets import SquaredLoss, WideResNet
 

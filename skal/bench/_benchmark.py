@@ -19,13 +19,13 @@ from tqdm.auto import tqdm
 
 from skal._core.parallel import on_every_worker
 from skal.base import as_strategy
-from skal.bench._data import Data, find_data, make_data
-from skal.bench._nets import make_net
+from skal.bench._networks import make_net
+from skal.bench._pools import Data, find_data, make_data
 from skal.bench._protocol import Protocol
 from skal.bench._result import BenchmarkResult
-from skal.bench._run import Run, Task, run_task
-from skal.bench._specs import describe
+from skal.bench._run import Run, Task, describe, run_task
 from skal.bench._store import Store
+from skal.config import get_config
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.strategies._names import make_strategy
 from skal.validation import as_list, check_n_jobs
@@ -52,7 +52,6 @@ def run_benchmark(
     protocol: Protocol | None = None,
     out: str | os.PathLike[str] | None = None,
     n_jobs: int | None = 1,
-    progress: bool = False,
     data_home: str | os.PathLike[str] | None = None,
     title: str | None = None,
     initial: Any = None,
@@ -60,16 +59,17 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Compare strategies on a data set, over seeds that give all of them the same start.
 
-    All strategies of a seed have the same pool, first labels and initial weights. They differ in what they choose, and
-    BALD and LearningLoss in what they add to the network.
+    All strategies of a seed have the same pool, first labels and initial weights. They differ in what they choose;
+    BALD, EPIG and LearningLoss also add something to the network. The settings of :func:`skal.set_config` are handed on
+    to the runs; ``progress=True`` shows a bar with the remaining time on stderr.
 
     Parameters
     ----------
     strategies : sequence, mapping, or None, default=None
         Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
         and the skorch net to use for it instead of ``net``. A function ``f(learner, X_pool, n_instances)`` that returns
-        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes those of the
-        protocol.
+        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes the
+        strategies of the protocol.
     data : tuple, str, path or object, default=None
         ``(X, y)``, of which a fifth of each class is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
         of a data set, or the path of an npz file, as in :func:`skal.datasets.load`; or an object with these four
@@ -78,29 +78,27 @@ def run_benchmark(
         Name of a network, or your own unfitted skorch net or scikit-learn classifier, which is then trained with its
         own settings. Without it, and without a protocol, features of shape (n, d) get an MLP on standardised inputs.
     protocol : Protocol or None, default=None
-        All settings; :func:`skal.bench.preset` has those of the papers.
+        All settings; :func:`skal.bench.papers.preset` has the papers' protocols.
     out : path or None, default=None
         Folder for the results; each run is saved as it finishes. Call again with the same settings to continue, or
         with more seeds or strategies to add to the results.
     n_jobs : int or None, default=1
-        Number of runs in parallel, as in joblib: None is what ``joblib.parallel_config`` says, a Dask cluster for
+        Number of runs in parallel, as in joblib: None follows ``joblib.parallel_config``, a Dask cluster for
         example. The result does not depend on it.
-    progress : bool, default=False
-        Whether to show a progress bar, with the remaining time, on stderr.
     data_home : path or None, default=None
         Folder of the data sets' files; see :func:`skal.datasets.load`.
     title : str or None, default=None
         Of the report, the figures and the LaTeX table; by default it is made of data, network and labels.
     initial : str, strategy or None, default=None
-        How the first labels are chosen, for all strategies alike: the setting ``start``, as a name or as a strategy
-        object such as ``MaxHerding()``, whose parameters must be numbers and texts.
+        How the first labels are chosen, for all strategies alike: a name as in ``Protocol.initial``, or a strategy
+        such as ``MaxHerding()``, whose parameters must be numbers and texts.
     **settings
         Fields of :class:`skal.bench.Protocol` to change.
 
     Returns
     -------
     BenchmarkResult
-        All runs, those of earlier calls with the same ``out`` included.
+        All runs, including those of earlier calls with the same ``out``.
 
     Raises
     ------
@@ -110,7 +108,7 @@ def run_benchmark(
     Examples
     --------
     >>> from skal.bench import run_benchmark
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=2, seeds=2, max_epochs=5, n_pool=200)
+    >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=2, seeds=2, max_epochs=5, n_pool=200)
     >>> result.table().shape
     (2, 3)
     """
@@ -118,11 +116,11 @@ def run_benchmark(
     if title is not None:
         settings["title"] = title
     if initial is not None:
-        settings["start"] = _start(initial)
+        settings["initial"] = _describe_initial(initial)
     base = protocol or Protocol()
     data = base.data if data is None else data
     bunch = find_data(data, settings.get("data_params", base.data_params), data_home)
-    protocol = (protocol or _standard(bunch)).with_settings(**settings)
+    protocol = (protocol or _default_protocol(bunch)).with_settings(**settings)
     net = protocol.net if net is None else net
     own_net = None if isinstance(net, str) else net
     if own_net is not None and (isinstance(own_net, type) or not hasattr(own_net, "get_params")):
@@ -131,29 +129,20 @@ def run_benchmark(
     if out is not None and (not isinstance(out, (str, os.PathLike)) or Path(out).is_file()):
         expected, remedy = "the path of a folder, or None", "Name a folder; it is made if it is not there."
         raise InvalidTypeError.for_parameter("run_benchmark", "out", expected, out, remedy)
-    chosen = _strategies(protocol.strategies if strategies is None else strategies, own_net)
+    chosen = _name_strategies(protocol.strategies if strategies is None else strategies, own_net)
     protocol = protocol.with_settings(strategies=tuple(chosen), data=_name(data, bunch), net=_name(net)).check()
     arrays = make_data(bunch, protocol)
-    _try_out(protocol, chosen, arrays)
+    _check_runnable(protocol, chosen, arrays)
     details = arrays.details() | ({} if own_net is None else {"net_params": _describe_net(own_net)})
     store = None if out is None else Store(out)
     if store is not None:
         store.open(protocol, details)
-    done: list[Run] = []
-    tasks: list[Task] = []
-    for seed in range(protocol.seeds):  # a seed of all strategies first: a benchmark that is stopped has whole pairs
-        for label, (strategy, net) in chosen.items():
-            if store is not None and (found := store.read(label, seed)) is not None:
-                _refuse_other(found, strategy)
-                done.append(found)
-            else:
-                checkpoint = None if store is None else store.checkpoint(label, seed)
-                tasks.append(Task(protocol, label, seed, strategy, net, checkpoint))
+    done, tasks = _plan(protocol, chosen, store)
     failed: list[str] = []
     shared = on_every_worker(arrays) if tasks else arrays
     size = {"total": len(done) + len(tasks), "initial": len(done)}
-    with tqdm(**size, unit="run", file=sys.stderr, disable=not progress) as bar:
-        for outcome in _outcomes(tasks, shared, n_jobs):
+    with tqdm(**size, unit="run", file=sys.stderr, disable=not get_config()["progress"]) as bar:
+        for outcome in _run_all(tasks, shared, n_jobs):
             if isinstance(outcome, str):
                 failed.append(outcome)
             else:
@@ -173,8 +162,28 @@ def run_benchmark(
     return result
 
 
-def _outcomes(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run | str]:
-    """What comes of each task, in any order. A worker that is killed costs its run and no other."""
+def _plan(protocol: Protocol, strategies: Strategies, store: Store | None) -> tuple[list[Run], list[Task]]:
+    """The runs that the folder has, and the tasks that are left.
+
+    All strategies of a seed come before the next seed: a benchmark that is stopped then has whole pairs.
+    """
+    done: list[Run] = []
+    tasks: list[Task] = []
+    settings = get_config() | {"progress": False}  # one bar, for the benchmark, and none for each query
+    for seed in range(protocol.seeds):
+        for label, (strategy, net) in strategies.items():
+            found = None if store is None else store.read(label, seed)
+            if found is not None:
+                _refuse_other(found, strategy)
+                done.append(found)
+            else:
+                checkpoint = None if store is None else store.checkpoint(label, seed)
+                tasks.append(Task(protocol, label, seed, strategy, net, checkpoint, settings))
+    return done, tasks
+
+
+def _run_all(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run | str]:
+    """The outcome of each task, in any order. A worker that is killed costs its own run and no other."""
     left = {(task.label, task.seed): task for task in tasks}
     while left:
         parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
@@ -183,12 +192,12 @@ def _outcomes(tasks: list[Task], data: Any, n_jobs: int | None) -> Iterator[Run 
                 del left[key]
                 yield outcome
         except BrokenProcessPool:
-            # joblib does not say whose worker it was: those that may have been under way are tried one by one
+            # joblib does not say whose worker it was: try the tasks that may have been running one by one
             for key in list(left)[: 3 * effective_n_jobs(n_jobs)]:
-                yield _alone(left.pop(key), data)
+                yield _run_alone(left.pop(key), data)
 
 
-def _alone(task: Task, data: Any) -> Run | str:
+def _run_alone(task: Task, data: Any) -> Run | str:
     """A run in a process of its own, which may be killed."""
     try:
         run: Run | str = Parallel(n_jobs=2)([delayed(_attempt)(task, data)])[0]
@@ -196,7 +205,7 @@ def _alone(task: Task, data: Any) -> Run | str:
     except BrokenProcessPool as error:
         return (
             f"{task.label}, seed {task.seed}: the worker was killed ({type(error).__name__}). It may have run out of "
-            "memory: use fewer jobs, a smaller pool, or the strategy's max_memory."
+            "memory: use fewer jobs, a smaller pool, or set max_memory."
         )
 
 
@@ -205,20 +214,20 @@ def _numbered_attempt(task: Task, data: Data) -> tuple[tuple[str, int], Run | st
 
 
 def _attempt(task: Task, data: Data) -> Run | str:
-    """The run, or how it failed: a failure must not take hours of other runs with it."""
+    """The run, or its traceback: one failure must not cost hours of other runs."""
     try:
         return run_task(task, data)
     except Exception:  # whatever a user's strategy, network or data may raise
         return f"{task.label}, seed {task.seed}: {traceback.format_exc()}"
 
 
-def _start(initial: Any) -> str:
-    """A strategy as the text that a protocol can keep."""
+def _describe_initial(initial: Any) -> str:
+    """The text of a strategy, for the protocol."""
     if isinstance(initial, str):
         return initial
     strategy = as_strategy(initial)
     if strategy is not None:
-        text = f"{type(strategy).__name__}({_written(strategy)})"
+        text = f"{type(strategy).__name__}({_describe_params(strategy)})"
         with suppress(SkalError):
             make_strategy(text)
             return text
@@ -227,21 +236,21 @@ def _start(initial: Any) -> str:
     raise InvalidTypeError.for_parameter("run_benchmark", "initial", expected, initial, remedy)
 
 
-def _written(strategy: Any) -> str:
+def _describe_params(strategy: Any) -> str:
     """The parameters that differ from their defaults, as code."""
     standard = type(strategy)().get_params(deep=False)
     changed = {k: v for k, v in strategy.get_params(deep=False).items() if repr(v) != repr(standard[k])}
     return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
 
-def _standard(bunch: Any) -> Protocol:
-    """The settings where there is no protocol: an MLP for features, since a CNN needs images."""
+def _default_protocol(bunch: Any) -> Protocol:
+    """The settings without a protocol: an MLP for features, since a CNN needs images."""
     features = np.ndim(bunch.X_train) == 2
     return Protocol(net="mlp", inputs="standardized") if features else Protocol()
 
 
-def _strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> Strategies:
-    """Each strategy by its name, and the net for it: None for the protocol's."""
+def _name_strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> Strategies:
+    """Strategies by name, each with its net; None stands for the protocol's net."""
     if not isinstance(strategies, Mapping):
         expected, remedy = "a list of strategies, or a mapping of names to these", "Pass ['random', 'margin']."
         strategies = as_list("run_benchmark", "strategies", strategies, expected=expected, remedy=remedy)
@@ -261,14 +270,14 @@ def _strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any) -> 
 
 
 def _name(value: Any, bunch: Any = None) -> str:
-    """What the report calls the data or the net: never a path, which differs from machine to machine."""
+    """The name of the data or the net in the report; never a path, which differs between machines."""
     if isinstance(value, str) and not value.endswith(".npz"):
         return value
     return str(getattr(value if bunch is None else bunch, "name", type(value).__name__))
 
 
 def _describe_net(net: Any) -> str:
-    """The parameters of a net of the user's, without what differs from process to process: addresses, skorch's sets."""
+    """The parameters of the user's net, without addresses and sets, which differ between processes."""
     params = {name: value for name, value in net.get_params(deep=False).items() if not name.startswith("_")}
     return re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(params.items())))
 
@@ -282,8 +291,8 @@ def _refuse_other(run: Run, strategy: Any) -> None:
         )
 
 
-def _try_out(protocol: Protocol, strategies: Strategies, data: Data) -> None:
-    """Everything that can be refused is refused before the first run."""
+def _check_runnable(protocol: Protocol, strategies: Strategies, data: Data) -> None:
+    """Refuse settings that would fail, before the first run."""
     data.pool(protocol, 0)
     for strategy, net in strategies.values():
         if net is None:

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from skal.bench._protocol import MOST_SEEDS
 from skal.bench._statistics import area
 from skal.bench._verdict import compare
+from skal.config import get_config
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError
 from skal.loop import ActiveLearningClassifier
@@ -45,7 +46,7 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
         raise InvalidParameterError.for_parameter("skal demo", "n_rounds", expected, got, remedy)
     scores: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     n_labels: list[int] = []
-    with tqdm(total=seeds * len(ARMS), unit="run") as bar:
+    with tqdm(total=seeds * len(ARMS), unit="run", disable=not get_config()["progress"]) as bar:
         for seed in range(seeds):
             rows = np.random.default_rng(seed).permutation(len(X))[: len(X) // 2]
             for arm, strategy in ARMS.items():
@@ -59,15 +60,15 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
     return np.array(n_labels), np.array([scores[arm] for arm in ARMS])
 
 
-def report(n_labels: np.ndarray, scores: np.ndarray) -> str:
-    """The table, and what it says: how large the difference is, in how many seeds, and how many labels it saves.
+def describe_demo(n_labels: np.ndarray, scores: np.ndarray) -> str:
+    """The table, and a summary: size of the difference, number of seeds ahead, saved labels.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skal.bench._demo import report
+    >>> from skal.bench._demo import describe_demo
     >>> better = np.array([[[0.5, 0.7], [0.4, 0.6]], [[0.6, 0.9], [0.6, 0.7]]])
-    >>> print(report(np.array([10, 20]), better).splitlines()[-2])
+    >>> print(describe_demo(np.array([10, 20]), better).splitlines()[-2])
     Over all budgets: +15.0 points, ahead in 2 of 2 seeds.
     """
     seeds = scores.shape[1]
@@ -92,7 +93,7 @@ def _cell(values: np.ndarray) -> str:
     return f"{100 * values.mean():.1f}" + ("" if len(values) == 1 else f" ± {100 * values.std(ddof=1):.1f}")
 
 
-def plot(n_labels: np.ndarray, scores: np.ndarray, path: Path) -> None:
+def draw_demo(n_labels: np.ndarray, scores: np.ndarray, path: Path) -> None:
     """Both curves, with the standard deviation over the seeds, as a picture."""
     from matplotlib.figure import Figure
 

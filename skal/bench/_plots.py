@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of a benchmark's result: each draws on the axes it is given."""
+"""Figures of a benchmark's result: each function draws on the axes that it is given.
+
+``result`` is a :class:`skal.bench.BenchmarkResult`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,9 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from skal.bench._statistics import paired_difference
-
-if TYPE_CHECKING:
-    from skal.bench._result import BenchmarkResult
 
 _MARKERS = "osD^vP*X<>phd"
 
@@ -34,7 +34,7 @@ def new_axes(size: tuple[float, float] = (6, 4.6)) -> Any:
     return Figure(figsize=size, layout="constrained").subplots(subplot_kw={"axes_class": ShownAxes})
 
 
-def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
+def _style(result: Any, name: str) -> dict[str, Any]:
     """Black and dashed for the reference; colour and marker both tell the others apart, in print too."""
     if name == result.reference:
         return {"color": "black", "linestyle": "--", "marker": "o", "markersize": 4, "label": name}
@@ -44,7 +44,7 @@ def _style(result: BenchmarkResult, name: str) -> dict[str, Any]:
     return {"color": colour, "marker": marker, "markersize": 4, "label": name}
 
 
-def curves(result: BenchmarkResult, ax: Any) -> None:
+def curves(result: Any, ax: Any) -> None:
     """Mean score by labels; bands of one standard deviation where there are few strategies."""
     mean, std = result.means(), result.stds()
     for name in result.strategies:
@@ -54,13 +54,12 @@ def curves(result: BenchmarkResult, ax: Any) -> None:
             low, high = mean.loc[name] - std.loc[name], mean.loc[name] + std.loc[name]
             ax.fill_between(mean.columns, low, high, color=style["color"], alpha=0.12, linewidth=0)
     seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
-    score = result.protocol.scoring.replace("_", " ")
-    ax.set(xlabel="labels", ylabel=f"test {score}", title=f"{result.protocol.heading}: mean over {seeds}")
+    ax.set(xlabel="labels", ylabel=f"test {result.score_name}", title=f"{result.protocol.heading}: mean over {seeds}")
     _finish(ax, len(result.strategies))
 
 
-def areas(result: BenchmarkResult, ax: Any) -> None:
-    """What the verdicts are about: the area's difference from the reference, best on top.
+def areas(result: Any, ax: Any) -> None:
+    """Difference of the area under the curve from the reference, the best on top: the verdicts are about this.
 
     Filled where the test after Holm's correction finds a difference, hollow where it does not.
     """
@@ -78,7 +77,7 @@ def areas(result: BenchmarkResult, ax: Any) -> None:
     ax.grid(alpha=0.3)
 
 
-def difference(result: BenchmarkResult, ax: Any) -> None:
+def difference(result: Any, ax: Any) -> None:
     """Mean paired difference from the reference, in points, with 95 % t-intervals."""
     scores = dict(zip(result.strategies, result.scores, strict=True))  # name: (seed, budget)
     reference = scores.pop(result.reference)
@@ -96,19 +95,18 @@ def difference(result: BenchmarkResult, ax: Any) -> None:
     _finish(ax, len(scores))
 
 
-def time(result: BenchmarkResult, ax: Any) -> None:
+def time(result: Any, ax: Any) -> None:
     """Mean seconds of a query against the mean score at the end of the budget."""
     seconds, final = result.times()["query"], result.means().iloc[:, -1]
     for name in result.strategies:
         style = _style(result, name) | {"linestyle": "none", "markersize": 8}
         ax.plot(np.maximum(seconds[name], 1e-4), final[name], **style)
-    score = result.protocol.scoring.replace("_", " ")
-    labels = {"xlabel": "seconds per query", "ylabel": f"test {score} at {result.n_labels[-1]} labels"}
+    labels = {"xlabel": "seconds per query", "ylabel": f"test {result.score_name} at {result.n_labels[-1]} labels"}
     ax.set(xscale="log", title="Time against accuracy", **labels)
     _finish(ax, len(result.strategies))
 
 
-def overlap(result: BenchmarkResult, ax: Any) -> None:
+def overlap(result: Any, ax: Any) -> None:
     """Heat map of the intersection over union."""
     values = result.overlap()
     n = len(values)
@@ -129,8 +127,8 @@ def _finish(ax: Any, n_lines: int) -> None:
         ax.legend(frameon=False, fontsize=8, **(below if n_lines > 5 else {}))
 
 
-# a function that draws a result on axes, and what the report writes below the figure
-KINDS: dict[str, tuple[Callable[[BenchmarkResult, Any], None], str]] = {
+# a function that draws a result on axes, and the caption in the report
+RESULT_FIGURES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "curves": (curves, "Mean test accuracy by labels"),
     "areas": (areas, "Difference of the area under the curve; filled where the verdict is better or worse"),
     "difference": (difference, "Difference from the reference at each budget"),

@@ -12,15 +12,14 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
-_STARTS = ("random", "balanced", "zero_shot")  # and any strategy
+_INITIAL = ("random", "balanced", "zero_shot")  # and any strategy
 MOST_SEEDS = 10**5  # a few dozen tell strategies apart
-# what check allows
 _CHECKS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("n_initial", "batch", "batch_size"), partial(check_integer, minimum=1)),
+    **dict.fromkeys(("n_initial", "query_size", "batch_size"), partial(check_integer, minimum=1)),
     "seeds": partial(check_integer, minimum=1, maximum=MOST_SEEDS),
     "max_epochs": partial(check_integer, minimum=1, maximum=10**6),
     **dict.fromkeys(("n_pool", "n_test"), partial(check_integer, minimum=1, optional=True)),
-    "rounds": partial(check_integer, minimum=0),
+    "n_rounds": partial(check_integer, minimum=0),
     **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
     **dict.fromkeys(("momentum", "dropout", "duplicates"), partial(check_real, minimum=0, maximum=1)),
     "imbalance": partial(check_real, minimum=1),
@@ -67,10 +66,9 @@ class Protocol:
         stand in parentheses: ``dynamic_al(gamma=0)``.
     reference : str
         The strategy that the others are compared with. If it is not among them, the first one is.
-    n_initial, batch, rounds, seeds : int
-        Labels at the start, labels per query, queries, repetitions. ``with_settings`` and ``run_benchmark`` also take
-        the loop's names ``query_size`` for ``batch``, and ``n_rounds`` for ``rounds``.
-    start : {"random", "balanced", "zero_shot"} or str
+    n_initial, query_size, n_rounds, seeds : int
+        Labels at the start, labels per query, queries, repetitions.
+    initial : {"random", "balanced", "zero_shot"} or str
         How the first labels are drawn: uniformly; the same number from each class, which reads all labels of the pool;
         or by the strategy itself, with a network of random weights. Any other name is that of a strategy that chooses
         them for all: ``max_herding``, or ``auto``.
@@ -79,7 +77,7 @@ class Protocol:
         scikit-learn's logistic regression, and a network with the same weights for strategies that need one. The
         settings from ``criterion`` to ``warm_start`` are not used then.
     net_params : dict
-        Its parameters, except those that follow from the data.
+        Parameters of the network, without the sizes that follow from the data.
     dropout : float
         Rate for strategies that need dropout (BALD, EPIG), unless ``net_params`` has one.
     criterion : {"cross_entropy", "squared"}
@@ -102,12 +100,12 @@ class Protocol:
         trains on the whole pool for ``max_epochs``; ``flip=True`` lets augmentation mirror images. The settings from
         ``criterion`` to ``stop_accuracy`` are not used then, and ``inputs`` must be ``"unit"``.
     notes : str
-        Notes for the report; for a paper's protocol, what the paper leaves open.
+        Notes for the report; for a paper's protocol, the settings that the paper leaves open.
 
     Examples
     --------
     >>> from skal.bench import Protocol
-    >>> Protocol(data="digits", strategies=("random", "margin"), rounds=3).n_labels
+    >>> Protocol(data="digits", strategies=("random", "margin"), n_rounds=3).n_labels
     [20, 40, 60, 80]
     """
 
@@ -124,10 +122,10 @@ class Protocol:
     strategies: tuple[str, ...] = ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc")
     reference: str = "random"
     n_initial: int = 20
-    batch: int = 20
-    rounds: int = 5
+    query_size: int = 20
+    n_rounds: int = 5
     seeds: int = 3
-    start: str = "random"
+    initial: str = "random"
     net: str = "cnn"
     net_params: Mapping[str, Any] = field(default_factory=dict)
     dropout: float = 0.25
@@ -152,17 +150,7 @@ class Protocol:
     @property
     def n_labels(self) -> list[int]:
         """The budgets: labels at the start and after every query."""
-        return [self.n_initial + k * self.batch for k in range(self.rounds + 1)]
-
-    @property
-    def query_size(self) -> int:
-        """Labels per query, as the loop calls them: ``batch``."""
-        return self.batch
-
-    @property
-    def n_rounds(self) -> int:
-        """Queries, as the loop calls them: ``rounds``."""
-        return self.rounds
+        return [self.n_initial + k * self.query_size for k in range(self.n_rounds + 1)]
 
     def with_settings(self, **settings: Any) -> Protocol:
         """A protocol with some settings replaced.
@@ -170,7 +158,7 @@ class Protocol:
         Parameters
         ----------
         **settings
-            Fields by name; also ``query_size`` and ``n_rounds``, as the loop calls them.
+            Fields by name.
 
         Returns
         -------
@@ -178,14 +166,6 @@ class Protocol:
             A copy; this one stays as it is.
         """
         known = {entry.name for entry in fields(self)}
-        for name, short in {"query_size": "batch", "n_rounds": "rounds"}.items():
-            if name in settings and short in settings:
-                raise InvalidParameterError(
-                    f"The settings of a benchmark must have {name} or its other name, {short}, not both. Got "
-                    f"{settings[name]} and {settings[short]}. Leave one out."
-                )
-            if name in settings:
-                settings[short] = settings.pop(name)
         if unknown := sorted(set(settings) - known):
             raise InvalidTypeError(
                 f"The settings of a benchmark must be among {', '.join(sorted(known))}. Got {', '.join(unknown)}. "
@@ -194,7 +174,7 @@ class Protocol:
         return replace(self, **settings)
 
     def check(self) -> Protocol:
-        """Refuse values that cannot be run, before anything is.
+        """Refuse values that cannot be run, before anything runs.
 
         Returns
         -------
@@ -204,8 +184,8 @@ class Protocol:
         owner = "Protocol"
         for name, check in _CHECKS.items():
             check(owner, name, getattr(self, name))
-        if self.start not in _STARTS:
-            make_strategy(self.start)
+        if self.initial not in _INITIAL:
+            make_strategy(self.initial)
         if self.semi_supervised is not None and self.inputs != "unit":
             expected, remedy = "'unit' where images are augmented", "Set inputs='unit'."
             raise InvalidParameterError.for_parameter(owner, "inputs", expected, self.inputs, remedy)

@@ -56,13 +56,13 @@ def write_report(result: BenchmarkResult, folder: str | os.PathLike[str]) -> Pat
     --------
     >>> import tempfile
     >>> from skal.bench import run_benchmark, write_report
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+    >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=1, seeds=2, max_epochs=2, n_pool=100)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report(result, folder).name
     'report.html'
     """
     folder = Path(folder)
-    figures = _figures(result)
+    figures = _draw_figures(result)
     write_text(folder / "report.html", _page(result, figures))
     write_text(folder / "report.md", markdown_report(result))
     result.write_tables(folder)
@@ -91,15 +91,15 @@ def html_report(result: BenchmarkResult) -> str:
     Examples
     --------
     >>> from skal.bench import html_report, run_benchmark
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+    >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=1, seeds=2, max_epochs=2, n_pool=100)
     >>> html_report(result).count("<img")
     5
     """
-    return _page(result, _figures(result))
+    return _page(result, _draw_figures(result))
 
 
-def _figures(result: BenchmarkResult) -> dict[str, Figure]:
-    figures = {kind: result.plot(kind).figure for kind in _plots.KINDS}
+def _draw_figures(result: BenchmarkResult) -> dict[str, Figure]:
+    figures = {kind: result.plot(kind).figure for kind in _plots.RESULT_FIGURES}
     for figure in figures.values():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out now, and not again for every format
@@ -109,7 +109,7 @@ def _figures(result: BenchmarkResult) -> dict[str, Figure]:
 def _page(result: BenchmarkResult, figures: dict[str, Figure]) -> str:
     title = html.escape(_title(result))
     verdicts = "".join(f"<li>{html.escape(line)}</li>" for line in headline(result))
-    images = "".join(_image(figure, _plots.KINDS[kind][1]) for kind, figure in figures.items())
+    images = "".join(_image(figure, _plots.RESULT_FIGURES[kind][1]) for kind, figure in figures.items())
     tables = [_html_table(section) for section in sections(result)]
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
@@ -135,7 +135,7 @@ def _image(figure: Figure, caption: str) -> str:
 
 
 def _html_table(section: Section) -> str:
-    table = tabulate(section.table, "keys", "html", showindex=False, disable_numparse=True)  # escapes what is in cells
+    table = tabulate(section.table, "keys", "html", showindex=False, disable_numparse=True)  # escapes the cells
     kind = " wide" if section.title in {"Settings", "Warnings"} else ""
     heading = f"<h2>{html.escape(section.title)}</h2>\n{_note(section.note)}\n"
     return f"{heading}<div class='scroll{kind}'>{table}</div>\n"
@@ -161,7 +161,7 @@ def markdown_report(result: BenchmarkResult) -> str:
     Examples
     --------
     >>> from skal.bench import markdown_report, run_benchmark
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=1, max_epochs=2, n_pool=100)
+    >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=1, seeds=1, max_epochs=2, n_pool=100)
     >>> print(markdown_report(result).splitlines()[4])
     - margin: not enough seeds: one run cannot tell a difference from Random from noise.
     """
@@ -170,17 +170,17 @@ def markdown_report(result: BenchmarkResult) -> str:
     tables = [
         f"## {s.title}\n\n{s.note}\n\n{markdown_table(s.table)}".replace("\n\n\n", "\n") for s in sections(result)
     ]
-    figures = "\n\n".join(f"![{caption}]({name}.png)" for name, (_, caption) in _plots.KINDS.items())
+    figures = "\n\n".join(f"![{caption}]({name}.png)" for name, (_, caption) in _plots.RESULT_FIGURES.items())
     parts += [tables[0], f"## Figures\n\n{figures}", *tables[1:]]
-    # names and notes are the user's: Markdown would take what is in angle brackets for HTML
+    # names and notes are the user's: Markdown would take angle brackets for HTML
     return html.escape("\n\n".join(part for part in parts if part), quote=False) + "\n"
 
 
 def markdown_table(table: pd.DataFrame) -> str:
     """A table of texts, with bars in cells escaped."""
     lines = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def terminal_report(result: BenchmarkResult) -> str:
@@ -199,7 +199,7 @@ def terminal_report(result: BenchmarkResult) -> str:
     Examples
     --------
     >>> from skal.bench import run_benchmark, terminal_report
-    >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=1, max_epochs=2, n_pool=100)
+    >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=1, seeds=1, max_epochs=2, n_pool=100)
     >>> print(terminal_report(result).splitlines()[0])
     digits, mlp, 20 to 40 labels
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The outcome of a benchmark: tables, tests, plots and verdicts."""
+"""The outcome of a benchmark: tables, tests, figures and verdicts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from skal.validation import check_choice
 
 
 class BenchmarkResult:
-    """Runs of several strategies over paired seeds, and what can be said about them.
+    """Runs of several strategies over paired seeds, with tables, tests, figures and verdicts.
 
     Comparisons use the seeds for which every strategy has finished.
 
     Parameters
     ----------
     protocol : Protocol
-        What was run.
+        The settings of the benchmark.
     runs : list of Run
         One per strategy and seed that has finished.
     details : dict, default=None
@@ -41,7 +41,7 @@ class BenchmarkResult:
     Examples
     --------
     >>> from skal.bench import run_benchmark
-    >>> settings = dict(net="mlp", rounds=1, seeds=2, max_epochs=5, n_pool=200)
+    >>> settings = dict(net="mlp", n_rounds=1, seeds=2, max_epochs=5, n_pool=200)
     >>> result = run_benchmark(["random", "margin"], **settings)  # a BenchmarkResult
     >>> result.table().columns.tolist()
     [20, 40]
@@ -63,7 +63,7 @@ class BenchmarkResult:
 
     @property
     def strategies(self) -> list[str]:
-        """Those with finished runs, in the protocol's order."""
+        """The strategies with finished runs, in the protocol's order."""
         return list(dict.fromkeys(run.strategy for run in self.runs))
 
     @property
@@ -88,6 +88,11 @@ class BenchmarkResult:
         return self.protocol.reference if self.protocol.reference in self.strategies else self.strategies[0]
 
     @property
+    def score_name(self) -> str:
+        """The name of the score in words."""
+        return self.protocol.scoring.replace("_", " ")
+
+    @property
     def scores(self) -> np.ndarray:
         """(strategy, seed, budget) test scores of the paired seeds."""
         if not self.seeds:
@@ -95,9 +100,9 @@ class BenchmarkResult:
                 "No seed has been finished by every strategy, so there is nothing to compare. "
                 "Run the benchmark again to finish the missing runs."
             )
-        return np.array([[run.scores for run in runs] for runs in self._paired().values()])
+        return np.array([[run.scores for run in runs] for runs in self._pair_runs().values()])
 
-    def _paired(self) -> dict[str, list[Run]]:
+    def _pair_runs(self) -> dict[str, list[Run]]:
         """The runs of each strategy on the paired seeds, in the order of these."""
         seeds = self.seeds
         return {name: [r for r in self.runs if r.strategy == name and r.seed in seeds] for name in self.strategies}
@@ -190,7 +195,7 @@ class BenchmarkResult:
         return pd.DataFrame(rows, columns=columns).set_index("strategy")
 
     def friedman(self) -> tuple[float, float]:
-        """Friedman's test on the areas: whether the strategies differ at all.
+        """Friedman's test of whether the strategies' areas differ at all.
 
         Returns
         -------
@@ -224,14 +229,14 @@ class BenchmarkResult:
         return pd.DataFrame(penalties, index=self.strategies, columns=self.strategies)
 
     def overlap(self) -> pd.DataFrame:
-        """Intersection over union of what the strategies queried, without the labels at the start.
+        """Intersection over union of the queried samples, without the labels at the start.
 
         Returns
         -------
         pandas.DataFrame
             Strategy by strategy, from 0 to 1.
         """
-        paired = self._paired().items()
+        paired = self._pair_runs().items()
         return query_overlap(
             {name: [[i for batch in run.queried for i in batch] for run in runs] for name, runs in paired}
         )
@@ -256,7 +261,7 @@ class BenchmarkResult:
         ----------
         kind : {"curves", "areas", "difference", "time", "overlap"}, default="curves"
             Scores by labels; the difference from the reference with its interval, of the area and at each budget;
-            query time against the final score; the overlap of what was queried.
+            query time against the final score; the overlap of the queried samples.
         ax : matplotlib Axes or None, default=None
             None makes a new figure, without pyplot, which a notebook shows:
             ``result.plot().figure.savefig("curves.png")`` saves it.
@@ -264,11 +269,11 @@ class BenchmarkResult:
         Returns
         -------
         matplotlib Axes
-            What was drawn on.
+            The axes of the figure.
         """
-        check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.KINDS))
+        check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.RESULT_FIGURES))
         ax = _plots.new_axes() if ax is None else ax
-        draw, _ = _plots.KINDS[kind]
+        draw, _ = _plots.RESULT_FIGURES[kind]
         draw(self, ax)
         return ax
 
@@ -280,7 +285,7 @@ class BenchmarkResult:
         Parameters
         ----------
         caption, label : str or None
-            None writes a caption that says what the numbers are, and ``tab:NAME``.
+            None writes a caption that explains the numbers, and ``tab:NAME``.
 
         Returns
         -------
@@ -290,7 +295,7 @@ class BenchmarkResult:
         Examples
         --------
         >>> from skal.bench import run_benchmark
-        >>> result = run_benchmark(["random", "margin"], net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+        >>> result = run_benchmark(["random", "margin"], net="mlp", n_rounds=1, seeds=2, max_epochs=2, n_pool=100)
         >>> print(result.to_latex(label="tab:digits").splitlines()[0])
         \\begin{table}
         """
@@ -330,11 +335,6 @@ class BenchmarkResult:
         protocol, details = store.settings()
         found = [store.read(name, seed) for name in protocol.strategies for seed in range(protocol.seeds)]
         return cls(protocol, [run for run in found if run is not None], details)
-
-
-def score_name(result: BenchmarkResult) -> str:
-    """What the scores are, in words."""
-    return result.protocol.scoring.replace("_", " ")
 
 
 def as_text(table: pd.DataFrame, template: str) -> pd.DataFrame:

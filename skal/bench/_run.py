@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One run, of one strategy on one seed, through the loop; and what it leaves behind."""
+"""One run of the loop, of one strategy on one seed, and its record."""
 
 from __future__ import annotations
 
+import inspect
 import platform
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 from sklearn.base import clone
 from skorch import NeuralNet
 
-from skal._core.guard import preserve_rng
 from skal._core.parallel import one_thread
 from skal._version import __version__
-from skal.bench._data import Data
-from skal.bench._nets import make_net, needed_addition
+from skal.base import QueryStrategy
+from skal.bench._networks import make_net, name_addition
+from skal.bench._pools import Data
 from skal.bench._protocol import Protocol
-from skal.bench._specs import describe, seeded
+from skal.config import config_context
 from skal.loop import ActiveLearningClassifier
 from skal.strategies._names import make_strategy
 
 
 @dataclass(frozen=True)
 class Run:
-    """One strategy on one seed, as lists of plain numbers: one entry per budget unless it says otherwise.
+    """One strategy on one seed, as lists of plain numbers, with one entry per budget unless noted.
 
     Attributes
     ----------
@@ -39,7 +42,7 @@ class Run:
     n_labels : list of int
         The budgets.
     scores, train_scores : list of float
-        Accuracies, or what ``Protocol.scoring`` says, on the test set, and on the labelled set.
+        Accuracies on the test set and on the labelled set, or the score that ``Protocol.scoring`` names.
     initial : list of int
         Positions of the first labels in the training set.
     queried : list of list of int
@@ -48,14 +51,14 @@ class Run:
     seconds_query : list of float
         One entry per query. A zero-shot choice of the first labels counts as one.
     warnings : list of str
-        What was warned about, each text once.
+        Warnings, each text once.
     record : dict
         How the run was made.
 
     Examples
     --------
     >>> from skal.bench import Run, run_benchmark
-    >>> (run,) = run_benchmark(["random"], net="mlp", rounds=1, batch=5, seeds=1, max_epochs=2, n_pool=100).runs
+    >>> (run,) = run_benchmark(["random"], net="mlp", n_rounds=1, query_size=5, seeds=1, max_epochs=2, n_pool=100).runs
     >>> type(run) is Run
     True
     >>> run.n_labels, len(run.initial), [len(batch) for batch in run.queried]
@@ -77,18 +80,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be made. ``net`` is None for the protocol's own."""
+    """A run to be made. ``net`` is None for the protocol's own; ``settings`` are those of :func:`skal.get_config`."""
 
     protocol: Protocol
     label: str
     seed: int
     strategy: Any
     net: Any
-    checkpoint: Path | None
+    checkpoint: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """How the run is made, with the versions that its outcome depends on."""
-        addition = needed_addition(self.strategy)
+        addition = name_addition(self.strategy)
         network = f"{self.protocol.net} with {addition}" if addition else self.protocol.net
         packages = ("numpy", "scipy", "scikit-learn", "torch", "skorch")
         own = {"skal": __version__, "python": platform.python_version()}
@@ -100,28 +104,28 @@ class Task:
 
 
 def run_task(task: Task, data: Data) -> Run:
-    """Make a run, or go on with one that was interrupted.
+    """Make a run, or continue one that was interrupted.
 
-    Seed, and nothing else, determines the pool, the first labels and the initial weights; label and seed determine the
-    strategy's random numbers. One torch thread, whatever runs beside it: sums then come out the same.
+    The seed alone determines the pool, the first labels and the initial weights; label and seed determine the
+    strategy's random numbers. A run has one torch thread, so that sums do not depend on what runs beside it.
     """
     protocol = task.protocol
-    defaults = {"horizon": protocol.batch * max(1, protocol.rounds)}
-    strategy = seeded(task.strategy, task.label, task.seed, defaults)
+    defaults = {"horizon": protocol.query_size * max(1, protocol.n_rounds)}
+    strategy = copy_for_run(task.strategy, task.label, task.seed, defaults)
     pool = data.pool(protocol, task.seed)
     X, initial = pool.X, pool.initial
     net = make_net(protocol, X.shape[1:], data.n_classes, strategy) if task.net is None else clone(task.net)
     seconds_query = []
     # hundreds of queries would print the same warning: each is kept once, for the report
-    with one_thread(), warnings.catch_warnings(record=True) as caught:
+    with config_context(**task.settings), one_thread(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # joblib hands large arrays to its workers as read-only memory maps; nobody writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        if protocol.start not in ("random", "balanced"):
+        if protocol.initial not in ("random", "balanced"):
             start = perf_counter()
-            own = protocol.start == "zero_shot"
-            first = strategy if own else seeded(make_strategy(protocol.start), "start", task.seed, {})
-            initial = _zero_shot(net, first, X, protocol.n_initial, task.seed)
+            own = protocol.initial == "zero_shot"
+            first = strategy if own else copy_for_run(make_strategy(protocol.initial), "start", task.seed, {})
+            initial = _choose_first(net, first, X, protocol.n_initial, task.seed)
             if own:
                 seconds_query.append(perf_counter() - start)
         loop = ActiveLearningClassifier(
@@ -129,8 +133,8 @@ def run_task(task: Task, data: Data) -> Run:
             strategy,
             initial=initial,
             n_initial=len(initial),
-            query_size=protocol.batch,
-            n_rounds=protocol.rounds,
+            query_size=protocol.query_size,
+            n_rounds=protocol.n_rounds,
             scoring=None if protocol.scoring == "accuracy" else protocol.scoring,
             classes=np.arange(data.n_classes),
             reinitialize=not protocol.warm_start,
@@ -155,11 +159,41 @@ def run_task(task: Task, data: Data) -> Run:
     )
 
 
-def _zero_shot(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """What a strategy asks for before there is any label, from a network with random weights."""
-    with preserve_rng():
+def _choose_first(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Positions that a strategy chooses before there is any label, from a network with random weights."""
+    with preserved_rng():
         torch.manual_seed(seed)
         untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
     indices: np.ndarray = clone(strategy).select(learner, X, size)[0]
     return indices
+
+
+def copy_for_run(strategy: Any, label: str, seed: int, defaults: Mapping[str, Any]) -> Any:
+    """A copy of the strategy with its own random numbers, and with the run's defaults where it has none of its own.
+
+    The numbers depend on the label too, so that one strategy under two names makes two draws. A plain function is
+    returned as it is; the run seeds NumPy's and torch's generators for it.
+    """
+    if not isinstance(strategy, QueryStrategy):
+        return strategy
+    strategy = clone(strategy)
+    params = strategy.get_params(deep=False)
+    if "random_state" in params and params["random_state"] is None:
+        # a generator, not an integer: the draws then differ from round to round
+        strategy.set_params(random_state=np.random.default_rng([seed, crc32(label.encode())]))
+    standard = inspect.signature(type(strategy)).parameters
+    for name, value in defaults.items():
+        if name in params and params[name] == standard[name].default:
+            strategy.set_params(**{name: value})
+    return strategy
+
+
+def describe(strategy: Any) -> str:
+    """The repr of a strategy without its generator, whose repr has an address that differs between processes."""
+    if not isinstance(strategy, QueryStrategy):
+        return f"{getattr(strategy, '__module__', '')}.{getattr(strategy, '__qualname__', type(strategy).__name__)}"
+    strategy = clone(strategy)
+    if "random_state" in strategy.get_params(deep=False):
+        strategy.set_params(random_state=None)
+    return repr(strategy)

@@ -62,7 +62,7 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPH
     >>> mean, round(low, 3), round(high, 3), round(p, 4)
     (2.0, -0.484, 4.484, 0.0742)
     """
-    d = _paired(a, b)
+    d = _pair(a, b)
     n = len(d)
     mean = float(d.mean()) if n else np.nan
     if n < 2:
@@ -75,8 +75,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 1 - ALPH
     return Difference(mean, mean - half, mean + half, p)
 
 
-def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Differences of those that are there on both sides."""
+def _pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Differences where both sides have a value."""
     d = a - b
     differences: np.ndarray = d[~np.isnan(d)]
     return differences
@@ -90,8 +90,8 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
     >>> wilcoxon(np.arange(1.0, 7.0), np.zeros(6))
     0.03125
     """
-    # sums of floating-point scores: what should be tied differs in the last digits
-    d = np.round(_paired(a, b), 12)
+    # sums of floating-point scores: ties differ in the last digits
+    d = np.round(_pair(a, b), 12)
     if len(d) < 2:
         return np.nan
     d = d[d != 0]  # Wilcoxon's own treatment of zeros, scipy's default
@@ -236,7 +236,7 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
     return shares
 
 
-def labels_saved(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.ndarray:
+def saved_labels(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.ndarray:
     """How many labels before the end of the budget curves reach a target and stay there.
 
     Linear between budgets. The last crossing counts: the first crossing of a noisy curve comes early by luck, and
@@ -255,7 +255,7 @@ def labels_saved(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.n
 
     Examples
     --------
-    >>> float(labels_saved(np.array([20, 40, 60]), np.array([0.5, 0.75, 1.0]), 0.875))
+    >>> float(saved_labels(np.array([20, 40, 60]), np.array([0.5, 0.75, 1.0]), 0.875))
     10.0
     """
     curves, targets = np.asarray(curves, dtype=float), np.asarray(targets, dtype=float)
@@ -277,7 +277,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def labels_saved_interval(
+def saved_labels_interval(
     n_labels: np.ndarray, scores: np.ndarray, reference: np.ndarray, n_samples: int = 2000, seed: int = 0
 ) -> Interval:
     """Labels saved at the reference's final mean score, with a percentile interval over resampled seeds.
@@ -292,11 +292,11 @@ def labels_saved_interval(
         Paired.
     """
     n_seeds = len(scores)
-    value = float(labels_saved(n_labels, scores.mean(axis=0), reference.mean(axis=0)[-1]))
+    value = float(saved_labels(n_labels, scores.mean(axis=0), reference.mean(axis=0)[-1]))
     if n_seeds < 2:
         return Interval(value, np.nan, np.nan)
     drawn = np.random.default_rng(seed).integers(n_seeds, size=(n_samples, n_seeds))
-    saved = labels_saved(n_labels, scores[drawn].mean(axis=1), reference[drawn].mean(axis=1)[:, -1])
+    saved = saved_labels(n_labels, scores[drawn].mean(axis=1), reference[drawn].mean(axis=1)[:, -1])
     # no value between a number and "not reached": an order statistic, not a mean of two
     low, high = np.quantile(np.where(np.isnan(saved), -np.inf, saved), [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
     return Interval(value, *(float(bound) if np.isfinite(bound) else np.nan for bound in (low, high)))

@@ -4,8 +4,8 @@
 ::
 
     settings.json     the protocol
-    runs/*.json       what came out: scores, indices, settings and versions; the same whenever it is run again
-    timings/*.json    how long it took, and what was warned about, which is not
+    runs/*.json       scores, indices, settings and versions of a run; the same whenever it is repeated
+    timings/*.json    its seconds and its warnings, which are not
     results.csv       all scores in one table, once all runs have finished
     timings.csv       all seconds
     checkpoints/      of runs that have not finished
@@ -28,9 +28,9 @@ from skal.bench._protocol import Protocol
 from skal.bench._run import Run
 from skal.exceptions import InvalidParameterError, SkalError
 
-# these may grow in a folder: runs that are there stay valid
+# these may change in a folder: the runs that it has stay valid
 _GROWING = {"strategies", "seeds", "name", "title", "notes", "reference"}
-# not the same when a run is made again; one that was interrupted has no warnings from before
+# these differ when a run is repeated; a run that was interrupted has no warnings from before
 _ASIDE = ("seconds_fit", "seconds_query", "warnings")
 _OUTCOME = tuple(entry.name for entry in fields(Run) if entry.name not in _ASIDE)
 
@@ -54,9 +54,8 @@ class Store:
         write_text(path, text)
 
     def _refuse_other(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        # settings that a folder does not name are younger than it, and had their defaults
-        old = Protocol.from_dict(before["protocol"]).as_dict() | before["details"]
-        new = Protocol.from_dict(now["protocol"]).as_dict() | now["details"]
+        old = before["protocol"] | before["details"]
+        new = now["protocol"] | now["details"]
         names = sorted((old.keys() | new.keys()) - _GROWING)
         changed = [f"{name}: {old.get(name)!r} → {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
         if changed:
@@ -66,7 +65,7 @@ class Store:
             )
 
     def settings(self) -> tuple[Protocol, dict[str, Any]]:
-        """The protocol, and what else was recorded."""
+        """The protocol, and the other records of the benchmark."""
         path = self.folder / "settings.json"
         if not path.exists():
             raise StoreError(
@@ -79,7 +78,7 @@ class Store:
             raise StoreError(f"{path} does not hold a benchmark's settings. Pass skal bench's --out folder.") from error
 
     def write(self, run: Run) -> None:
-        """Save a finished run; its outcome last, since that is what says that it is finished."""
+        """Save a finished run. The outcome is written last: it marks the run as finished."""
         stem = _stem(run.strategy, run.seed)
         write_text(self.folder / "timings" / f"{stem}.json", _dump({name: getattr(run, name) for name in _ASIDE}))
         write_text(self.folder / "runs" / f"{stem}.json", _dump({name: getattr(run, name) for name in _OUTCOME}))
@@ -98,18 +97,18 @@ class Store:
             raise StoreError(f"{path} is not a run of a benchmark ({error}). Delete it, and run again.") from error
 
     def checkpoint(self, strategy: str, seed: int) -> Path:
-        """Where a run may keep what it needs to go on; absolute, for workers that were started in another folder."""
+        """The folder in which a run keeps its state; absolute, for workers that were started in another folder."""
         return (self.folder / "checkpoints" / _stem(strategy, seed)).absolute()
 
     def close(self) -> None:
-        """Remove what only unfinished runs need, and drafts of files whose writer was killed."""
+        """Remove the state of unfinished runs, and drafts of files whose writer was killed."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
         for draft in [*self.folder.glob("runs/.*"), *self.folder.glob("timings/.*")]:
             draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: a reader finds all of it, or what was there before, at any time."""
+    """Write a file in one step: a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # a name of its own for each process: two of them may write the same file
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Several benchmarks, and what they say together: ranks, shares of verdicts, labels saved."""
+"""Several benchmarks together: ranks, shares of verdicts, saved labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from skal.bench import _suite_plots
-from skal.bench._latex import escaped, latex_table
+from skal.bench._latex import escape, latex_table
 from skal.bench._plots import new_axes
 from skal.bench._ranks import FriedmanTest, critical_difference, friedman_test, pairwise_wilcoxon, rank
 from skal.bench._result import BenchmarkResult
-from skal.bench._statistics import Interval, labels_saved_interval
+from skal.bench._statistics import Interval, saved_labels_interval
 from skal.bench._verdict import Comparison, compare, p_phrase
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_choice
@@ -34,14 +34,14 @@ class BenchmarkSuite:
     results : mapping of str to BenchmarkResult
         By the settings' names.
     reference : str, default="random"
-        What differences are taken from; every setting needs it.
+        The strategy that the others are compared with; every setting needs it.
 
     Examples
     --------
     >>> from skal.bench import BenchmarkSuite, run_benchmark
-    >>> settings = dict(net="mlp", rounds=1, seeds=2, max_epochs=2, n_pool=100)
+    >>> settings = dict(net="mlp", n_rounds=1, seeds=2, max_epochs=2, n_pool=100)
     >>> names = ["random", "margin", "entropy"]
-    >>> suite = BenchmarkSuite({str(batch): run_benchmark(names, batch=batch, **settings) for batch in (5, 10)})
+    >>> suite = BenchmarkSuite({str(n): run_benchmark(names, query_size=n, **settings) for n in (5, 10)})
     >>> suite.outcomes().shape  # strategies but for Random, settings
     (2, 2)
     >>> float(suite.mean_ranks().sum())  # 1 + 2 + 3
@@ -79,21 +79,6 @@ class BenchmarkSuite:
     def ranked(self) -> list[str]:
         """The strategies that have run in every setting."""
         return [name for name in self.strategies if all(name in r.strategies for r in self.results.values())]
-
-    def subset(self, settings: list[str]) -> BenchmarkSuite:
-        """The suite with some of its settings.
-
-        Parameters
-        ----------
-        settings : list of str
-            Their names.
-
-        Returns
-        -------
-        BenchmarkSuite
-            With these settings alone.
-        """
-        return BenchmarkSuite({name: self.results[name] for name in settings}, self.reference)
 
     def scores(self, setting: str) -> tuple[list[str], np.ndarray]:
         """Scores of all strategies in a setting.
@@ -179,7 +164,7 @@ class BenchmarkSuite:
         return self._cells("difference", reference)
 
     def outcomes(self, reference: str | None = None) -> pd.DataFrame:
-        """What the tests say of every strategy in every setting.
+        """The outcome of the tests for every strategy in every setting.
 
         Parameters
         ----------
@@ -239,7 +224,7 @@ class BenchmarkSuite:
         return self.ranks().mean(axis=1).sort_values(kind="stable")
 
     def friedman(self) -> FriedmanTest:
-        """Friedman's test over the settings: whether the ranked strategies differ at all.
+        """Friedman's test, over the settings, of whether the ranked strategies differ at all.
 
         Returns
         -------
@@ -271,7 +256,7 @@ class BenchmarkSuite:
         """
         return critical_difference(len(self.ranked), len(self.results))
 
-    def labels_saved(self, reference: str | None = None) -> pd.DataFrame:
+    def saved_labels(self, reference: str | None = None) -> pd.DataFrame:
         """Labels saved at the reference's final score, with a 95 % bootstrap interval over the seeds.
 
         One row per setting and strategy: ``value``, ``low``, ``high``, ``share`` of the labels bought after the start,
@@ -297,7 +282,7 @@ class BenchmarkSuite:
                 shared = ~np.isnan(own[:, 0] - base[:, 0])
                 if name == reference or not shared.any():
                     continue
-                found: Interval = labels_saved_interval(n_labels, own[shared], base[shared])
+                found: Interval = saved_labels_interval(n_labels, own[shared], base[shared])
                 bought = max(1, n_labels[-1] - n_labels[0])
                 rows.append((setting, name, *found, found.value / bought, int(shared.sum())))
         columns = ["setting", "strategy", *Interval._fields, "share", "seeds"]
@@ -330,13 +315,28 @@ class BenchmarkSuite:
                     "" if row.isna().any() else " / ".join(str(int(row[name])) for name in counted)
                     for _, row in shares.iterrows()
                 ]
-        saved = self.labels_saved()["share"].fillna(0).groupby("strategy").median()
+        saved = self.saved_labels()["share"].fillna(0).groupby("strategy").median()
         table["labels saved"] = saved.reindex(order)
         some = seeds.where(seeds > 0).reindex(order)
         table["settings"] = some.notna().sum(axis=1)
         low, high = some.min(axis=1), some.max(axis=1)
         table["seeds"] = [f"{a:.0f}" if a == b else f"{a:.0f}–{b:.0f}" for a, b in zip(low, high, strict=True)]
         return table.rename_axis("strategy")
+
+    def subset(self, settings: list[str]) -> BenchmarkSuite:
+        """The suite with some of its settings.
+
+        Parameters
+        ----------
+        settings : list of str
+            Their names.
+
+        Returns
+        -------
+        BenchmarkSuite
+            With these settings alone.
+        """
+        return BenchmarkSuite({name: self.results[name] for name in settings}, self.reference)
 
     def plot(self, kind: str = "ranks", ax: Any = None, **options: Any) -> Any:
         """Draw a figure.
@@ -354,10 +354,10 @@ class BenchmarkSuite:
         Returns
         -------
         matplotlib Axes
-            What was drawn on.
+            The axes of the figure.
         """
-        check_choice("BenchmarkSuite.plot", "kind", kind, list(_suite_plots.KINDS))
-        draw, size = _suite_plots.KINDS[kind]
+        check_choice("BenchmarkSuite.plot", "kind", kind, list(_suite_plots.SUITE_FIGURES))
+        draw, size = _suite_plots.SUITE_FIGURES[kind]
         ax = new_axes(size(len(self.strategies), len(self.results))) if ax is None else ax
         draw(self, ax, **options)
         return ax
@@ -386,13 +386,13 @@ class BenchmarkSuite:
         ]
         cells["labels saved"] = ["–" if np.isnan(v) else rf"{100 * v:.0f} \%" for v in summary["labels saved"]]
         cells = cells.map(lambda cell: str(cell).replace("–", "--"))
-        cells.insert(0, "strategy", [escaped(name) for name in summary.index])
+        cells.insert(0, "strategy", [escape(name) for name in summary.index])
         if caption is None:
             caption = (
                 f"{len(self.settings)} settings. Mean rank by the area under the learning curve; number of settings in "
                 "which a strategy is better / not distinguishable / worse (paired t-tests over seeds, Holm's "
                 "correction within each setting, 5 \\%); median share of the labels that it saves at "
-                f"{escaped(self.reference)}'s final score. {self._friedman_latex()}"
+                f"{escape(self.reference)}'s final score. {self._friedman_latex()}"
             )
         return latex_table(cells, caption, label, wide=True)
 

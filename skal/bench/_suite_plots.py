@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of several benchmarks: each draws on the axes it is given."""
+"""Figures of several benchmarks: each function draws on the axes that it is given.
+
+``suite`` is a :class:`skal.bench.BenchmarkSuite`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.patches import Rectangle
@@ -12,17 +15,14 @@ from matplotlib.patches import Rectangle
 from skal.bench._ranks import groups
 from skal.bench._statistics import ALPHA
 
-if TYPE_CHECKING:
-    from skal.bench._suite import BenchmarkSuite
-
 # blue, white and orange can be told apart without red and green
 COLOURS = {"better": "#2b6cb0", "not distinguishable": "#e8e8e8", "worse": "#d9822b", "not testable": "#bbbbbb"}
 
 
-def ranks(suite: BenchmarkSuite, ax: Any) -> None:
-    """Critical-difference diagram: the best on the left, a bar over those that are not told apart.
+def ranks(suite: Any, ax: Any) -> None:
+    """Critical-difference diagram: the best on the left, a bar over strategies that the tests do not tell apart.
 
-    The bars are those of the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
+    The bars come from the corrected Wilcoxon tests; the blue line is Nemenyi's critical difference, for comparison.
     """
     means = suite.mean_ranks()
     names, n = list(means.index), len(means)
@@ -58,7 +58,7 @@ def ranks(suite: BenchmarkSuite, ax: Any) -> None:
     ax.set_title(title, fontsize=10)
 
 
-def outcomes(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
+def outcomes(suite: Any, ax: Any, reference: str | None = None) -> None:
     """The verdict of every strategy in every setting, with the difference in points."""
     reference = reference or suite.reference
     found, differences = suite.outcomes(reference), 100 * suite.differences(reference)
@@ -82,9 +82,9 @@ def _box(x: float, y: float, colour: str) -> Rectangle:
     return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour)
 
 
-def saved(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
+def savings(suite: Any, ax: Any, reference: str | None = None) -> None:
     """Share of the labels saved at the reference's final score: a dot per setting, the median as a line."""
-    table = suite.labels_saved(reference)
+    table = suite.saved_labels(reference)
     order = [name for name in suite.summary().index if name in table.index.get_level_values("strategy")]
     for i, name in enumerate(order):
         shares = table.xs(name, level="strategy")["share"]
@@ -105,8 +105,8 @@ def saved(suite: BenchmarkSuite, ax: Any, reference: str | None = None) -> None:
 
 
 # a function that draws a suite on axes, and the figure's size for so many strategies and settings
-KINDS: dict[str, tuple[Callable[..., None], Callable[[int, int], tuple[float, float]]]] = {
+SUITE_FIGURES: dict[str, tuple[Callable[..., None], Callable[[int, int], tuple[float, float]]]] = {
     "ranks": (ranks, lambda n, m: (9, 1.8 + 0.13 * n)),
     "outcomes": (outcomes, lambda n, m: (3 + 0.42 * m, 2.2 + 0.21 * n)),
-    "saved": (saved, lambda n, m: (7, 1.6 + 0.21 * n)),
+    "saved": (savings, lambda n, m: (7, 1.6 + 0.21 * n)),
 }

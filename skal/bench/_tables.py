@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from skal.bench._result import BenchmarkResult, as_text, score_name
+from skal.bench._result import BenchmarkResult, as_text
 from skal.bench._verdict import p_phrase, p_text, points, wilcoxon_note
 
 
 class Section(NamedTuple):
-    """A heading, a table of texts without an index, and what to know before reading it."""
+    """A heading, a table of texts without an index, and a note on how to read it."""
 
     title: str
     table: pd.DataFrame
@@ -22,7 +22,7 @@ class Section(NamedTuple):
 
 
 def headline(result: BenchmarkResult) -> list[str]:
-    """The verdicts in words, one line per strategy, and what limits them."""
+    """The verdicts in words, one line per strategy, and their limits."""
     lines = [f"{comparison.strategy}: {comparison.verdict}." for comparison in result.comparisons()]
     if result.n_missing:
         total = len(result.protocol.strategies) * result.protocol.seeds
@@ -47,11 +47,11 @@ def _scores(result: BenchmarkResult) -> Section:
     table = result.table().rename(columns=lambda n: f"{n} labels").reset_index()
     seeds = len(result.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Section("Scores", table, f"Test {score_name(result)} in percent, {spread}.{_other_networks(result)}")
+    return Section("Scores", table, f"Test {result.score_name} in percent, {spread}.{_other_networks(result)}")
 
 
 def _other_networks(result: BenchmarkResult) -> str:
-    """What to know about strategies that need more than the network that all have."""
+    """A note on strategies that add something to the network."""
     additions = {run.strategy: run.record.get("network", "").partition(" with ")[2] for run in result.runs}
     notes = [f"{name} trains the same network with {addition}" for name, addition in additions.items() if addition]
     return f" {'; '.join(notes)}: compare the first column to see what that alone changes." if notes else ""
@@ -65,11 +65,11 @@ def _against_reference(result: BenchmarkResult) -> Section:
         "area": tests["area"].map(lambda area: f"{100 * area:.2f}"),
         f"difference from {reference}": tests["difference"].map(points),
         **_interval_and_p(tests, ["p", "p_holm", "p_wilcoxon", "p_wilcoxon_holm"]),
-        "labels saved": tests["labels_saved"].map(lambda n: "not reached" if math.isnan(n) else f"{n:.0f}"),
+        "labels saved": tests["saved_labels"].map(lambda n: "not reached" if math.isnan(n) else f"{n:.0f}"),
     }
     statistic, p = result.friedman()
     note = (
-        f"Area under the budget curve as a mean {score_name(result)} in percent; "
+        f"Area under the budget curve as a mean {result.score_name} in percent; "
         f"{reference} has {100 * result.areas().loc[reference].mean():.2f}. "
         "The verdict is the paired t-test on the area, after Holm's correction over the strategies; the interval is "
         "that of the corrected test. Labels saved: how many labels before the end the mean curve reaches "
@@ -139,7 +139,7 @@ def _plain(value: Any) -> str:
 
 
 def _matrix(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers with two decimals, and the index as a first column without a name."""
+    """BenchmarkResult with two decimals, and the index as a first column without a name."""
     return as_text(table, "{:.2f}").rename_axis("").reset_index()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skal.bench._statistics import ALPHA, area, labels_saved, paired_tests, wilcoxon_floor
+from skal.bench._statistics import ALPHA, area, paired_tests, saved_labels, wilcoxon_floor
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Comparison:
     p_wilcoxon: float
     p_wilcoxon_holm: float
     confidence: float
-    labels_saved: float
+    saved_labels: float
     ahead: int  # budgets after the first query at which the mean is above the reference's
     behind: int
     n_budgets: int
@@ -95,7 +95,7 @@ def compare(names: list[str], n_labels: np.ndarray, scores: np.ndarray, referenc
                 strategy=names[i],
                 area=float(area(n_labels, own)),
                 **test,
-                labels_saved=float(labels_saved(n_labels, own, base[-1])),
+                saved_labels=float(saved_labels(n_labels, own, base[-1])),
                 ahead=int((gaps > 0).sum()),
                 behind=int((gaps < 0).sum()),
                 n_budgets=len(gaps),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skal.datasets._arrays import Arrays
+from skal.datasets._splits import Arrays
 
 _ENVIRONMENT = "SKAL_DATA_HOME"
 
@@ -36,7 +36,7 @@ class Layout:
     resizes: bool = False
 
     def find(self, home: Path) -> list[Path | None]:
-        """The path of each file under ``home``, None for those that are not there."""
+        """The path of each file under ``home``, None for files that are not there."""
         folder = home / self.folder
         return [next((folder / name for name in names if (folder / name).exists()), None) for names in self.files]
 
@@ -69,7 +69,7 @@ def find_home(data_home: str | os.PathLike[str] | None) -> Path | None:
 
 
 def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url: str | None) -> str:
-    """Say which files were looked for, where, and what to do."""
+    """Say which files were looked for, in which folder, and how to get them."""
     remedy = f"pass data_home=FOLDER or set the environment variable {_ENVIRONMENT} to the folder that holds them"
     get = f"Get the files from {url}, then {remedy}." if url else f"Put the file there, or {remedy}."
     lines = [f"The data set {name!r} was not found."]
@@ -80,14 +80,14 @@ def missing_message(name: str, home: Path | None, layouts: Sequence[Layout], url
     lines.append("Any one of these would do:")
     for layout in layouts:
         folder = (home if home is not None else Path("data_home")) / layout.folder
-        wanted = ", ".join(map(_shown, layout.files))
+        wanted = ", ".join(map(_display_name, layout.files))
         found = layout.find(home) if home is not None else [None] * len(layout.files)
-        absent = [_shown(names) for names, path in zip(layout.files, found, strict=True) if path is None]
+        absent = [_display_name(names) for names, path in zip(layout.files, found, strict=True) if path is None]
         partly = f" (there, except {', '.join(absent)})" if len(absent) < len(layout.files) else ""
         lines.append(f"  in {folder}: {wanted}{partly}")
     return "\n".join([*lines, get])
 
 
-def _shown(names: tuple[str, ...]) -> str:
+def _display_name(names: tuple[str, ...]) -> str:
     """A file's usual name, with the suffix that may follow."""
     return f"{names[0]}[.gz]" if f"{names[0]}.gz" in names else names[0]

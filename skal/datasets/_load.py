@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The public functions: find a data set, read it, and say what is there."""
+"""Find a data set and read it; list the data sets that are there."""
 
 import os
 import re
@@ -9,50 +9,11 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from skal.datasets._arrays import DIGITS, Arrays, Split, check_arrays, every_fifth
-from skal.datasets._caltech101 import caltech101_layouts
-from skal.datasets._cifar import CIFAR10, CIFAR100, cifar_layouts
-from skal.datasets._idx import FASHION_MNIST, FASHION_MNIST_START, MNIST_START, idx_layouts
 from skal.datasets._layout import DataSet, Layout, find_home, locate, missing_message
 from skal.datasets._npz import check_npz, npz_layouts, read_npz
-from skal.datasets._svhn import svhn_layouts
+from skal.datasets._splits import DIGITS, Arrays, Split, check_arrays, every_fifth
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer
-
-# The folders with a name of their own come before data_home itself, where the two MNISTs cannot be told apart.
-_KNOWN = {
-    "mnist": DataSet(
-        "MNIST, 28x28 handwritten digits",
-        "http://yann.lecun.com/exdb/mnist/",
-        npz_layouts("mnist", DIGITS) + idx_layouts(("mnist", "MNIST/raw", ""), DIGITS, FASHION_MNIST_START),
-    ),
-    "fashion_mnist": DataSet(
-        "Fashion-MNIST, 28x28 pictures of clothes",
-        "https://github.com/zalandoresearch/fashion-mnist",
-        npz_layouts("fashion_mnist", FASHION_MNIST)
-        + idx_layouts(("fashion_mnist", "FashionMNIST/raw", ""), FASHION_MNIST, MNIST_START),
-    ),
-    "cifar10": DataSet(
-        "CIFAR-10, 32x32 colour images of 10 classes",
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        npz_layouts("cifar10", CIFAR10) + cifar_layouts("cifar10", CIFAR10),
-    ),
-    "cifar100": DataSet(
-        "CIFAR-100, 32x32 colour images of 100 classes (the fine labels)",
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        npz_layouts("cifar100", CIFAR100) + cifar_layouts("cifar100", CIFAR100),
-    ),
-    "svhn": DataSet(
-        "SVHN, 32x32 crops of house numbers",
-        "http://ufldl.stanford.edu/housenumbers/",
-        npz_layouts("svhn", DIGITS) + svhn_layouts(),
-    ),
-    "caltech101": DataSet(
-        "Caltech101, photographs of 101 classes",
-        "https://data.caltech.edu/records/mzrjq-6wc02",
-        npz_layouts("caltech101") + caltech101_layouts(),
-    ),
-}
 
 _DIGITS_DESCRIPTION = "8x8 handwritten digits of scikit-learn; the 2nd, 7th, 12th... image of each class is for testing"
 _NAME = re.compile(r"\w[\w.-]*")
@@ -113,7 +74,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     if path is not None and path.parent != Path():
         raise FileNotFoundError(f"There is no file {path}. Pass the path of an npz file, or a data set's name.")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        remedy = f"Use 'digits', {', '.join(map(repr, _KNOWN))} or the name of an npz file in data_home."
+        remedy = f"Use 'digits', {', '.join(map(repr, _catalogue()))} or the name of an npz file in data_home."
         expected = "the name of a data set, without folders or spaces"
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
     check_integer("load", "image_size", image_size, 1, 10**4, optional=True)
@@ -125,6 +86,13 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     layout.check(paths)
     arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
     return _bunch(name, arrays, description)
+
+
+def _catalogue() -> dict[str, DataSet]:
+    """The papers' data sets. Their readers are not needed for digits, nor for a file given by its path."""
+    from skal.datasets._raw import KNOWN
+
+    return KNOWN
 
 
 def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
@@ -139,12 +107,12 @@ def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
     """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
     if name == "digits":
         return Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
-    known = _KNOWN.get(name)
+    known = _catalogue().get(name)
     layouts = known.layouts if known else npz_layouts(name)
     located = locate(layouts, home)
     if located is None:
         message = missing_message(name, home, layouts, known.url if known else None)
-        raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_KNOWN)}.")
+        raise FileNotFoundError(message if known else f"{message}\nKnown data sets: digits, {', '.join(_catalogue())}.")
     layout, paths = located
     where = paths[0] if len(paths) == 1 else paths[0].parent
     return layout, paths, f"{known.description if known else name}, read from {where}"
@@ -174,9 +142,9 @@ def available(data_home: str | os.PathLike[str] | None = None) -> list[str]:
     home = find_home(data_home)
     if home is None or not home.is_dir():
         return ["digits"]
-    known = [name for name, data_set in _KNOWN.items() if _would_load(data_set.layouts, home)]
+    known = [name for name, data_set in _catalogue().items() if _would_load(data_set.layouts, home)]
     # Also NAME/NAME.npz, which load finds as well.
-    stems = {path.stem for path in (*home.glob("*.npz"), *home.glob("*/*.npz"))} - {"digits", *_KNOWN}
+    stems = {path.stem for path in (*home.glob("*.npz"), *home.glob("*/*.npz"))} - {"digits", *_catalogue()}
     others = [stem for stem in sorted(stems) if _NAME.fullmatch(stem) and _would_load(npz_layouts(stem), home)]
     return ["digits", *known, *others]
 

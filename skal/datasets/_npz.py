@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_features, to_labels, to_nchw
 from skal.datasets._layout import Layout
+from skal.datasets._splits import MAX_UNPACKED, Arrays, Split, scale_images, to_features, to_labels, to_nchw
 
 _KEYS = ("X_train", "y_train", "X_test", "y_test")
 
@@ -41,7 +41,7 @@ def check_npz(paths: Sequence[Path]) -> None:
 
 
 def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None) -> Arrays:
-    """Read the four arrays, and what else may be there.
+    """Read the four arrays and the optional ones.
 
     ``class_names`` or ``target_names`` are strings, one per class; ``texts_train`` and ``texts_test`` are strings, one
     per sample: what the features were made of.
@@ -53,7 +53,7 @@ def read_npz(paths: Sequence[Path], target_names: tuple[str, ...] | None = None)
         if target_names is None and key in stored:
             target_names = tuple(str(entry) for entry in read_array(path, key).ravel())
     if target_names is None:
-        target_names = _numbered(np.union1d(train.y, test.y), path)
+        target_names = _number_classes(np.union1d(train.y, test.y), path)
     texts = {
         key: _texts(path, key, len(split.y))
         for key, split in (("texts_train", train), ("texts_test", test))
@@ -118,7 +118,7 @@ def _check_size(path: Path, key: str) -> None:
         raise ValueError(f"{size:,} bytes unpacked; at most {min(MAX_UNPACKED, entry.file_size):,} are read")
 
 
-def _numbered(labels: NDArray[np.int64], path: Path) -> tuple[str, ...]:
+def _number_classes(labels: NDArray[np.int64], path: Path) -> tuple[str, ...]:
     # A gap more often means labels that start at 1, or a filtered set, than a class without any sample.
     if not np.array_equal(labels, np.arange(len(labels))):
         shown = ", ".join(map(str, labels[:12])) + (", ..." if len(labels) > 12 else "")

@@ -63,7 +63,7 @@ class LossPredictingModule(nn.Module):
     layers : sequence of str
         Names in ``backbone.named_modules()``.
     widths : sequence of int
-        Channels, or features, of what each of them returns.
+        Channels, or features, of each layer's output.
     hidden : int, default=128
         Features that each layer's output is mapped to.
 
@@ -98,7 +98,7 @@ class LossPredictingModule(nn.Module):
             return (output[0] if isinstance(output, tuple) else output), self.predict_losses(features)
 
     def collecting_features(self) -> AbstractContextManager[dict[str, Tensor]]:
-        """Collect what the layers return inside the block, averaged over positions, by the layers' names.
+        """Collect the layers' outputs inside the block, averaged over positions, by the layers' names.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class LossPredictingModule(nn.Module):
         return _collecting(self.backbone, self.layers)
 
     def predict_losses(self, features: dict[str, Tensor]) -> Tensor:
-        """Predict losses from what :meth:`collecting_features` collected.
+        """Predict losses from the outputs that :meth:`collecting_features` collected.
 
         Parameters
         ----------
@@ -143,13 +143,13 @@ def _collecting(module: nn.Module, names: Sequence[str]) -> Iterator[dict[str, T
             def record(layer: nn.Module, args: tuple[Any, ...], output: Any, name: str = name) -> None:
                 output = output[0] if isinstance(output, tuple) else output
                 if isinstance(output, Tensor) and output.is_floating_point() and output.ndim > 1:
-                    found[name] = _averaged(output, isinstance(layer, _CHANNELS_FIRST))
+                    found[name] = _average_positions(output, isinstance(layer, _CHANNELS_FIRST))
 
             stack.callback(known[name].register_forward_hook(record).remove)
         yield found
 
 
-def _averaged(x: Tensor, channels_first: bool) -> Tensor:
+def _average_positions(x: Tensor, channels_first: bool) -> Tensor:
     """Global average pooling: images (n, c, ...) and tokens (n, t, c) to (n, c)."""
     if x.ndim == 3 and not channels_first:
         return x.mean(dim=1)

@@ -7,9 +7,9 @@ logits ``(n, n_classes)``. Give the class to skorch as ``module``, and its param
 
 from skal.nets._cnn import CNN
 from skal.nets._convnet import ConvNet
-from skal.nets._losses import SquaredLoss
 from skal.nets._mlp import MLP
 from skal.nets._resnet import ResNet18
+from skal.nets._squared_loss import SquaredLoss
 from skal.nets._vgg import VGG11
 from skal.nets._wide_resnet import WideResNet
 

@@ -4,7 +4,7 @@
 import torch
 from torch import nn
 
-from skal.nets._layers import MOST_UNITS, check_sizes, dropout_layer
+from skal.nets._blocks import MOST_UNITS, check_sizes, dropout_layer
 from skal.validation import check_integer, check_real
 
 # Two unpadded 5x5 convolutions, each followed by 2x2 pooling, leave at least one pixel from this size on.

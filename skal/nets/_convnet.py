@@ -4,7 +4,7 @@
 import torch
 from torch import nn
 
-from skal.nets._layers import check_sizes
+from skal.nets._blocks import check_sizes
 
 
 class ConvNet(nn.Module):

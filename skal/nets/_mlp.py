@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.nets._layers import MOST_UNITS, check_widths, hidden_layers
+from skal.nets._blocks import MOST_UNITS, check_widths, hidden_layers
 from skal.validation import check_integer, check_real
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from skal.nets._layers import check_sizes, initialise_convolutions
+from skal.nets._blocks import check_sizes, initialise_convolutions
 from skal.validation import check_choice
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from skal.nets._layers import check_sizes, check_widths, hidden_layers
+from skal.nets._blocks import check_sizes, check_widths, hidden_layers
 from skal.validation import check_choice, check_real
 
 # Channels of each 3x3 convolution; "M" is 2x2 max pooling. Configuration A of Simonyan and Zisserman (2015).

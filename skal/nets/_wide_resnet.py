@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.nets._layers import MOST_LAYERS, check_sizes, dropout_layer, initialise_convolutions
+from skal.nets._blocks import MOST_LAYERS, check_sizes, dropout_layer, initialise_convolutions
 from skal.validation import check_choice, check_integer, check_real
 
 

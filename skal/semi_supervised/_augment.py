@@ -46,7 +46,10 @@ class WeakImage(BaseEstimator):
         _check_batch(owner, x, 4, "images of shape (n, channels, height, width)")
         check_real(owner, "shift", self.shift, 0, 0.5)
         n, channels, height, width = x.shape
-        rows, columns = _shifted(n, height, self.shift, x.device), _shifted(n, width, self.shift, x.device)
+        rows, columns = (
+            _shift_positions(n, height, self.shift, x.device),
+            _shift_positions(n, width, self.shift, x.device),
+        )
         if self.flip:
             mirrored = torch.randint(0, 2, (n, 1), device=x.device).bool()
             columns = torch.where(mirrored, width - 1 - columns, columns)
@@ -54,7 +57,7 @@ class WeakImage(BaseEstimator):
         return x[number[:, None, None, None], channel[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _shifted(n: int, side: int, share: float, device: torch.device) -> Tensor:
+def _shift_positions(n: int, side: int, share: float, device: torch.device) -> Tensor:
     """(n, side) positions to read from, each row shifted by a random number of pixels and reflected at the ends."""
     largest = min(round(share * side), side - 1)
     positions = torch.arange(side, device=device) + torch.randint(-largest, largest + 1, (n, 1), device=device)
@@ -136,7 +139,7 @@ class WeakJitter(BaseEstimator):
 
 
 class StrongJitter(WeakJitter):
-    """Gaussian noise, then some entries replaced by those of other rows of the batch.
+    """Gaussian noise, then some entries replaced by entries of other rows of the batch.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class ParameterAverage:
     >>> average = ParameterAverage(linear, 0.5)
     >>> _ = torch.nn.init.ones_(linear.weight)
     >>> average.update()
-    >>> with average.applied():
+    >>> with average.use():
     ...     print(round(linear.weight.item(), 4))  # d = 2/11
     0.8182
     """
@@ -60,7 +60,7 @@ class ParameterAverage:
             parameter.data, self.values[name] = self.values[name], parameter.data
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """The averages in the module inside, its own values outside."""
         self.swap()
         try:
@@ -105,13 +105,13 @@ class AveragingClassifier(NeuralNetClassifier):
 
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """The average's outputs and loss."""
-        with self._average.applied() if self._average is not None else nullcontext():
+        with self._average.use() if self._average is not None else nullcontext():
             step: dict[str, Any] = super().validation_step(batch, **fit_params)
             return step
 
     def evaluation_step(self, batch: Any, training: bool = False) -> Any:
         """The average's outputs."""
-        with self._average.applied() if self._average is not None else nullcontext():
+        with self._average.use() if self._average is not None else nullcontext():
             return super().evaluation_step(batch, training=training)
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -125,18 +125,18 @@ class AveragingClassifier(NeuralNetClassifier):
         return proba
 
     def initialize_module(self) -> AveragingClassifier:
-        """Make the module; what had been trained before is forgotten."""
+        """Make the module; earlier training is forgotten."""
         self._trained = self._average = None
         super().initialize_module()
         return self
 
     def load_params(self, *args: Any, **kwargs: Any) -> None:
-        """As in skorch; ``partial_fit`` then continues from what was loaded."""
+        """As in skorch; ``partial_fit`` then continues from the loaded parameters."""
         super().load_params(*args, **kwargs)
         self._trained = None
 
     def get_state(self) -> dict[str, Any]:
-        """What ``partial_fit`` needs beside what skorch saves.
+        """The state that ``partial_fit`` needs and skorch does not save.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class AveragingClassifier(NeuralNetClassifier):
         return {} if self._trained is None else {"trained": {k: v.clone() for k, v in self._trained.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`get_state` gave.
+        """Restore the state from :meth:`get_state`.
 
         Parameters
         ----------

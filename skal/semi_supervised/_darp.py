@@ -25,7 +25,7 @@ from skal.semi_supervised._refinement import column_residual, fit_refinement
 
 @dataclass(frozen=True)
 class DARPReport:
-    """How a refinement went, and what had to be changed to make the problem well posed.
+    """How a refinement went, and the changes that made the problem well posed.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def darp(
 ) -> Any:
     """Refine pseudo-labels so that the sizes of the classes match a target (Kim et al. 2020).
 
-    Warns about what it had to change; :func:`solve_darp` gives the same labels with a report instead.
+    Warns about changes to the input; :func:`solve_darp` gives the same labels with a report instead.
 
     Parameters
     ----------
@@ -174,8 +174,8 @@ def solve_darp(
     >>> report.converged, report.n_clipped, report.column_residual < 1e-6
     (True, 1, True)
     """
-    table = _checked_table(proba)
-    masses, normalised = _checked_target(target, table)
+    table = _check_table(proba)
+    masses, normalised = _check_target(target, table)
     refinement, counts = fit_refinement(
         table, masses, alpha=alpha, clip=clip, min_entropy=min_entropy, tol=tol, max_iter=max_iter
     )
@@ -192,7 +192,7 @@ def solve_darp(
     return (labels if isinstance(proba, Tensor) else labels.cpu().numpy()), report
 
 
-def _checked_table(proba: Any) -> Tensor:
+def _check_table(proba: Any) -> Tensor:
     """(N, K) float64 on the data's device, rows scaled to sum to 1."""
     expected = "an (N, K) array or tensor of probabilities, with N >= 1 and K >= 2"
     remedy = "Pass what predict_proba gives, not logits."
@@ -211,19 +211,19 @@ def _checked_table(proba: Any) -> Tensor:
     return table / total
 
 
-def _checked_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
-    """(K,) masses that sum to N, and whether that took a scaling which the caller did not ask for."""
+def _check_target(target: Any, table: Tensor) -> tuple[Tensor, bool]:
+    """(K,) masses that sum to N, and whether they were scaled although the caller did not ask for it."""
     n_samples, n_classes = table.shape
     if target is None:
         return torch.full((n_classes,), n_samples / n_classes, dtype=table.dtype, device=table.device), False
     remedy = "Pass counts or shares, or None for equal sizes."
-    masses = checked_masses("darp", "target", target, n_classes, remedy).to(table.device)
+    masses = check_masses("darp", "target", target, n_classes, remedy).to(table.device)
     total = float(masses.sum())
     as_meant = any(abs(total - meant) <= 1e-6 * meant for meant in (n_samples, 1.0))
     return masses * (n_samples / total), not as_meant
 
 
-def checked_masses(owner: str, name: str, value: Any, n_classes: int, remedy: str) -> Tensor:
+def check_masses(owner: str, name: str, value: Any, n_classes: int, remedy: str) -> Tensor:
     """(K,) float64 tensor of one finite number >= 0 for each class, not all of them 0."""
     expected = f"{n_classes} numbers >= 0, one for each class, not all of them 0"
     masses = _real_numbers(value)

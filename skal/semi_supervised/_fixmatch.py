@@ -22,18 +22,18 @@ from skal._core.estimators import check_net_takes_weights
 from skal._core.guard import preserve_rng
 from skal._core.network import Network
 from skal.semi_supervised._averaging import AveragingClassifier, without_decay_of_vectors
-from skal.semi_supervised._data import (
+from skal.semi_supervised._pseudo_labels import pseudo_label_loss
+from skal.semi_supervised._rows import (
     BatchwiseRows,
     PairedInputs,
     Permutations,
     check_batch,
-    checked_labels,
+    check_labels,
     is_sliceable,
     keep_batch,
     labelled_rows,
     rows_in,
 )
-from skal.semi_supervised._pseudo_labels import pseudo_label_loss
 from skal.semi_supervised._training import Training
 from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator
 
@@ -175,7 +175,7 @@ class FixMatchClassifier(AveragingClassifier):
             As in skorch.
         """
         check_net_takes_weights(self, fit_params)
-        with self._seeded():
+        with self._seed():
             fitted: FixMatchClassifier = super().fit(X, y, y_true=y_true, **fit_params)
             return fitted
 
@@ -184,12 +184,12 @@ class FixMatchClassifier(AveragingClassifier):
     ) -> FixMatchClassifier:
         """Continue training, after initialising if that has not been done; see :meth:`fit`."""
         check_net_takes_weights(self, fit_params)
-        with self._seeded():
+        with self._seed():
             fitted: FixMatchClassifier = super().partial_fit(X, y, classes, y_true=y_true, **fit_params)
             return fitted
 
     @contextmanager
-    def _seeded(self) -> Iterator[None]:
+    def _seed(self) -> Iterator[None]:
         check_seed(type(self).__name__, self.random_state)
         if self.random_state is None or self._is_seeded:
             yield
@@ -247,7 +247,7 @@ class FixMatchClassifier(AveragingClassifier):
         check_real(owner, "darp_alpha", self.darp_alpha, 1, optional=True, remedy=remedy)
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
-        """The labelled samples, and those of them that ``train_split`` sets aside for validation."""
+        """The labelled samples for training, and the part that ``train_split`` sets aside for validation."""
         run = self._training
         paired = PairedInputs(self.get_dataset(X), torch.as_tensor(run.labels, device="cpu"))
         labelled: Dataset[Any] = Subset(paired, run.labelled.tolist())
@@ -305,7 +305,7 @@ class FixMatchClassifier(AveragingClassifier):
                 proba = network.to_proba(_first_output(self.infer(run.weak(Xu), **fit_params)))
                 if run.refined_labels is not None:
                     proba = run.refined_labels(rows, proba, run.n_done)
-            inputs = _joined(inputs, run.strong(Xu))
+            inputs = _join(inputs, run.strong(Xu))
         output = _first_output(self.infer(inputs, **fit_params))
         y_pred = output[: len(yi)]
         loss = self.get_loss(y_pred, yi, X=Xi, training=True)
@@ -324,7 +324,7 @@ class FixMatchClassifier(AveragingClassifier):
         return [*callbacks, ("print_log", PrintLog(keys_ignored="pseudo_distribution"))]
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
-        """Write what the epoch's pseudo-labels were like into the history."""
+        """Write statistics of the epoch's pseudo-labels into the history."""
         super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
         run = self._training
         for name, value in run.statistics.summary().items():
@@ -344,8 +344,8 @@ class FixMatchClassifier(AveragingClassifier):
         return (without_decay_of_vectors(args[0]),), kwargs
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the labelled samples; those with −1, as a fold of a search has them, do not count."""
-        labels = checked_labels(type(self).__name__, X, y)
+        """Accuracy on the labelled samples; samples with −1, as in a fold of a search, do not count."""
+        labels = check_labels(type(self).__name__, X, y)
         rows = labelled_rows(f"the score of {type(self).__name__}", labels)
         right = self.predict(X)[rows] == labels[rows]
         return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[rows]))
@@ -356,9 +356,9 @@ def _first_output(output: Any) -> Tensor:
     return logits
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _join(first: Any, second: Any) -> Any:
     if isinstance(first, Mapping):
-        return {key: _joined(first[key], second[key]) for key in first}
+        return {key: _join(first[key], second[key]) for key in first}
     if isinstance(first, (tuple, list)):
-        return type(first)(map(_joined, first, second))
+        return type(first)(map(_join, first, second))
     return torch.cat([first, second])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from skal.semi_supervised._darp import checked_masses
+from skal.semi_supervised._darp import check_masses
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
 from skal.validation import check_choice
 
@@ -31,7 +31,7 @@ def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[
     loss : scalar tensor
     kept : (n,) bool tensor
     labels : (n,) tensor
-        The pseudo-labels, those of masked samples too.
+        The pseudo-labels, also of masked samples.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def class_shares(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> T
         counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0 if darp == "labels" else np.ones(n_classes)
         shares = torch.as_tensor(counts, device="cpu")
     else:
-        shares = checked_masses(owner, "darp", darp, n_classes, remedy)
+        shares = check_masses(owner, "darp", darp, n_classes, remedy)
     return shares / shares.sum()
 
 

@@ -95,13 +95,13 @@ def _affine(x: Tensor, entries: dict[tuple[int, int], Tensor | float]) -> Tensor
     return F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False)
 
 
-def _signed(m: Tensor, largest: float) -> Tensor:
+def _draw_sign(m: Tensor, largest: float) -> Tensor:
     return largest * m * (2 * torch.randint(0, 2, m.shape, device=m.device) - 1)
 
 
 def rotate(x: Tensor, m: Tensor) -> Tensor:
     """By up to 30 degrees."""
-    angle = _signed(m, math.pi / 6)
+    angle = _draw_sign(m, math.pi / 6)
     ratio = x.shape[2] / x.shape[3]  # keep angles in images that are not square
     cos, sin = angle.cos(), angle.sin()
     return _affine(x, {(0, 0): cos, (0, 1): -sin * ratio, (1, 0): sin / ratio, (1, 1): cos})
@@ -109,22 +109,22 @@ def rotate(x: Tensor, m: Tensor) -> Tensor:
 
 def shear_x(x: Tensor, m: Tensor) -> Tensor:
     """By up to 0.3 of the height, sideways."""
-    return _affine(x, {(0, 1): _signed(m, 0.3)})
+    return _affine(x, {(0, 1): _draw_sign(m, 0.3)})
 
 
 def shear_y(x: Tensor, m: Tensor) -> Tensor:
     """By up to 0.3 of the width, upwards or downwards."""
-    return _affine(x, {(1, 0): _signed(m, 0.3)})
+    return _affine(x, {(1, 0): _draw_sign(m, 0.3)})
 
 
 def translate_x(x: Tensor, m: Tensor) -> Tensor:
     """By up to 0.3 of the width."""
-    return _affine(x, {(0, 2): _signed(m, 0.6)})  # the square is 2 wide
+    return _affine(x, {(0, 2): _draw_sign(m, 0.6)})  # the square is 2 wide
 
 
 def translate_y(x: Tensor, m: Tensor) -> Tensor:
     """By up to 0.3 of the height."""
-    return _affine(x, {(1, 2): _signed(m, 0.6)})
+    return _affine(x, {(1, 2): _draw_sign(m, 0.6)})
 
 
 OPERATIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (

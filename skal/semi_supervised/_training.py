@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one ``fit`` of FixMatch needs, from its first iteration to its last."""
+"""The state of one ``fit`` of FixMatch, from its first iteration to its last."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from skal._core.network import Network
 from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NoUnlabelledDataWarning
 from skal.semi_supervised._augment import make_pair
-from skal.semi_supervised._data import check_column_names, checked_labels, labelled_rows
 from skal.semi_supervised._pseudo_labels import EpochStatistics, RefinedLabels, class_shares
+from skal.semi_supervised._rows import check_column_names, check_labels, labelled_rows
 
 
 class Training:
@@ -54,10 +54,10 @@ class Training:
             check_column_names(owner, X)
             check_finite(X, "X")
         self.X = X
-        self.labels = checked_labels(owner, X, y)
+        self.labels = check_labels(owner, X, y)
         self.labelled = labelled_rows(owner, self.labels)
         self.has_unlabelled = len(self.labelled) < len(self.labels)
-        truth = None if y_true is None else torch.as_tensor(checked_labels(owner, X, y_true, "y_true"), device="cpu")
+        truth = None if y_true is None else torch.as_tensor(check_labels(owner, X, y_true, "y_true"), device="cpu")
         self.n_classes = Network(net).n_classes(Samples(X, name="X"))
         if self.labels.max() >= self.n_classes:
             expected = f"integers 0 … {self.n_classes - 1}, as the module has {self.n_classes} outputs"
@@ -94,6 +94,6 @@ class Training:
         self.lrs = [group["lr"] for group in self.groups]
 
     def scale_learning_rates(self, factor: float) -> None:
-        """Set the learning rates to this multiple of those that the training started with."""
+        """Multiply the learning rates of the training's start by this factor."""
         for group, lr in zip(self.groups, self.lrs, strict=False):
             group["lr"] = lr * factor

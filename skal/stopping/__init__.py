@@ -9,8 +9,8 @@ Criteria are combined with ``|`` (any of them) and ``&`` (all of them), and give
 StablePredictions() & Budget(n_labels=100) | MaxTime(seconds=3600)
 """
 
-from skal.stopping._base import AllOf, AnyOf, StoppingCriterion
 from skal.stopping._changes import StablePredictions, UncertaintyPlateau
+from skal.stopping._criterion import AllOf, AnyOf, StoppingCriterion
 from skal.stopping._forecast import Forecast, forecast_accuracy, wilson_interval
 from skal.stopping._limits import Budget, HoldOut, MaxTime, TargetScore
 

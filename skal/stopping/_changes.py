@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skal.stopping._base import Rows, StoppingCriterion
+from skal.stopping._criterion import Rows, StoppingCriterion
 from skal.validation import check_choice, check_integer, check_real
 
 
@@ -43,7 +43,7 @@ class StablePredictions(StoppingCriterion):
         self.window = window
 
     def check_params(self) -> None:
-        """Raise for what is no kappa, or no number of rounds."""
+        """Raise if the threshold is no kappa, or the window no number of rounds."""
         check_real("StablePredictions", "threshold", self.threshold, -1.0, 1.0)
         check_integer("StablePredictions", "window", self.window, 1)
 
@@ -58,8 +58,8 @@ class StablePredictions(StoppingCriterion):
 class UncertaintyPlateau(StoppingCriterion):
     """Stop when the model's uncertainty about the pool is low, or no longer falls.
 
-    Uncertainty is one minus the largest probability, over a fixed random part of the pool without what has been
-    labelled. A model may be sure and wrong: with a network's probabilities this says that training has settled, not
+    Uncertainty is one minus the largest probability, over the unlabelled samples of a fixed random part of the
+    pool. A model may be sure and wrong: with a network's probabilities this says that training has settled, not
     that it is right.
 
     Parameters
@@ -94,7 +94,7 @@ class UncertaintyPlateau(StoppingCriterion):
         self.tolerance = tolerance
 
     def check_params(self) -> None:
-        """Raise for what is no uncertainty, or no number of rounds."""
+        """Raise if a threshold is no uncertainty, or the window no number of rounds."""
         check_choice("UncertaintyPlateau", "statistic", self.statistic, ["mean", "max"])
         if self.threshold is not None:
             check_real("UncertaintyPlateau", "threshold", self.threshold, 0.0, 1.0)

@@ -97,7 +97,7 @@ class Forecast:
 
     @property
     def text(self) -> str:
-        """In words: what it says, and what it cannot say."""
+        """The forecast in words, with its limits."""
         if self.accuracy is None:
             return f"Accuracy is not known yet: {self.reason}."
         now = (

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from skal.stopping._base import Rows, StoppingCriterion
+from skal.stopping._criterion import Rows, StoppingCriterion
 from skal.stopping._forecast import wilson_interval
 from skal.validation import check_integer, check_real
 
@@ -102,7 +102,7 @@ class TargetScore(StoppingCriterion):
         self.confidence = confidence
 
     def check_params(self) -> None:
-        """Raise for what is no score, share or number."""
+        """Raise if the target is no score, or the share no share."""
         check_real("TargetScore", "score", self.score, 0.0, 1.0)
         check_real("TargetScore", "share", self.share, 0.01, 0.9)
         check_integer("TargetScore", "n_min", self.n_min, 1)
@@ -145,7 +145,7 @@ class HoldOut(StoppingCriterion):
         self.share = share
 
     def check_params(self) -> None:
-        """Raise for what is no share."""
+        """Raise if the share is no share."""
         check_real("HoldOut", "share", self.share, 0.01, 0.9)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:

@@ -97,7 +97,8 @@ def test_a_benchmark_on_a_cluster(client, monkeypatch, tmp_path):
     sent = []
     scatter = Client.scatter
     monkeypatch.setattr(Client, "scatter", lambda self, *args, **kw: sent.append(kw) or scatter(self, *args, **kw))
-    settings = {"net": "mlp", "n_initial": 10, "batch": 5, "rounds": 1, "seeds": 2, "n_pool": 80, "max_epochs": 3}
+    settings = {"net": "mlp", "n_initial": 10, "query_size": 5, "n_rounds": 1, "seeds": 2}
+    settings |= {"n_pool": 80, "max_epochs": 3}
     names = ["random", "margin", "badge"]
     alone = run_benchmark(names, out=tmp_path / "alone", **settings)
     with parallel_config(backend="dask"):

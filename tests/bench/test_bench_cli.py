@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from skal import cli
-from skal.bench import PRESETS, Protocol
+from skal.bench import Protocol
+from skal.bench.papers import PRESETS
 
-TINY = ["--data", "digits", "--net", "mlp", "--initial", "10", "--batch", "5", "--rounds", "1", "--seeds", "2"]
-TINY += ["--epochs", "2", "--pool", "60", "--test", "40"]
+TINY = ["--data", "digits", "--net", "mlp", "--n-initial", "10", "--query-size", "5", "--n-rounds", "1", "--seeds", "2"]
+TINY += ["--max-epochs", "2", "--n-pool", "60", "--n-test", "40"]
 
 
 def test_bench_then_report(tmp_path, capsys):
@@ -30,7 +31,7 @@ def test_bench_on_a_file_by_its_path(tmp_path, capsys):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(80, 3)), rng.integers(2, size=80)
     np.savez(tmp_path / "own.npz", X_train=X[:60], y_train=y[:60], X_test=X[60:], y_test=y[60:])
-    counts = ["--initial", "6", "--batch", "3", "--rounds", "1", "--seeds", "1", "--epochs", "2"]
+    counts = ["--n-initial", "6", "--query-size", "3", "--n-rounds", "1", "--seeds", "1", "--max-epochs", "2"]
     arguments = [
         "--data",
         str(tmp_path / "own.npz"),
@@ -48,7 +49,7 @@ def test_bench_on_a_file_by_its_path(tmp_path, capsys):
 
 def test_a_preset_of_several_protocols_has_a_folder_for_each(tmp_path, capsys, monkeypatch):
     pair = (Protocol(name="a", net_params={"depth": 9}), Protocol(name="b", warm_start=False))
-    monkeypatch.setattr("skal.bench._presets.PRESETS", {"pair": pair})
+    monkeypatch.setattr("skal.bench.papers.PRESETS", {"pair": pair})
     monkeypatch.setattr("skal.bench.write_report", lambda result, folder: folder)  # slow, and tried above
     arguments = ["bench", "--preset", "pair", *TINY, "--strategies", "random,entropy", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0

@@ -19,8 +19,9 @@ from torch.utils.data import TensorDataset
 
 from skal.base import QueryStrategy
 from skal.bench import BenchmarkError, BenchmarkResult, Protocol, markdown_report, run_benchmark
-from skal.bench._data import Data
-from skal.bench._nets import make_net
+from skal.bench._networks import make_net
+from skal.bench._pools import Data
+from skal.config import config_context, get_config
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
@@ -31,8 +32,8 @@ TINY = {
     "net": "mlp",
     "net_params": {"hidden": (16,)},
     "n_initial": 10,
-    "batch": 5,
-    "rounds": 2,
+    "query_size": 5,
+    "n_rounds": 2,
     "seeds": 2,
     "n_pool": 80,
     "n_test": 60,
@@ -243,7 +244,7 @@ def test_own_strategy_net_and_data(tmp_path):
     )
     dropout = clone(net).set_params(module__dropout=0.3)
     strategies = {"random": "random", "mine": Entropy(), "bald": ("bald", dropout)}
-    labels = {"n_initial": 6, "batch": 3, "rounds": 1, "seeds": 2}
+    labels = {"n_initial": 6, "query_size": 3, "n_rounds": 1, "seeds": 2}
     result = run_benchmark(strategies, data=data, net=net, inputs="unit", out=tmp_path, **labels)
     assert result.strategies == ["random", "mine", "bald"]
     assert result.protocol.data == "mine"
@@ -263,34 +264,34 @@ def test_reinitialisation_trains_from_scratch():
 
 
 def test_balanced_start_has_every_class_once():
-    result = run_benchmark(["random"], start="balanced", **TINY | {"rounds": 1})
+    result = run_benchmark(["random"], initial="balanced", **TINY | {"n_rounds": 1})
     y = load("digits").y_train
     for run in result.runs:
         assert sorted(y[run.initial]) == list(range(10))
 
 
 def test_zero_shot_lets_the_strategy_choose_the_first_labels():
-    result = run_benchmark(["random", "coreset"], start="zero_shot", **TINY | {"rounds": 0})
+    result = run_benchmark(["random", "coreset"], initial="zero_shot", **TINY | {"n_rounds": 0})
     assert [run.n_labels for run in result.runs] == [[10]] * 4
     assert len({tuple(run.initial) for run in result.runs}) == 4
     assert (result.times()["query"] > 0).all()
 
 
-@pytest.mark.parametrize("start", ["max_herding(features='input')", "auto"])
-def test_a_strategy_chooses_the_first_labels_for_all(start):
-    result = run_benchmark(["random", "auto"], start=start, **TINY | {"rounds": 1})
+@pytest.mark.parametrize("initial", ["max_herding(features='input')", "auto"])
+def test_a_strategy_chooses_the_first_labels_for_all(initial):
+    result = run_benchmark(["random", "auto"], initial=initial, **TINY | {"n_rounds": 1})
     by_seed = {seed: {tuple(run.initial) for run in result.runs if run.seed == seed} for seed in (0, 1)}
     assert all(len(starts) == 1 for starts in by_seed.values())
     assert by_seed[0] != by_seed[1]
 
 
 def test_initial_takes_a_strategy_as_an_object_too():
-    settings = TINY | {"rounds": 0, "seeds": 1}
+    settings = TINY | {"n_rounds": 0, "seeds": 1}
     for initial in (MaxHerding(features="input", evaluation=50, random_state=0), TypiClust(features="input"), margin):
         result = run_benchmark(["random"], initial=initial, **settings)
-        named = run_benchmark(["random"], start=result.protocol.start, **settings)
+        named = run_benchmark(["random"], initial=result.protocol.initial, **settings)
         assert result.runs[0].initial == named.runs[0].initial
-    assert run_benchmark(["random"], initial="balanced", **settings).protocol.start == "balanced"
+    assert run_benchmark(["random"], initial="balanced", **settings).protocol.initial == "balanced"
     for initial in (MaxHerding(features=lambda X: X), len, 3):
         with pytest.raises(InvalidTypeError, match="'initial' parameter of run_benchmark must be a name"):
             run_benchmark(["random"], initial=initial, **settings)
@@ -299,9 +300,9 @@ def test_initial_takes_a_strategy_as_an_object_too():
 def test_a_classifier_that_is_no_network_has_a_coverage_start():
     digits = load("digits")
     flat = SimpleNamespace(**{k: v.reshape(len(v), -1) if "X" in k else v for k, v in digits.items() if k[1:2] == "_"})
-    settings = TINY | {"rounds": 1, "seeds": 1}
+    settings = TINY | {"n_rounds": 1, "seeds": 1}
     del settings["net"]
-    result = run_benchmark(["auto"], data=flat, net=LogisticRegression(), start="auto", **settings)
+    result = run_benchmark(["auto"], data=flat, net=LogisticRegression(), initial="auto", **settings)
     assert "Recommended" in result.runs[0].record["strategy"]
 
 
@@ -320,7 +321,7 @@ def table(n=120, seed=0):
     return rng.normal(size=(n, 4)) + 2 * np.eye(3, 4)[y], np.array(["ant", "bee", "cat"])[y]
 
 
-FEATURES = {"n_initial": 6, "batch": 3, "rounds": 1, "seeds": 2, "max_epochs": 5}
+FEATURES = {"n_initial": 6, "query_size": 3, "n_rounds": 1, "seeds": 2, "max_epochs": 5}
 
 
 def test_data_as_arrays_need_nothing_else():
@@ -392,7 +393,7 @@ def test_plain_functions_are_strategies(tmp_path):
 def test_classes_of_a_pool_can_be_imbalanced():
     y = np.repeat(np.arange(5), 200)
     data = Data(np.zeros((1000, 2), "float32"), y, np.zeros((5, 2), "float32"), np.arange(5), 5)
-    protocol = Protocol(imbalance=100.0, n_initial=5, rounds=0)
+    protocol = Protocol(imbalance=100.0, n_initial=5, n_rounds=0)
     orders = set()
     for seed in range(8):
         pool = data.pool(protocol, seed)
@@ -407,7 +408,7 @@ def test_classes_of_a_pool_can_be_imbalanced():
 def test_copies_are_exact_or_near():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 3)).astype("float32"), rng.integers(4, size=400)
-    pool = Data(X, y, X, y, 4).pool(Protocol(duplicates=0.05, n_initial=5, rounds=0), 0)
+    pool = Data(X, y, X, y, 4).pool(Protocol(duplicates=0.05, n_initial=5, n_rounds=0), 0)
     originals, times = np.unique(pool.rows, return_counts=True)
     assert len(pool.rows) == 400
     assert len(originals) == 380  # twenty copies
@@ -435,21 +436,11 @@ def test_balanced_accuracy_is_the_score():
     assert "balanced accuracy" in markdown_report(balanced)
 
 
-def test_a_folder_from_before_a_setting_continues(tmp_path):
-    run_benchmark(["random"], out=tmp_path, **TINY | {"seeds": 1})
-    path = tmp_path / "settings.json"
-    settings = json.loads(path.read_text())
-    for name in ("imbalance", "duplicates", "scoring", "title"):
-        del settings["protocol"][name]
-    path.write_text(json.dumps(settings))
-    assert len(run_benchmark(["random"], out=tmp_path, **TINY).runs) == 2
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rounds": 50}, r"at most 80, the size of the pool"),
-        ({"batch": 0}, "'batch' parameter of Protocol must be an integer >= 1"),
+        ({"n_rounds": 50}, r"at most 80, the size of the pool"),
+        ({"query_size": 0}, "'query_size' parameter of Protocol must be an integer >= 1"),
         ({"net": "transformer"}, "one of 'mlp', 'cnn'"),
         ({"inputs": "raw"}, "'inputs' parameter"),
         ({"strategies": ["random", "luck"]}, "must be among .*albl.*badge.*Got 'luck'"),
@@ -477,11 +468,29 @@ def test_unknown_settings_and_objects_that_are_no_strategies():
             run_benchmark({"mine": wrong}, **TINY)
 
 
-def test_settings_have_the_names_of_the_loop_too():
-    protocol = Protocol().with_settings(query_size=7, n_rounds=3)
-    assert (protocol.batch, protocol.rounds) == (protocol.query_size, protocol.n_rounds) == (7, 3)
-    with pytest.raises(InvalidParameterError, match="query_size or its other name, batch"):
-        Protocol().with_settings(query_size=7, batch=7)
+@pytest.mark.parametrize("name", ["batch", "rounds", "start", "progress"])
+def test_a_setting_has_one_name(name):
+    with pytest.raises(InvalidTypeError, match=f"Got {name}"):
+        run_benchmark(["random"], **{name: 1})
+
+
+class Settings(RandomSampling):
+    """Warns which settings a query has."""
+
+    def _select(self, context, n_instances):
+        warnings.warn(str(get_config()), UserWarning, stacklevel=2)
+        return super()._select(context, n_instances)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_runs_have_the_settings_of_the_caller_and_no_bars_of_their_own(n_jobs, capsys):
+    with config_context(batch_size=7, max_memory="1GB", progress=True):
+        result = run_benchmark({"random": Settings()}, n_jobs=n_jobs, **TINY)
+    expected = {"batch_size": 7, "max_memory": "1GB", "n_jobs": None, "progress": False}
+    assert {text for run in result.runs for text in run.warnings} == {f"UserWarning: {expected}"}
+    bars = capsys.readouterr().err
+    assert "2/2" in bars
+    assert bars.count("\n") == 1
 
 
 ROWS = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
@@ -506,6 +515,6 @@ ROWS = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
     ],
 )
 def test_what_no_benchmark_can_work_with_is_named(settings, name):
-    given = {"strategies": ["random"], "data": ROWS, "net": "logistic", "rounds": 1, "seeds": 1} | settings
+    given = {"strategies": ["random"], "data": ROWS, "net": "logistic", "n_rounds": 1, "seeds": 1} | settings
     with pytest.raises((InvalidTypeError, InvalidParameterError), match=f"'{name}' parameter of run_benchmark"):
         run_benchmark(**given)

@@ -13,7 +13,7 @@ from skal.datasets import load
 from skal.exceptions import InvalidParameterError
 from skal.loop._folder import CheckpointFolder
 
-TINY = {"net": "mlp", "rounds": 1, "batch": 5, "max_epochs": 1, "n_pool": 60, "n_test": 40, "n_initial": 10}
+TINY = {"net": "mlp", "n_rounds": 1, "query_size": 5, "max_epochs": 1, "n_pool": 60, "n_test": 40, "n_initial": 10}
 
 
 def save(path, n=60):
@@ -24,8 +24,8 @@ def save(path, n=60):
 
 
 def test_more_rounds_than_a_list_can_hold_are_refused():
-    with pytest.raises(InvalidParameterError, match=r"'rounds' parameter.*Got 1000000000 instead"):
-        run_benchmark(["random"], data="digits", net="mlp", rounds=10**9)
+    with pytest.raises(InvalidParameterError, match=r"'n_rounds' parameter.*Got 1000000000 instead"):
+        run_benchmark(["random"], data="digits", net="mlp", n_rounds=10**9)
     with pytest.raises(InvalidParameterError, match="'seeds' parameter"):
         run_benchmark(["random"], data="digits", net="mlp", seeds=10**30)
 

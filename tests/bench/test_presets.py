@@ -1,15 +1,18 @@
 """The papers' protocols: every setting as the papers have it, and one scaled round of each."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from skal.bench import PRESETS, Protocol, preset, run_benchmark
-from skal.bench._nets import make_net
-from skal.bench._presets._ntk import rates
-from skal.bench._presets._papers import NOT_STATED, PAPERS
+from skal.bench import Protocol, run_benchmark
+from skal.bench._networks import make_net
+from skal.bench.papers import PRESETS, preset
+from skal.bench.papers._mohamadi2022 import rates
+from skal.bench.papers._transcripts import NOT_STATED, PAPERS
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss, WideResNet
 from skal.strategies import (
@@ -108,7 +111,7 @@ def _optimiser(protocol, code):
     for name, setting in (("momentum", "momentum"), ("epochs", "max_epochs"), ("minibatch", "batch_size")):
         assert name not in code or getattr(protocol, setting) == code[name]
     if "cycles" in code:  # trained networks, of which one less than that are asked for labels
-        assert protocol.rounds == code["cycles"] - 1
+        assert protocol.n_rounds == code["cycles"] - 1
 
 
 # what each fact of the transcription says about a protocol
@@ -121,9 +124,9 @@ FACTS = {
     ),
     "channels": lambda p, value, paper: _channels(p) == value,
     "M": lambda p, value, paper: p.n_initial == value,
-    "b": lambda p, value, paper: p.batch == value,
-    "R": lambda p, value, paper: p.rounds == value,
-    "rounds": lambda p, value, paper: value == f"0 to {p.rounds}",
+    "b": lambda p, value, paper: p.query_size == value,
+    "R": lambda p, value, paper: p.n_rounds == value,
+    "rounds": lambda p, value, paper: value == f"0 to {p.n_rounds}",
     "runs": lambda p, value, paper: p.seeds == value,
     "strategies": lambda p, value, paper: (
         [repr(make_strategy(spec)) for spec in p.strategies] == [repr(_strategy(name, paper)) for name in value]
@@ -137,7 +140,7 @@ FACTS = {
     "between rounds": lambda p, value, paper: p.warm_start == (value == "warm start"),
     "training": lambda p, value, paper: p.semi_supervised["darp"] == "uniform",
     "first labels": lambda p, value, paper: (
-        p.start == {"one per class": "balanced", "by the strategy": "zero_shot"}[value]
+        p.initial == {"one per class": "balanced", "by the strategy": "zero_shot"}[value]
     ),
     "labels in the table": lambda p, value, paper: (p.n_labels[1:] or p.n_labels) == value,
     "code": lambda p, value, paper: _optimiser(p, value) is None,
@@ -170,7 +173,7 @@ def test_every_preset_is_transcribed_and_every_fact_compared():
 def test_the_training_of_dynamic_al(name):
     for protocol in preset(name):
         assert (protocol.max_epochs, protocol.batch_size, protocol.inputs) == (200, 64, "signed")
-        assert (protocol.start, protocol.weight_decay) == ("random", 0)
+        assert (protocol.initial, protocol.weight_decay) == ("random", 0)
 
 
 def test_the_authors_learning_rate_in_terms_of_our_loss():
@@ -224,15 +227,29 @@ def _one_round(protocol: Protocol) -> dict:
     """A round of a scaled protocol, with the strategy that the protocol is about."""
     about = [spec for spec in protocol.strategies if spec.split("(")[0] in {"dynamic_al", "ntk_lookahead", "npc"}]
     strategies = ((about or list(protocol.strategies))[-1].replace("subset=500", "subset=20"),)
-    labels = {"n_initial": 10, "batch": 5, "rounds": min(1, protocol.rounds), "seeds": 1, "n_pool": 60, "n_test": 30}
+    labels = {
+        "n_initial": 10,
+        "query_size": 5,
+        "n_rounds": min(1, protocol.n_rounds),
+        "seeds": 1,
+        "n_pool": 60,
+        "n_test": 30,
+    }
     semi = protocol.semi_supervised and {**protocol.semi_supervised, "iterations_per_epoch": 2}
     return {"strategies": strategies, "max_epochs": 1, "semi_supervised": semi, **labels}
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_one_scaled_round(name, images):
-    kinds = {(p.net, p.criterion, p.start): p for p in preset(f"{name}_scaled")}  # one of each
+    kinds = {(p.net, p.criterion, p.initial): p for p in preset(f"{name}_scaled")}  # one of each
     for protocol in kinds.values():
         result = run_benchmark(data=images, protocol=protocol.with_settings(data_params={}, **_one_round(protocol)))
-        expected = [10, 15] if protocol.rounds else [10]
+        expected = [10, 15] if protocol.n_rounds else [10]
         assert [run.n_labels for run in result.runs] == [expected]
+
+
+def test_an_ordinary_benchmark_imports_nothing_of_the_papers():
+    code = "import sys, skal.bench; skal.datasets.load('digits'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    papers = ("skal.bench.papers", "skal.semi_supervised", "skal.datasets._raw")
+    assert [name for name in loaded if name.startswith(papers)] == []

@@ -8,11 +8,11 @@ from skal.bench._statistics import (
     area,
     friedman,
     holm,
-    labels_saved,
     matching_confidence,
     paired_difference,
     paired_tests,
     penalty_matrix,
+    saved_labels,
     wilcoxon,
     wilcoxon_floor,
 )
@@ -193,18 +193,18 @@ class TestLabelsSaved:
 
     def test_between_budgets(self):
         # 0.75 lies half-way between 0.7 at 40 and 0.8 at 60: 50 labels, 30 before the end
-        np.testing.assert_allclose(labels_saved(self.labels, np.array([0.5, 0.7, 0.8, 0.9]), 0.75), 30)
+        np.testing.assert_allclose(saved_labels(self.labels, np.array([0.5, 0.7, 0.8, 0.9]), 0.75), 30)
 
     def test_the_last_crossing_counts(self):
-        np.testing.assert_allclose(labels_saved(self.labels, np.array([0.5, 0.9, 0.7, 0.9]), 0.8), 10)
+        np.testing.assert_allclose(saved_labels(self.labels, np.array([0.5, 0.9, 0.7, 0.9]), 0.8), 10)
 
     def test_never(self):
-        assert np.isnan(labels_saved(self.labels, np.array([0.5, 0.9, 0.9, 0.7]), 0.8))
+        assert np.isnan(saved_labels(self.labels, np.array([0.5, 0.9, 0.9, 0.7]), 0.8))
 
     def test_from_the_start(self):
-        assert labels_saved(self.labels, np.array([0.9, 0.9, 0.9, 0.9]), 0.8) == 60
+        assert saved_labels(self.labels, np.array([0.9, 0.9, 0.9, 0.9]), 0.8) == 60
 
     def test_the_reference_saves_nothing_against_itself(self, rng):
         for _ in range(20):
             curve = np.sort(rng.uniform(size=4))
-            np.testing.assert_allclose(labels_saved(self.labels, curve, curve[-1]), 0, atol=1e-9)
+            np.testing.assert_allclose(saved_labels(self.labels, curve, curve[-1]), 0, atol=1e-9)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from skal.bench import BenchmarkResult, BenchmarkSuite
-from skal.bench._latex import escaped
-from skal.bench._statistics import labels_saved, labels_saved_interval
-from skal.bench._suite_plots import KINDS
+from skal.bench._latex import escape
+from skal.bench._statistics import saved_labels, saved_labels_interval
+from skal.bench._suite_plots import SUITE_FIGURES
 from skal.exceptions import InvalidParameterError
 
 NAMES = ["random", "margin", "good", "bad_one"]
@@ -74,10 +74,10 @@ def test_every_setting_needs_the_reference(suite):
 
 
 def test_labels_saved_are_those_of_the_mean_curves(suite):
-    table = suite.labels_saved()
+    table = suite.saved_labels()
     result = suite.results["setting 2"]
     means = result.means()
-    expected = labels_saved(result.n_labels, means.loc["good"].to_numpy(), means.loc["random"].iloc[-1])
+    expected = saved_labels(result.n_labels, means.loc["good"].to_numpy(), means.loc["random"].iloc[-1])
     row = table.loc[("setting 2", "good")]
     assert row["value"] == pytest.approx(float(expected))
     assert row["low"] <= row["value"] <= row["high"]
@@ -92,9 +92,9 @@ def test_the_bootstrap_against_all_resamples():
     reference = np.linspace(0.5, 0.7, 4) + rng.normal(scale=0.02, size=(3, 4))
     scores = reference + np.array([0, 0.05, 0.03, 0.01]) + rng.normal(scale=0.03, size=(3, 4))
     resamples = np.array(np.meshgrid([0, 1, 2], [0, 1, 2], [0, 1, 2])).reshape(3, -1).T
-    saved = np.array([float(labels_saved(n_labels, scores[r].mean(0), reference[r].mean(0)[-1])) for r in resamples])
+    saved = np.array([float(saved_labels(n_labels, scores[r].mean(0), reference[r].mean(0)[-1])) for r in resamples])
     saved = np.where(np.isnan(saved), -np.inf, saved)
-    found = labels_saved_interval(n_labels, scores, reference, n_samples=20_000)
+    found = saved_labels_interval(n_labels, scores, reference, n_samples=20_000)
     low, high = (np.quantile(np.repeat(saved, 1000), q, method="nearest") for q in (0.025, 0.975))
     assert (found.low == pytest.approx(low)) if np.isfinite(low) else np.isnan(found.low)
     assert found.high == pytest.approx(high)
@@ -105,10 +105,10 @@ def test_a_bound_can_be_that_it_is_not_reached():
     reference = np.tile([0.5, 0.6, 0.7], (6, 1))
     scores = np.tile([0.5, 0.69, 0.71], (6, 1))
     scores[0] -= 0.1  # without the others the target is missed
-    found = labels_saved_interval(n_labels, scores, reference)
+    found = saved_labels_interval(n_labels, scores, reference)
     assert np.isnan(found.low)
     assert found.high > 0
-    assert np.isnan(labels_saved_interval(n_labels, scores[:1], reference[:1]).low)
+    assert np.isnan(saved_labels_interval(n_labels, scores[:1], reference[:1]).low)
 
 
 def test_pairwise_names_and_correction(suite):
@@ -120,7 +120,7 @@ def test_pairwise_names_and_correction(suite):
     assert row["p"] == pytest.approx(2 / 2**6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUITE_FIGURES)
 def test_figures_name_every_strategy(suite, kind):
     ax = suite.plot(kind)
     texts = [text.get_text() for text in ax.texts] + [label.get_text() for label in ax.get_yticklabels()]
@@ -179,7 +179,7 @@ def test_latex_of_a_result(suite):
 
 
 def test_names_cannot_be_commands():
-    assert escaped(r"\input{x} 50% a_b^~") == (
+    assert escape(r"\input{x} 50% a_b^~") == (
         r"\textbackslash{}input\{x\} 50\% a\_b\textasciicircum{}\textasciitilde{}"
     )
 

@@ -12,7 +12,7 @@ from benchmarks.evidence import commands, page, picks, runs, words
 from benchmarks.evidence import settings as declared
 from benchmarks.evidence.rule import judge
 from skal.bench import BenchmarkSuite, Protocol, Run
-from skal.bench._data import Data, Pool
+from skal.bench._pools import Data, Pool
 from skal.strategies import __all__ as public
 from skal.strategies._names import KNOWN, make_strategy
 
@@ -25,8 +25,8 @@ TINY = Protocol(
     n_pool=60,
     n_test=40,
     n_initial=10,
-    batch=5,
-    rounds=1,
+    query_size=5,
+    n_rounds=1,
     max_epochs=2,
 )
 
@@ -73,7 +73,7 @@ class TestDeclared:
         for name, setting in declared.SETTINGS.items():
             classes = n_classes.get(setting.protocol.data, 10)
             if name.endswith("_few"):
-                assert setting.protocol.n_initial == setting.protocol.batch == classes
+                assert setting.protocol.n_initial == setting.protocol.query_size == classes
             else:
                 assert setting.protocol.n_initial >= 5 * classes
 
@@ -125,7 +125,7 @@ class TestRuns:
             runs.read(tiny, tmp_path)
 
     def test_lines_of_other_settings_are_refused(self, tiny, tmp_path):
-        other = replace(tiny, protocol=TINY.with_settings(batch=7))
+        other = replace(tiny, protocol=TINY.with_settings(query_size=7))
         runs.append(tiny, {"arm": "random", "seed": 0, "settings": runs.fingerprint(other)}, tmp_path)
         with pytest.raises(ValueError, match=r"line 1 was run with other settings"):
             runs.read(tiny, tmp_path)

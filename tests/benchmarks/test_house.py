@@ -1,11 +1,11 @@
 """The numbers of the house: counted right on small examples, and printed for this checkout."""
 
-import ast
 import re
 
 import pytest
 
 from benchmarks import house
+from benchmarks._house_source import Package, code_lines, count_tests, prose_words
 
 SOURCE = '''"""Docstring
 of two lines."""
@@ -21,66 +21,78 @@ def f(x):
     return text
 '''
 
-PRIVATE = """
-def _helper(x):
-    return x._helper, x._elsewhere
+FILES = {
+    "skal/__init__.py": "",
+    "skal/base.py": "def made(): ...\ndef is_fitted(): ...\ndef check_known(): ...\ndef embed(): ...\n",
+    "skal/_core/__init__.py": "",
+    "skal/_core/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from skal._core.b import B\n",
+    "skal/_core/b.py": "def f():\n    from skal._core import c\n",
+    "skal/_core/c.py": "from . import a\n",
+    "skal/_core/_base.py": "from skal import base\n\nclass K:\n    @property\n    def labelled(self): ...\n",
+    "skal/bench/__init__.py": "x = 1\ny = 2\n",
+    "tests/test_x.py": """
+from skal._core.a import hidden
+
+def helper():
+    return hidden
+
+def test_public(): ...
+def test_by_import(): hidden
+def test_by_helper(): helper()
+def test_by_attribute(net): net._secret, net._asdict()
+def test_named_tuple(net): net._replace(a=1)
+def test_patch(monkeypatch): ...
+def test_text(): "skal._core._x"
+
+class TestK:
+    def test_own(self): self._x
+""",
+    "docs/a.md": "two words\n\n```python\nno prose at all\n```\n| a | table |\nthree more words\n",
+}
 
 
-class A:
-    _known = 1
-
-    def __init__(self):
-        self._mine = 1
-
-    def read(self, other):
-        super()._base(), type(self)._base, self._base
-        other._known, other._mine, other.__dict__, other.public, other._asdict()
-        other._helper
-        return getattr(other, "_by_text"), getattr(self, "_by_text"), getattr(other, "public"), other.a._b
-"""
+@pytest.fixture
+def root(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
 def test_code_lines():
-    assert house.code_lines(SOURCE) == 5
+    assert code_lines(SOURCE) == 5
 
 
-def test_accesses_to_underscore_names():
-    found = [name for _, name in sorted(house.foreign_accesses(ast.parse(PRIVATE)))]
-    assert sorted(found) == ["_b", "_by_text", "_elsewhere", "_helper"]
+def test_cycles_count_imports_for_types_and_in_functions(root):
+    package = Package(root)
+    assert package.cycles() == package.cycles("_core") == [["skal._core.a", "skal._core.b", "skal._core.c"]]
+    assert package.cycles("(top)") == []
 
 
-def test_files(tmp_path):
-    skal = tmp_path / "skal"
-    for name in ("__init__.py", "_version.py", "base.py", "cli.py", "retraining.py", "_lookahead/posterior.py"):
-        (skal / name).parent.mkdir(parents=True, exist_ok=True)
-        (skal / name).write_text("# comment\nx = y._x\n")
-    (skal / "cli.py").write_text("class A:\n    _x = 1\n")
-    assert house.top_modules(skal) == ["base", "cli", "retraining"]
-    assert house.lookahead(skal) == (2, 4)
-    assert house.code_by_part(skal)["_lookahead"] == 1
-    own, others = house.accesses(skal)
-    assert "skal/base.py:2 _x" in own
-    assert len(own) == 5
-    assert others == []
+def test_names_and_sizes(root):
+    package = Package(root)
+    assert package.double_names() == ["base"]
+    assert package.participles() == ["skal.base.made"]
+    assert package.sizes["_core"] == (5, 10)
+    assert package.sizes["bench"] == (1, 2)
+    assert package.core_lines() == 14  # without bench
+
+
+def test_tests_and_prose(root):
+    assert count_tests(root) == (8, 5)
+    assert prose_words(root) == 5
 
 
 def test_prints_all_tables(capsys):
-    assert house.main(["--quick"]) == 0
+    assert house.main([]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n### ") == 4
-    walks = re.findall(r"^\| ([\w.-]+) \| (\d+) / (\d+) / (\d+) \|$", out, re.MULTILINE)
-    kinds = ["margin", "BADGE", "dynamicAL", "NPC", "look-ahead", "ActiveLearningClassifier.fit", "run_benchmark"]
-    assert [walk[0] for walk in walks] == kinds
+    assert out.count("\n### ") == 5
+    walks = re.findall(r"^\| ([\w, ]+) \| (\d+) / (\d+) / ([\d,]+) \|", out, re.MULTILINE)
+    assert [name for name in house.AIMS if f"| {name} |" not in out] == []
+    assert len(walks) == 9
     for _, modules, functions, switches in walks:
         assert 5 < int(modules) < int(functions)
-        assert int(switches) >= int(modules) - 1
-
-
-def test_lists_the_accesses_of_another_checkout(tmp_path, capsys):
-    (tmp_path / "skal").mkdir()
-    (tmp_path / "skal" / "__init__.py").write_text("x = y._x\n")
-    assert house.main(["--accesses", "--root", str(tmp_path)]) == 0
-    assert "skal/__init__.py:1 _x" in capsys.readouterr().out
+        assert int(switches.replace(",", "")) >= int(modules) - 1
 
 
 def test_a_folder_without_skal_is_refused(tmp_path, capsys):

@@ -13,7 +13,8 @@ from benchmarks._kept import Kept
 from benchmarks.papers import accuracy, main
 from benchmarks.papers.accuracy import GaussianProcess, gaussian_mlmoc
 from benchmarks.papers.commands import STUDIES
-from skal.bench import PRESETS, BenchmarkError
+from skal.bench import BenchmarkError
+from skal.bench.papers import PRESETS
 from skal.exceptions import NonFiniteError
 
 # seconds each at the smallest size; what is a benchmark has tests of its own

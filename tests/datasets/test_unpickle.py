@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skal.datasets._unpickle import load_plain_pickle
+from skal.datasets._raw.unpickle import load_plain_pickle
 
 
 class Call:

@@ -150,7 +150,7 @@ def test_batch_norm_statistics_are_the_latest_and_validation_uses_the_average(da
     class Check(Callback):
         def on_epoch_end(self, net, dataset_valid=None, **kwargs):
             raw = net.module_[0].weight.detach().clone()
-            with net._average.applied():
+            with net._average.use():
                 net.module_.eval()
                 x = torch.stack([dataset_valid[i][0] for i in range(len(dataset_valid))])
                 target = torch.stack([dataset_valid[i][1] for i in range(len(dataset_valid))])

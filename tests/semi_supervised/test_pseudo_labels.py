@@ -8,8 +8,8 @@ from torch import nn
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised import darp
 from skal.semi_supervised._averaging import ParameterAverage
-from skal.semi_supervised._data import Permutations
 from skal.semi_supervised._pseudo_labels import RefinedLabels, class_shares, pseudo_label_loss
+from skal.semi_supervised._rows import Permutations
 
 
 def make_table(n, seed=0):
@@ -74,7 +74,7 @@ def test_average_of_parameters():
         for name, p in module.named_parameters():
             expected[name] = decay * expected[name] + (1 - decay) * p.detach()
     latest = {name: p.detach().clone() for name, p in module.named_parameters()}
-    with average.applied():
+    with average.use():
         for name, p in module.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name])
     for name, p in module.named_parameters():

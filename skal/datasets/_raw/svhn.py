@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from skal.datasets._arrays import DIGITS, Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
+from skal.datasets._splits import DIGITS, Arrays, Split, scale_images, to_labels
 
 
 def svhn_layouts() -> tuple[Layout, ...]:

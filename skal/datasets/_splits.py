@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a reader returns, and the conversion of images and labels to one form.
+"""The result of a reader, and the conversion of images and labels to one form.
 
 Shapes: N images of C channels, H rows and W columns.
 """
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 DIGITS = tuple("0123456789")
-MAX_UNPACKED = 2**33  # bytes of one array or file: archives may hold a thousand times of what they weigh
+MAX_UNPACKED = 2**33  # bytes of one array or file: archives may unpack to a thousand times their size
 
 
 class Split(NamedTuple):
-    """Images (N, C, H, W) in [0, 1] or features (N, D), float32; labels int64 (N,); what messages call their file."""
+    """Images (N, C, H, W) in [0, 1] or features (N, D), float32; labels int64 (N,); the name of their file."""
 
     X: NDArray[np.float32]
     y: NDArray[np.int64]

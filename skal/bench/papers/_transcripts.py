@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the papers say: a literal transcription of their settings, preset by preset, in the papers' own terms.
 
-Nothing is computed from this but the test that every preset equals it, and the table of the documentation. A preset
-has one entry for each of its protocols. ``NOT_STATED`` is what we have not found in a paper; what the released code of
-its authors says, where the paper is silent, stands under ``code``. Where both speak, the paper is followed.
+Only a test, which compares every preset with it, and a table of the documentation read it. A preset has one entry for
+each of its protocols. ``NOT_STATED`` stands for facts that we did not find in a paper. Facts that only the authors'
+released code states stand under ``code``; where both speak, the paper is followed.
 """
 
 from __future__ import annotations

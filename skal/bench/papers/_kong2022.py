@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_papers`` transcribes it.
+"""NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_transcripts`` transcribes it.
 
 Zero-shot is a query from random weights, single-shot one query from the first model; the table's columns are 40 and 60
-labels for both. FixMatch's settings are those of its paper. Left open, and chosen here: the number of training steps.
-The paper's first model is the median of five trials; ours is a single one.
+labels for both. FixMatch's settings come from its paper. The number of training steps is open in the paper, and our
+choice here. The paper's first model is the median of five trials; ours is a single one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOSS: dict[str, Any] = {"flip": True, "threshold": 0.95, "lambda_u": 1.0, "mu": 
 SGD = {"lr": 0.03, "optimizer__momentum": 0.9, "optimizer__nesterov": True, "optimizer__weight_decay": 5e-4}
 SCHEDULE = {"cosine": True, "ema_decay": 0.999, "iterations_per_epoch": 500}
 DARP = {"darp": "uniform", "darp_every": 10, "darp_warmup": 0.4, "darp_alpha": 2.0}
-LABELS: dict[str, Any] = {"n_initial": 10, "batch": 20, "rounds": 3, "seeds": 3, "start": "balanced"}
+LABELS: dict[str, Any] = {"n_initial": 10, "query_size": 20, "n_rounds": 3, "seeds": 3, "initial": "balanced"}
 TRAINING: dict[str, Any] = {"max_epochs": 500, "warm_start": False, "stop_accuracy": None}
 BASE = Protocol(
     data="cifar10",
@@ -32,14 +32,14 @@ BASE = Protocol(
 )
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "npc_cifar10": {"": {}},
-    "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "batch": 200, "rounds": 4}},
-    "npc_zero_shot": {f"_{n}": {"n_initial": n, "rounds": 0, "start": "zero_shot"} for n in (40, 60)},
-    "npc_single_shot": {f"_{n}": {"batch": n - 10, "rounds": 1} for n in (40, 60)},
+    "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "query_size": 200, "n_rounds": 4}},
+    "npc_zero_shot": {f"_{n}": {"n_initial": n, "n_rounds": 0, "initial": "zero_shot"} for n in (40, 60)},
+    "npc_single_shot": {f"_{n}": {"query_size": n - 10, "n_rounds": 1} for n in (40, 60)},
 }
 SMALL: dict[str, Any] = {"max_epochs": 20, "n_pool": 2000, "n_test": 2000}
 
 
-def scaled(protocol: Protocol) -> dict[str, Any]:
+def scale_down(protocol: Protocol) -> dict[str, Any]:
     """WRN-10-1, few training steps, a pool of 2,000."""
     # a short training needs a shorter memory of the average
     short = {"batch_size": 16, "iterations_per_epoch": 20, "ema_decay": 0.99}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NTK look-ahead (Mohamadi, Bae & Sutherland 2022; thesis 2023): MNIST, SVHN, CIFAR; the loss and the width.
 
-The settings are those that ``_papers`` transcribes, with the training of the authors' released configuration. Its loss
-is the mean of the squares over samples *and* classes, which is 2/C of ``SquaredLoss``: a learning rate of 1.25 is 2.5/C
-here, and a weight decay of 1e-4 is C/2 times as much; with SGD the two are the same training. Left open, and chosen
-here: inputs, the widths below 640, the learning rate of cross-entropy. There is no augmentation.
+The settings are those of ``_transcripts``, with the training of the authors' released configuration. Its loss is the
+mean of the squares over samples *and* classes, 2/C of ``SquaredLoss``: a learning rate of 1.25 becomes 2.5/C here, and
+a weight decay of 1e-4 becomes C/2 times as much; with SGD both are the same training. The papers leave open, and we
+chose: inputs, the widths below 640, the learning rate of cross-entropy. There is no augmentation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from skal.bench._protocol import Protocol
 
 BASELINES = ("random", "entropy", "margin", "badge", "learning_loss")
-LABELS: dict[str, Any] = {"n_initial": 100, "batch": 20, "rounds": 9, "seeds": 6}
+LABELS: dict[str, Any] = {"n_initial": 100, "query_size": 20, "n_rounds": 9, "seeds": 6}
 SGD: dict[str, Any] = {
     "optimizer": "heavy_ball",
     "momentum": 0.9,
@@ -49,7 +49,7 @@ BASE = Protocol(
 THOUSANDS: dict[str, Any] = {
     "strategies": (*BASELINES, "ntk_lookahead(criterion='mlmoc', subset=6000)"),
     "n_initial": 1000,
-    "batch": 1000,
+    "query_size": 1000,
 }
 NETWORKS = {"_one_block": ONE_BLOCK, "_two_blocks": TWO_BLOCKS, "_resnet18": RESNET18}
 LOSSES: dict[str, dict[str, Any]] = {
@@ -70,12 +70,12 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ntk_width": {f"_{16 * width}": {"net_params": {"depth": 10, "width": width, "groups": 1}} for width in WIDTHS},
 }
-SMALL: dict[str, Any] = {"n_initial": 100, "rounds": 3, "seeds": 3, "n_pool": 2000, "n_test": 2000}
+SMALL: dict[str, Any] = {"n_initial": 100, "n_rounds": 3, "seeds": 3, "n_pool": 2000, "n_test": 2000}
 # 100 labels are a single minibatch of 128, and few epochs then few steps: smaller ones train further at the same price
 STEPS = {"max_epochs": 40, "batch_size": 16}
 
 
-def scaled(protocol: Protocol) -> dict[str, Any]:
+def scale_down(protocol: Protocol) -> dict[str, Any]:
     """Three seeds, a pool of 2,000, a tenth of the labels where there are many, narrow networks."""
     narrow: dict[str, Any] = {"stem": "cifar", "width": 8}
     if protocol.net == "wide_resnet":
@@ -84,7 +84,7 @@ def scaled(protocol: Protocol) -> dict[str, Any]:
     return {
         "strategies": tuple(re.sub(r"subset=\d+", "subset=500", spec) for spec in protocol.strategies),
         "net_params": narrow,
-        "batch": 100 if protocol.n_initial > 100 else 20,
+        "query_size": 100 if protocol.n_initial > 100 else 20,
         **SMALL,
         **STEPS,
         "notes": "fewer labels, rounds, seeds, epochs and images, narrower networks, smaller minibatches",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import Arrays, Split, every_fifth, scale_images
 from skal.datasets._layout import Layout
+from skal.datasets._splits import Arrays, Split, every_fifth, scale_images
 
 DEFAULT_SIZE = 64
 _FOLDER = "101_ObjectCategories"

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, check_split, scale_images, to_labels
 from skal.datasets._layout import Layout
-from skal.datasets._unpickle import load_plain_pickle
+from skal.datasets._raw.unpickle import load_plain_pickle
+from skal.datasets._splits import MAX_UNPACKED, Arrays, Split, check_split, scale_images, to_labels
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100 = """
@@ -67,7 +67,7 @@ def _parse_binary(n_label_bytes: int, content: bytes, source: str) -> _Batch:
 
 @dataclass(frozen=True)
 class _Version:
-    """One of the four archives: what it is called, its folder, its files (the last for testing), how one is read."""
+    """One of the four archives: its name, its folder, its files (the last for testing), and the parser of a file."""
 
     archive: str
     folder: str

@@ -8,7 +8,7 @@ import pytest
 from skal import strategies
 from skal.base import QueryStrategy
 from skal.bench import Protocol
-from skal.bench._specs import describe, seeded, split_specs
+from skal.bench._run import copy_for_run, describe
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import ALBL, BADGE, NPC, DynamicAL, LeastConfidence, RandomSampling
 from skal.strategies._names import make_strategy
@@ -44,28 +44,24 @@ def test_what_cannot_be_read(spec):
         make_strategy(spec)
 
 
-def test_split():
-    assert split_specs("random,npc(a=1, b='x,y') , badge,") == ["random", "npc(a=1, b='x,y')", "badge"]
-
-
-def test_seeded_depends_on_seed_and_label_and_keeps_what_the_user_set():
+def test_the_copy_for_a_run_depends_on_seed_and_label_and_keeps_what_the_user_set():
     draws = {
-        (label, seed): seeded(RandomSampling(), label, seed, {}).random_state.integers(2**60)
+        (label, seed): copy_for_run(RandomSampling(), label, seed, {}).random_state.integers(2**60)
         for label in ("a", "b")
         for seed in (0, 1)
     }
     assert len(set(draws.values())) == 4
-    assert seeded(RandomSampling(), "a", 1, {}).random_state.integers(2**60) == draws["a", 1]
-    assert seeded(RandomSampling(random_state=5), "a", 0, {}).random_state == 5
+    assert copy_for_run(RandomSampling(), "a", 1, {}).random_state.integers(2**60) == draws["a", 1]
+    assert copy_for_run(RandomSampling(random_state=5), "a", 0, {}).random_state == 5
 
 
-def test_seeded_fills_in_defaults_only():
-    assert seeded(ALBL(), "albl", 0, {"horizon": 60}).horizon == 60
-    assert seeded(ALBL(horizon=7), "albl", 0, {"horizon": 60}).horizon == 7
+def test_the_copy_for_a_run_fills_in_defaults_only():
+    assert copy_for_run(ALBL(), "albl", 0, {"horizon": 60}).horizon == 60
+    assert copy_for_run(ALBL(horizon=7), "albl", 0, {"horizon": 60}).horizon == 7
 
 
 def test_description_has_no_address():
-    strategy = seeded(BADGE(subset=3), "badge", 0, {})
+    strategy = copy_for_run(BADGE(subset=3), "badge", 0, {})
     assert isinstance(strategy.random_state, np.random.Generator)
     assert describe(strategy) == "BADGE(subset=3)"
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal.datasets._arrays import MAX_UNPACKED, Arrays, Split, scale_images, to_labels
 from skal.datasets._layout import Layout
+from skal.datasets._splits import MAX_UNPACKED, Arrays, Split, scale_images, to_labels
 
 FASHION_MNIST = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

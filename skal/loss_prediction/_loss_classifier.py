@@ -28,7 +28,7 @@ class LossPredictionClassifier(NeuralNetClassifier):
     Parameters
     ----------
     module : nn.Module class or instance
-        Of the task alone; it returns what the criterion takes.
+        The network of the task alone; it returns the input of the criterion.
     *args
         As in ``skorch.NeuralNetClassifier``.
     layers : list of str or None, default=None

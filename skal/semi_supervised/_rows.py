@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What FixMatch trains on: labels of which some are missing, and batches of some rows of the samples."""
+"""Rows for FixMatch: labels of which some are missing, and batches of labelled and unlabelled rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from skal._core.containers import all_finite, check_finite, dataset_input, datas
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError
 
 
-def checked_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
-    """(n,) int64 labels, −1 for unlabelled; those of a Dataset of pairs where y is None."""
+def check_labels(owner: str, X: Any, y: Any, name: str = "y") -> np.ndarray:
+    """(n,) int64 labels, −1 for unlabelled; a Dataset of pairs brings its own where y is None."""
     n_samples = n_rows(X, "X")
     if y is None and isinstance(X, Dataset):
         y = [int(dataset_target(X[row])) for row in range(n_samples)]
@@ -38,7 +38,7 @@ def labelled_rows(owner: str, labels: np.ndarray) -> np.ndarray:
     rows = np.flatnonzero(labels >= 0)
     if not len(rows):
         raise NoLabelledDataError(
-            f"The y given to {owner} must hold labels for some samples. Got −1, for unlabelled, only. "
+            f"The y given to {owner} must hold labels for some samples. All labels are −1 (unlabelled). "
             "Label a few samples, best of every class; for folds use StratifiedKFold."
         )
     return rows
@@ -82,7 +82,7 @@ class Permutations(Sampler[int]):
             yield position
 
     def __len__(self) -> int:
-        # that an endless one has no length is what len() says of None
+        # len() refuses None: an endless sampler has no length
         return self.total  # type: ignore[return-value]
 
 

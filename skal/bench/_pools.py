@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The data of a benchmark: inputs as the protocol wants them, the part of the pool that a seed works with."""
+"""The data of a benchmark: inputs as the protocol wants them, and the pool that a seed draws from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from skal.bench._protocol import Protocol
 from skal.datasets import load
-from skal.datasets._arrays import every_fifth
+from skal.datasets._splits import every_fifth
 from skal.exceptions import InvalidParameterError, SkalError
 
 _ARRAYS = ("X_train", "y_train", "X_test", "y_test")
@@ -65,28 +65,28 @@ class Data:
         """The pool of a seed and its first labels: the same for every strategy."""
         generator = np.random.default_rng([seed, 0])
         rows = self._rows(protocol, generator)
-        needed = protocol.n_initial + protocol.rounds * protocol.batch  # before anything of that length is made
+        needed = protocol.n_initial + protocol.n_rounds * protocol.query_size  # before anything of that length is made
         if needed > len(rows):
-            expected = f"such that n_initial + rounds * batch is at most {len(rows)}, the size of the pool"
+            expected = f"such that n_initial + n_rounds * query_size is at most {len(rows)}, the size of the pool"
             remedy = f"{needed} labels do not fit: ask for fewer rounds or smaller batches."
-            raise InvalidParameterError.for_parameter("run_benchmark", "rounds", expected, protocol.rounds, remedy)
-        if protocol.start == "balanced":
-            initial = _balanced(self.y_train[rows], protocol.n_initial, generator)
+            raise InvalidParameterError.for_parameter("run_benchmark", "n_rounds", expected, protocol.n_rounds, remedy)
+        if protocol.initial == "balanced":
+            initial = _draw_balanced(self.y_train[rows], protocol.n_initial, generator)
         else:
             initial = generator.choice(len(rows), size=protocol.n_initial, replace=False)
         X = self.X_train if len(rows) == len(self.X_train) and not protocol.duplicates else self.X_train[rows]
         if protocol.duplicates:
-            rows, X = _with_copies(rows, X, protocol.duplicates, generator)
+            rows, X = _add_copies(rows, X, protocol.duplicates, generator)
         return Pool(rows, X, self.y_train[rows], initial)
 
     def _rows(self, protocol: Protocol, generator: np.random.Generator) -> np.ndarray:
         n_pool = len(self.X_train) if protocol.n_pool is None else min(protocol.n_pool, len(self.X_train))
         if protocol.imbalance == 1:
             return np.sort(generator.choice(len(self.X_train), size=n_pool, replace=False))
-        return _imbalanced(self.y_train, n_pool, protocol.imbalance, generator)
+        return _draw_imbalanced(self.y_train, n_pool, protocol.imbalance, generator)
 
 
-def _imbalanced(y: np.ndarray, size: int, ratio: float, generator: np.random.Generator) -> np.ndarray:
+def _draw_imbalanced(y: np.ndarray, size: int, ratio: float, generator: np.random.Generator) -> np.ndarray:
     """Positions of classes in random order whose sizes fall evenly, on a log scale, from ``ratio`` to 1.
 
     As many as the classes allow, at most ``size``.
@@ -101,10 +101,10 @@ def _imbalanced(y: np.ndarray, size: int, ratio: float, generator: np.random.Gen
     return np.sort(np.concatenate(parts))
 
 
-def _with_copies(
+def _add_copies(
     rows: np.ndarray, X: np.ndarray, share: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A part of the pool is replaced by copies of a few others, every second one with a little noise."""
+    """Replace a part of the pool by copies of a few other samples, every second copy with a little noise."""
     n_copies = round(share * len(rows))
     places = generator.permutation(len(rows))
     copies, originals = places[:n_copies], places[n_copies : n_copies + max(1, n_copies // _COPIES)]
@@ -116,7 +116,7 @@ def _with_copies(
     return rows, X
 
 
-def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+def _draw_balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
     """As many of each class as the size allows, the remainder from classes drawn at random."""
     order = generator.permutation(len(y))
     classes = generator.permutation(np.unique(y))
@@ -126,14 +126,14 @@ def _balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> np.nd
 
 
 def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
-    """An object with ``X_train``, ``y_train``, ``X_test``, ``y_test`` from whatever names or holds them."""
+    """Find the data by name, path or arrays: an object with ``X_train``, ``y_train``, ``X_test`` and ``y_test``."""
     if isinstance(data, (str, os.PathLike)):
         try:
             return load(os.fspath(data), data_home, **data_params)
         except ValueError as error:  # a file that is damaged, or holds something else
             raise error if isinstance(error, SkalError) else InvalidParameterError(str(error)) from error
     if isinstance(data, (tuple, list)) and len(data) == 2:
-        return _divided(*data)
+        return _divide(*data)
     if isinstance(data, (tuple, list)) and len(data) == 4:
         return Bunch(**dict(zip(_ARRAYS, data, strict=True)), name="data")
     if not all(hasattr(data, name) for name in _ARRAYS):
@@ -143,10 +143,10 @@ def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
     return data
 
 
-def _divided(X: Any, y: Any) -> Bunch:
-    """A fifth of each class, the same whenever this is called, is for testing."""
-    X = _samples(X)
-    y = _labels(y, X)
+def _divide(X: Any, y: Any) -> Bunch:
+    """Set a fifth of each class aside for testing, always the same fifth."""
+    X = _as_samples(X)
+    y = _as_labels(y, X)
     order = np.random.default_rng(0).permutation(len(y))
     test = np.zeros(len(y), dtype=bool)
     test[order[every_fifth(y[order])]] = True
@@ -157,7 +157,7 @@ def _divided(X: Any, y: Any) -> Bunch:
     return Bunch(X_train=X[~test], y_train=y[~test], X_test=X[test], y_test=y[test], name="data")
 
 
-def _samples(X: Any) -> np.ndarray:
+def _as_samples(X: Any) -> np.ndarray:
     expected = "made of arrays of numbers, of shape (n, features) or (n, channels, height, width)"
     X = _as_array(X, expected, "Turn texts or files into features first.")
     if X.dtype.kind not in "fiub" or X.ndim < 2 or 0 in X.shape or not np.isfinite(X).all():
@@ -170,7 +170,7 @@ def _samples(X: Any) -> np.ndarray:
     return array
 
 
-def _labels(y: Any, X: np.ndarray) -> np.ndarray:
+def _as_labels(y: Any, X: np.ndarray) -> np.ndarray:
     """(n,) labels of the samples, which can be sorted."""
     expected, remedy = "arrays with one label for each sample", "Pass y of shape (n,), of one type and without gaps."
     labels: np.ndarray = _as_array(y, expected, remedy)
@@ -184,7 +184,7 @@ def _labels(y: Any, X: np.ndarray) -> np.ndarray:
 
 def _as_array(value: Any, expected: str, remedy: str) -> np.ndarray:
     try:
-        if isinstance(value, Dataset):  # which numpy would read one sample after the other, for ever
+        if isinstance(value, Dataset):  # numpy would read it one sample after the other, for ever
             raise TypeError("a Dataset")
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -194,13 +194,13 @@ def _as_array(value: Any, expected: str, remedy: str) -> np.ndarray:
 
 def make_data(bunch: Any, protocol: Protocol) -> Data:
     """The arrays of a data set as the protocol wants them."""
-    X_train, X_test = _samples(bunch.X_train), _samples(bunch.X_test)
+    X_train, X_test = _as_samples(bunch.X_train), _as_samples(bunch.X_test)
     if X_train.shape[1:] != X_test.shape[1:]:
         expected, got = "made of samples of one shape", f"{X_train.shape[1:]} for training, {X_test.shape[1:]} to test"
         remedy = "Prepare both in the same way."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
-    X_train, X_test = _scaled(X_train, X_test, protocol.inputs)
-    own, other = _labels(bunch.y_train, X_train), _labels(bunch.y_test, X_test)
+    X_train, X_test = _scale(X_train, X_test, protocol.inputs)
+    own, other = _as_labels(bunch.y_train, X_train), _as_labels(bunch.y_test, X_test)
     classes, codes = np.unique(np.concatenate([own, other]), return_inverse=True)
     if len(classes) < 2:
         expected, got = "made of samples of at least two classes", f"only {classes.tolist()}"
@@ -212,19 +212,19 @@ def make_data(bunch: Any, protocol: Protocol) -> Data:
     return Data(X_train, y_train, X_test, y_test, len(classes))
 
 
-def _scaled(X_train: np.ndarray, X_test: np.ndarray, inputs: str) -> tuple[np.ndarray, np.ndarray]:
+def _scale(X_train: np.ndarray, X_test: np.ndarray, inputs: str) -> tuple[np.ndarray, np.ndarray]:
     if inputs == "unit":
         return X_train, X_test
     if inputs == "signed":
         return 2 * X_train - 1, 2 * X_test - 1
     if inputs == "normalized":
-        return _normalized(X_train), _normalized(X_test)
+        return _normalize(X_train), _normalize(X_test)
     axes = (0, *range(2, X_train.ndim))
     mean = X_train.mean(axis=axes, keepdims=True, dtype=np.float64).astype(X_train.dtype)
     std = X_train.std(axis=axes, keepdims=True, dtype=np.float64).astype(X_train.dtype)
     return (X_train - mean) / np.maximum(std, 1e-8), (X_test - mean) / np.maximum(std, 1e-8)
 
 
-def _normalized(X: np.ndarray) -> np.ndarray:
+def _normalize(X: np.ndarray) -> np.ndarray:
     normed: np.ndarray = normalize(X.reshape(len(X), -1)).reshape(X.shape)
     return normed
