@@ -19,10 +19,10 @@ from skal._core.samples import Samples
 from skal.exceptions import UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.tangent import loss_gradient
-from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
 from skal.tangent._kernels import kernel_matrix
 from skal.tangent._sketch import feature_matrix
+from skal.tangent._tangent_engine import TangentEngine
 
 
 def wide_cnn(n_classes: int = 10) -> nn.Module:

@@ -38,7 +38,7 @@ from skal.exceptions import (
     shorten,
 )
 from skal.reuse import kept, reused
-from skal.tangent._engine import TangentEngine
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import parse_memory
 
 __all__ = ["LastLayer", "Network", "QueryContext", "Samples", "TangentEngine"]

@@ -48,8 +48,8 @@ from skal._lookahead.sources import KernelSource, exact_kernel, read_outputs
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.tangent._engine import no_gradients
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
+from skal.tangent._tangent_engine import no_gradients
 from skal.validation import make_generator
 
 WEIGHT_VARIANCE = 2.0  # He: the size of the signal stays the same from layer to layer
@@ -119,7 +119,7 @@ def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor)
     """What solves the augmented system of any candidate and label, and the posterior before there is one."""
     pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
     engine = context.engine(settings.backend)
-    kernel = exact_kernel(engine, settled_kernel(engine, pool, settings.kernel, context.owner))
+    kernel = exact_kernel(engine, settle_kernel(engine, pool, settings.kernel, context.owner))
     source = KernelSource(context, kernel, ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
     B, own = source.B, source.own(pool)
     blocks = source.blocks_of(pool, evaluation[:0], own.new_empty(len(pool) * B, 0), own)

@@ -24,9 +24,9 @@ from skal._core.sharding import Result, filled
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, gram_matrix
 from skal.tangent._sketch import Sketch, signed_fold
+from skal.tangent._tangent_engine import TangentEngine
 
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64

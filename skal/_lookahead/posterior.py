@@ -24,7 +24,7 @@ from torch.nn.functional import one_hot
 from skal._core.memory import rows_within
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
-from skal.tangent._engine import no_gradients
+from skal.tangent._tangent_engine import no_gradients
 
 if TYPE_CHECKING:
     from skal._lookahead.newton import LabelSteps

@@ -32,7 +32,7 @@ from skal._lookahead.variance import VarianceGains, newton_importance
 from skal.base import top
 from skal.context import QueryContext
 from skal.exceptions import CrossEntropyWarning, InvalidParameterError
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
 from skal.validation import make_generator
 
 ONE_BY_ONE = ["direct", "one_step", "retrain"]
@@ -200,7 +200,7 @@ def make_source(context: QueryContext, settings: Settings, generator: np.random.
         return wide_source(context, settings)
     memory, ridge = context.memory, settings.ridge
     engine = context.engine(settings.backend, memory=memory // 4)
-    settings = replace(settings, kernel=settled_kernel(engine, context.pool, settings.kernel, context.owner))
+    settings = replace(settings, kernel=settle_kernel(engine, context.pool, settings.kernel, context.owner))
     k = settings.sketch_length
     if k is None:
         epsilon = precision_of_variances(context.network.dtype, torch.float64)

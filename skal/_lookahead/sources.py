@@ -36,9 +36,9 @@ from skal._lookahead.variance import TEMPERATURE, Importance, newton_importance
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.reuse import reused
-from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
+from skal.tangent._tangent_engine import TangentEngine
 
 _DOUBLE = 8  # bytes
 Answer = TypeVar("Answer")

@@ -25,7 +25,7 @@ from skal._core.losses import sum_of_others
 from skal._core.memory import rows_within
 from skal._lookahead.posterior import WORKED_ON, Posterior, places
 from skal.exceptions import InvalidParameterError
-from skal.tangent._engine import no_gradients
+from skal.tangent._tangent_engine import no_gradients
 
 # outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
 TEMPERATURE = 0.15

@@ -29,7 +29,7 @@ from skal._core.sharding import filled
 from skal.context import QueryContext
 from skal.exceptions import FeatureError, InvalidTypeError, NotFittedError, shorten
 from skal.features import RememberedFeatures
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import feature_matrix
 
 _NAMES = ["auto", "input", "last_layer", "tangent"]
@@ -137,7 +137,7 @@ def features_of(context: QueryContext, features: Any, samples: Samples | None = 
             return _finite(context, _float32_at_least(context.embeddings(samples)[0]))
         pool = context.pool if samples is None else samples
         engine = context.engine(memory=context.memory // 4)
-        kind = settled_kernel(engine, context.pool, "auto", context.owner)
+        kind = settle_kernel(engine, context.pool, "auto", context.owner)
         return _finite(context, feature_matrix(engine, pool, kind, _TANGENT_FEATURES, 0))
     samples = context.pool if samples is None else samples
     return filled(_blocks(context, settled_features, samples), len(samples))

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from skal._core.samples import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import check_choice, check_integer
 
 MOST_FEATURES = 10**8
