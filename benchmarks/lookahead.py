@@ -173,7 +173,7 @@ def naive_table(data: str, quick: bool) -> str:
     retrainer = Retrainer(context, evaluation)
     start = time.perf_counter()
     for candidate in range(3):
-        retrainer.retrained(candidate, 0)
+        retrainer.retrain(candidate, 0)
     naive = (time.perf_counter() - start) / 3 * N
     header = [f"n = {n}, N = {N}", "MLMOC, seconds", f"naive retraining, 3 of {N} timed", "times MLMOC"]
     return markdown(header, [[data, seconds, naive, naive / seconds]])

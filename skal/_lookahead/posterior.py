@@ -15,25 +15,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from skal._core.memory import rows_within
+from skal._core.network import Network
+from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
 from skal.tangent._tangent_engine import no_gradients
-
-if TYPE_CHECKING:
-    from skal._lookahead.newton import LabelSteps
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 MADE = 2**21
 # entries, times labels, that are worked on at once: what fits into the cache is quick
 WORKED_ON = 2**16
 
+# outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
+TEMPERATURE = 0.15
 # (r,) rows, (m,) columns -> (rB, mB) float64
 Block = Callable[[Tensor, Tensor], Tensor]
 
@@ -100,6 +101,14 @@ class Outputs(NamedTuple):
         residual = -self.link[j]
         residual[label] += 1
         return residual
+
+
+def read_outputs(network: Network, logits: Tensor) -> Outputs:
+    """(n, c) logits of a network as everything that the look-ahead needs of them."""
+    f, to_proba = logits.double(), probabilities_of_logits(network.net)
+    proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
+    squared = compares_outputs(network.criterion)
+    return Outputs(f, f if squared else proba, proba, to_proba, TEMPERATURE if squared else 1.0)
 
 
 @dataclass(eq=False)
@@ -174,7 +183,7 @@ class Posterior:
         """
         self.free[j] = False
         here = self._everyone[j : j + 1]
-        self.groups = labelled_with(self.groups, j)
+        self.groups = self.groups.masked_fill(self.groups == self.groups[j], -1)  # copies of a labelled sample
         if bool(mean_diagonal(self.own[here]) + self.rho <= self._rounding[j]):
             return None  # a second label for the same sample, and no ridge to weigh the two with
         column, taken = self._column(j, with_others), self.unsettled
@@ -280,69 +289,6 @@ class Posterior:
         moved = None if reference == "linearized" else F - f[points]
         p = one_hot(f[rows].argmax(1), f.shape[1]).to(f) if criterion == "mlmoc" else proba[rows]
         return criterion_terms(criterion, A, F, moved, G, p, to_proba)
-
-
-@dataclass(eq=False)
-class KernelBlocks:
-    """A kernel between labelled samples and candidates, to which labels can be added."""
-
-    K_LL: Tensor  # (nB, nB)
-    K_LC: Tensor  # (nB, NB)
-    K_CE: Tensor  # (NB, eB)
-    own: Tensor  # (N, B, B), of every candidate with itself
-    residuals: Tensor  # (n, c), of the labelled samples: target minus link
-    outputs: Outputs  # of the candidates
-    evaluation: Tensor  # (e,)
-    ridge: float
-    groups: Tensor  # (N,), see Posterior
-    epsilon: float
-    among: Block | None = None  # among the candidates, if they may be labelled
-    steps: LabelSteps | None = None  # how labels change the outputs under cross-entropy, in the place of residuals
-
-    def append(self, j: int, label: int) -> None:
-        """Candidate j has got this label; it stays a candidate until somebody takes it away."""
-        assert self.among is not None
-        N, B = self.own.shape[:2]
-        everyone, here = torch.arange(N, device=self.own.device), slice(j * B, (j + 1) * B)
-        column = self.among(everyone, everyone[j : j + 1])  # (NB, B)
-        column[here] = self.own[j]  # exact where the others are estimated
-        side = self.K_LC[:, here]
-        self.K_LL = torch.cat([torch.cat([self.K_LL, side], dim=1), torch.cat([side.T, column[here]], dim=1)])
-        self.K_LC = torch.cat([self.K_LC, column.T])
-        self.residuals = torch.cat([self.residuals, self.outputs.residual(j, label)[None]])
-        if self.steps is not None:
-            self.steps.append(self.outputs.f[j], label)
-        self.groups = labelled_with(self.groups, j)
-
-    def posterior(self, n_total: int | None = None) -> Posterior:
-        """What one more label would do now; conditioning it changes nothing here.
-
-        It is made anew after each label: the ridge is relative to the labelled samples' kernel, so that another label
-        changes it. That takes one product of a (candidates × labels) and a (labels × evaluation) matrix.
-        """
-        N, B = self.own.shape[:2]
-        K_LC, among, f, evaluation, epsilon = self.K_LC, self.among, self.outputs.f, self.evaluation, self.epsilon
-        solver = RidgeSolver(self.K_LL, self.ridge)
-        rho, alpha = solver.rho, solver(K_LC)
-
-        def block(rows: Tensor, columns: Tensor) -> Tensor:
-            assert among is not None
-            return among(rows, columns) - K_LC[:, places(rows, B)].T @ alpha[:, places(columns, B)]
-
-        S = torch.addmm(self.K_CE, K_LC.T, alpha[:, places(evaluation, B)], alpha=-1)
-        k, a = (x.reshape(-1, N, B).transpose(0, 1) for x in (K_LC, alpha))  # (N, nB, B)
-        own = self.own - k.transpose(1, 2) @ a
-        own = own.clamp_min_(0) if B == 1 else own
-        residuals = self.residuals if self.steps is None else self.steps.residuals(solver)
-        F = f + (alpha.T @ residuals.reshape(len(alpha), -1)).reshape(f.shape)
-        prior, groups = mean_diagonal(self.own), self.groups
-        given = (block, own, prior, self.outputs, F, rho, evaluation, groups, epsilon, S)
-        return Posterior(*given, n_total=n_total, scale=solver.scale)
-
-
-def labelled_with(groups: Tensor, j: int) -> Tensor:
-    """(N,) groups of copies after candidate j has got a label: its copies are copies of a labelled sample."""
-    return groups.masked_fill(groups == groups[j], -1)
 
 
 def precision_of_variances(gradients: torch.dtype, products: torch.dtype) -> float:

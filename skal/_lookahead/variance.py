@@ -9,9 +9,8 @@ and weights a, v and t, the score of a candidate x' is
 and once it is picked, ``S ← S − S_j S_jᵀ / (S_jj + noise_j)``. No label is guessed: p stays as it is within a batch.
 A kernel with blocks has ``tr[S(x, x') (I + t S(x', x'))⁻¹ S(x', x)] / B`` in the place of the fraction.
 
-The sums ``P(x') = Σ_x v(x) S(x', x) S(x, x')`` are kept. With ``S = S_0 − W Wᵀ`` another column w of W changes them by
-``−V wᵀ − w Vᵀ + w Q wᵀ``, where ``V(x') = Σ_x v(x) S(x', x) w_x`` and ``Q = Σ_x v(x) w_xᵀ w_x``: one product of S_0
-with a column for each pick. S_0 itself is brought up to date for many picks at once, by a product of matrices.
+The sums ``P(x') = Σ_x v(x) S(x', x) S(x, x')`` are kept. With blocks they are made anew after each pick; with numbers
+:class:`LazySums` brings up to date what may be picked next.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from torch import Tensor
 
 from skal._core.losses import sum_of_others
 from skal._core.memory import rows_within
-from skal._lookahead.posterior import WORKED_ON, Posterior, places
+from skal._lookahead.posterior import WORKED_ON, Posterior
 from skal.exceptions import InvalidParameterError
 from skal.tangent._tangent_engine import no_gradients
 
-# outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
-TEMPERATURE = 0.15
 # columns of the kernel that are made at once, for candidates that are likely to be picked next
 _COLUMNS = 32
 # candidates that are brought up to date at first, to see whether the best is among them
@@ -170,24 +167,12 @@ class VarianceGains:
                 w = posterior.take(
                     picked[-1], float(self.importance.noise[picked[-1]]), self._with_others(picked[-1], scores)
                 )
-                if w is not None:
-                    self._update(w) if sums is None else sums.append(w)
+                if w is not None and sums is not None:
+                    sums.append(w)
+                elif w is not None:
+                    posterior.settle()
+                    self.P = self.sums()
         return torch.tensor(picked, device=self.P.device), torch.stack(gains)
-
-    def _update(self, w: Tensor) -> None:
-        """All sums after a pick, the last column of W."""
-        posterior, B = self.posterior, self.posterior.B
-        assert posterior.S is not None
-        before = posterior.taken[:, :-B]
-        here = places(posterior.evaluation, B)
-        weighted = w[here] * self.v.repeat_interleave(B)[:, None]
-        V = (posterior.S @ weighted.to(posterior.S.dtype)).double()
-        if before.shape[1]:
-            V.addmm_(before, before[here].T @ weighted, alpha=-1)
-        V, w_blocks = V.reshape(-1, B, B), w.reshape(-1, B, B)
-        change = V @ w_blocks.transpose(1, 2)
-        Q = w[here].T @ weighted
-        self.P += w_blocks @ Q @ w_blocks.transpose(1, 2) - change - change.transpose(1, 2)
 
     def _with_others(self, j: int, scores: Tensor) -> Tensor | None:
         """(.., B) kernel of candidate j with those that are no evaluation samples, unless it is one.

@@ -7,20 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from skal._core.cost import Passes
+from skal._core.sharding import Sharding
 from skal._lookahead.criteria import CRITERIA
-from skal._lookahead.posterior import MADE
-from skal._lookahead.query import ONE_BY_ONE, Settings, check_memory, greedy_batch, pool_scores
-from skal._lookahead.selection import batch_room, check_room, variance_batch, variance_scores
+from skal._lookahead.query import ONE_BY_ONE, Settings, greedy_batch, pool_scores
 from skal.base import ScoreStrategy, query_function
+from skal.config import get_config
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.strategies._features import check_features, come_from_estimator, feature_width, only_head_is_trained
+from skal.strategies._features import check_features, only_head_is_trained
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.tangent._sketch import MOST_FEATURES
-from skal.validation import check_choice, check_integer, check_real, is_auto, make_generator
+from skal.validation import check_choice, check_integer, check_real, is_auto
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
+_CHOICES = {
+    "criterion": ["variance", *CRITERIA],
+    "kernel": ["auto", *_TANGENT_KERNELS, *KERNELS],
+    "retraining": ["linearized", "infinite", "gp", *ONE_BY_ONE],
+    "reference": ["network", "linearized"],
+    "batch": ["auto", "top", "greedy"],
+    "backend": ["auto", "structured", "backpack", "func"],
+}
+_REALS = [
+    ("radius", 1e-12, 1e12, "Pass a number > 0, or 'auto'."),
+    ("ridge", 0, 1e6, "Pass a number >= 0, such as 1e-2, or 'auto'."),
+]
 
 
 class NTKLookahead(ScoreStrategy):
@@ -73,17 +84,8 @@ class NTKLookahead(ScoreStrategy):
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
         Score only this many random samples of the pool; the change is summed over those, too.
-    batch_size : int, default=256
-        Samples per network pass, at most.
-    max_memory : int, str or None, default=None
-        Bound on the working memory, such as ``"2GB"``; None is 1 GB. A pool that does not fit is scored in parts.
     random_state : None, int, Generator or RandomState, default=None
         For the subset, the evaluation set and the sketch.
-    n_jobs : int or None, default=None
-        Workers that share the passes over the pool, as in scikit-learn: None is 1, or what ``joblib.parallel_config``
-        says; -1 is all processors.
-    progress : bool, default=False
-        Show a bar over the parts of the pool.
 
     Warns
     -----
@@ -153,11 +155,7 @@ class NTKLookahead(ScoreStrategy):
         ridge: float | str = "auto",
         backend: str = "auto",
         subset: int | None = None,
-        batch_size: int = 256,
-        max_memory: int | str | None = None,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
     ) -> None:
         self.criterion = criterion
         self.kernel = kernel
@@ -171,11 +169,14 @@ class NTKLookahead(ScoreStrategy):
         self.ridge = ridge
         self.backend = backend
         self.subset = subset
-        self.batch_size = batch_size
-        self.max_memory = max_memory
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
+
+    def context_settings(self) -> dict[str, Any]:
+        """What a :class:`~skal.context.QueryContext` is made with: the settings, until the base class takes them."""
+        settings, owner = get_config(), type(self).__name__
+        sharding = Sharding(settings["n_jobs"], settings["progress"], owner)
+        of_context = {name: settings[name] for name in ("batch_size", "max_memory")}
+        return of_context | {"owner": owner, "sharding": sharding}
 
     @property
     def scores_first_pick(self) -> bool:  # type: ignore[override]
@@ -190,45 +191,42 @@ class NTKLookahead(ScoreStrategy):
     def _check_params(self) -> None:
         super()._check_params()
         owner = type(self).__name__
-        check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
-        check_choice(owner, "kernel", self.kernel, ["auto", *_TANGENT_KERNELS, *KERNELS])
+        for name, choices in _CHOICES.items():
+            check_choice(owner, name, getattr(self, name), choices)
+        for name in ("n_features", "evaluation"):
+            if not is_auto(value := getattr(self, name)):
+                remedy = "Pass an integer > 0, None or 'auto'."
+                check_integer(owner, name, value, 1, MOST_FEATURES, optional=True, remedy=remedy)
+        for name, low, high, remedy in _REALS:
+            if not is_auto(value := getattr(self, name)):
+                check_real(owner, name, value, low, high, remedy=remedy)
         check_features(owner, self.features)
-        if not is_auto(self.radius):
-            check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
-        check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
-        check_choice(owner, "reference", self.reference, ["network", "linearized"])
-        check_choice(owner, "batch", self.batch, ["auto", "top", "greedy"])
-        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
-        for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
-            if not is_auto(value):
-                check_integer(
-                    owner, name, value, 1, MOST_FEATURES, optional=True, remedy="Pass an integer > 0, None or 'auto'."
-                )
-        if not is_auto(self.ridge):
-            check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
-        self._check_features()
-        if self.criterion == "variance" and self.retraining not in ("linearized", "infinite"):
-            expected = f"'mlmoc', 'emoc' or 'eer' with retraining={self.retraining!r}"
-            remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
-            raise InvalidParameterError.for_parameter(owner, "criterion", expected, self.criterion, remedy)
-        if self.batch == "greedy" and self.retraining in ONE_BY_ONE:
-            expected = f"'top' with retraining={self.retraining!r}"
-            remedy = "Greedy batches need a closed form: use retraining='linearized'."
-            raise InvalidParameterError.for_parameter(owner, "batch", expected, self.batch, remedy)
+        self._check_combinations()
 
-    def _check_features(self) -> None:
-        """Kernels on features go with ``variance`` alone, and tangent kernels have no features to choose."""
-        owner, chosen = type(self).__name__, not is_auto(self.features)
-        if self.kernel in KERNELS and self.criterion != "variance":
-            expected = f"a tangent kernel with criterion={self.criterion!r}"
-            raise InvalidParameterError.for_parameter(owner, "kernel", expected, self.kernel, "Use 'auto' or 'pntk'.")
-        if chosen and (self.kernel in _TANGENT_KERNELS or self.criterion != "variance"):
-            what = f"kernel={self.kernel!r}" if self.criterion == "variance" else f"criterion={self.criterion!r}"
+    def _check_combinations(self) -> None:
+        """Kernels on features go with ``variance``, and tangent kernels have no features; variances need a kernel."""
+        on_features, has_features = self.kernel in KERNELS, not is_auto(self.features)
+        variance, closed = self.criterion == "variance", self.retraining not in ONE_BY_ONE
+        given = f"kernel={self.kernel!r}" if variance else f"criterion={self.criterion!r}"
+        retraining = f"retraining={self.retraining!r}"
+        refused = ""
+        if on_features and not variance:
+            refused, expected, remedy = "kernel", f"a tangent kernel with {given}", "Use 'auto' or 'pntk'."
+        elif has_features and (self.kernel in _TANGENT_KERNELS or not variance):
+            refused, expected = "features", f"'auto' with {given}"
             remedy = "Use kernel='rbf', 'laplace' or 'linear' with criterion='variance'."
-            raise InvalidParameterError.for_parameter(owner, "features", f"'auto' with {what}", self.features, remedy)
-        if self.retraining != "linearized" and (chosen or self.kernel in KERNELS):
-            expected, remedy = "'linearized' with a kernel on features", "Leave it at its default."
-            raise InvalidParameterError.for_parameter(owner, "retraining", expected, self.retraining, remedy)
+        elif self.retraining != "linearized" and (has_features or on_features):
+            refused, expected = "retraining", "'linearized' with a kernel on features"
+            remedy = "Leave it at its default."
+        elif variance and self.retraining not in ("linearized", "infinite"):
+            refused, expected = "criterion", f"'mlmoc', 'emoc' or 'eer' with {retraining}"
+            remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
+        elif self.batch == "greedy" and not closed:
+            refused, expected = "batch", f"'top' with {retraining}"
+            remedy = "Greedy batches need a closed form: use retraining='linearized'."
+        if refused:
+            got = getattr(self, refused)
+            raise InvalidParameterError.for_parameter(type(self).__name__, refused, expected, got, remedy)
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
@@ -245,78 +243,25 @@ class NTKLookahead(ScoreStrategy):
         frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
         return "rbf" if frozen and only_head_is_trained(context) else None
 
-    def _feature_source(self, context: QueryContext, kernel: str) -> tuple[FeatureKernelSource, np.ndarray]:
-        """What posteriors come from, and the rows over which variances are summed."""
-        settings = Settings.of(self)
-        settings.check_evaluation(context.owner, context.n_pool)
+    def _feature_source(self, context: QueryContext) -> FeatureKernelSource | None:
+        """What posteriors come from if the kernel is one on features."""
+        kernel = self._feature_kernel(context)
+        if kernel is None:
+            return None
         ridge = 0.1 if isinstance(self.ridge, str) else float(self.ridge)
         if ridge == 0:
             remedy = "Labels of a kernel on features have some noise: pass a number > 0, such as 0.1."
             raise InvalidParameterError.for_parameter(context.owner, "ridge", "larger than 0", self.ridge, remedy)
-        generator = make_generator(context.owner, self.random_state)
-        source = FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
-        return source, settings.evaluation_rows(context.n_pool, generator)
+        return FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        kernel = self._feature_kernel(context)
-        if kernel is None:
-            return pool_scores(context, Settings.of(self))
-        source, evaluation = self._feature_source(context, kernel)
-        check_room(context, source, len(evaluation))
-        return variance_scores(context, source, evaluation).cpu().numpy()
+        return pool_scores(context, Settings.of(self), self._feature_source(context))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        settings, kernel = Settings.of(self), self._feature_kernel(context)
+        settings = Settings.of(self)
         if settings.batch == "top":
             return super()._select(context, n_instances)
-        if kernel is None:
-            return greedy_batch(context, settings, n_instances)
-        return variance_batch(context, *self._feature_source(context, kernel), n_instances)
-
-    def _passes(self, context: QueryContext, n: int, n_instances: int) -> Passes:
-        """One pass over all with features; with exact blocks each set once to be kept and once to be compared."""
-        labelled = context.n_labelled
-        if self._feature_kernel(context) is not None:
-            if not context.has_network:
-                return Passes()
-            from_network = come_from_estimator(self.features)
-            return Passes(forward=n + n * from_network, labelled_forward=labelled * from_network)
-        if self.retraining != "linearized":  # trainings, of which there may be one for each sample and label, are none
-            return Passes(n, 0, labelled, 0)
-        if Settings.of(self).sketch_length is not None:
-            return Passes(n, n, labelled, labelled)
-        times = context.n_classes if self.kernel in ("entk", "trace") else 1
-        return Passes(4 * n, 3 * times * n, 4 * labelled, 3 * times * labelled)
-
-    def _check_memory(self, context: QueryContext, n_instances: int) -> None:
-        """Refuse what a query would refuse."""
-        settings, kernel = Settings.of(self), self._feature_kernel(context)
-        if kernel is None:
-            check_memory(context, settings, n_instances)
-            return
-        source, evaluation = self._feature_source(context, kernel)
-        if settings.batch == "top":
-            check_room(context, source, len(evaluation))
-        else:
-            batch_room(context, source, len(evaluation), n_instances)
-
-    def _memory(self, context: QueryContext, n: int, n_instances: int) -> int:
-        settings, memory, labelled = Settings.of(self), context.memory, context.n_labelled
-        self._check_memory(context if n == context.n_pool else context.restrict(np.arange(n)), n_instances)
-        if self._feature_kernel(context) is not None:
-            width = feature_width(context, self.features)
-            entries = settings.n_evaluation(n) + 2 * n_instances + 3 * labelled + 2 * width
-            return 8 * n * (width + 2 * context.n_classes) + min(memory // 2, 8 * n * entries) + MADE * 8
-        if settings.sketch_length is None:
-            return 16 * n + min(memory, 8 * n * (2 * settings.n_evaluation(n) + 3 * labelled))
-        sketches = 2 * settings.sketch_length * context.network.precision.itemsize
-        kept = n * (sketches + 8 * (2 * labelled + 4 * context.n_classes))
-        # a greedy batch keeps the covariances with the evaluation samples
-        covariances = min(memory // 4, 8 * n * settings.n_evaluation(n)) if settings.batch == "greedy" else 0
-        return 16 * n + min(memory // 2, kept) + covariances + memory // 8
-
-    def _probe_size(self, n: int) -> int:
-        return Settings.of(self).n_evaluation(n) + 256
+        return greedy_batch(context, settings, n_instances, self._feature_source(context))
 
 
 ntk_lookahead = query_function(NTKLookahead, "ntk_lookahead", __name__)
