@@ -175,18 +175,17 @@ class Posterior:
             self.S.addmm_(w.to(self.S.dtype), w[places(self.evaluation, self.B)].T.to(self.S.dtype), alpha=-1)
             self._n_settled = self._n_taken
 
-    def take(self, j: int, noise: float | None = None, with_others: Tensor | None = None) -> Tensor | None:
+    def take(self, j: int, noise: float | None = None) -> Tensor | None:
         """Condition the variances on candidate j: the (NB, B) w of ``S − w wᵀ``, None where there is nothing to learn.
 
-        The noise of its label is ρ unless it is given. The kernel of the others with j, before any candidate was taken,
-        may be at hand. The kept matrix is left as it is until it is settled.
+        The noise of its label is ρ unless it is given. The kept matrix is left as it is until it is settled.
         """
         self.free[j] = False
         here = self._everyone[j : j + 1]
         self.groups = self.groups.masked_fill(self.groups == self.groups[j], -1)  # copies of a labelled sample
         if bool(mean_diagonal(self.own[here]) + self.rho <= self._rounding[j]):
             return None  # a second label for the same sample, and no ridge to weigh the two with
-        column, taken = self._column(j, with_others), self.unsettled
+        column, taken = self._column(j), self.unsettled
         if taken.shape[1]:
             column.addmm_(taken, taken[places(here, self.B)].T, alpha=-1)
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
@@ -197,7 +196,7 @@ class Posterior:
         self.own -= blocks @ blocks.transpose(1, 2)
         return w
 
-    def _column(self, j: int, with_others: Tensor | None) -> Tensor:
+    def _column(self, j: int) -> Tensor:
         """(NB, B) of S as the kept matrix has it, in float64."""
         here, B, place = self._everyone[j : j + 1], self.B, int(self.place[j])
         if self.S is None:
@@ -205,10 +204,11 @@ class Posterior:
         if place >= 0:
             return self.S[:, place * B : (place + 1) * B].to(self.own.dtype, copy=True)
         others, settled = places(self.others, B), self._W[:, : self._n_settled * B]
-        with_others = self.block(self.others, here) if with_others is None else with_others
         column = self.own.new_empty(self.N * B, B)
         column[places(self.evaluation, B)] = self.S[places(here, B)].T.to(column.dtype)
-        column[others] = torch.addmm(with_others, settled[others], settled[places(here, B)].T, alpha=-1)
+        column[others] = torch.addmm(
+            self.block(self.others, here), settled[others], settled[places(here, B)].T, alpha=-1
+        )
         return column
 
     @property

@@ -114,21 +114,28 @@ def test_it_is_the_default_and_warns_of_nothing():
 
 @pytest.mark.parametrize(("n_features", "tolerance"), [("auto", 1e-7), (64, 1e-3)], ids=["float64", "float32"])
 @pytest.mark.parametrize(("evaluation", "ridge"), [(None, 1e-2), (40, 1e-2), (40, 1.0)])
-def test_lazy_evaluation_makes_the_same_choice(evaluation, ridge, n_features, tolerance):
+def test_sums_that_are_kept_make_the_same_choice_as_those_made_anew(evaluation, ridge, n_features, tolerance):
     learner, X_pool = small_digits()
     strategy = NTKLookahead(evaluation=evaluation, ridge=ridge, n_features=n_features, random_state=0)
     context = strategy.prepare(learner, X_pool)
     settings = Settings.of(strategy)
     source = make_source(context, settings, np.random.default_rng(0), len(X_pool))
     rows = settings.evaluation_rows(context, np.random.default_rng(1))
-    answers = []
-    for lazy in (True, False):
+
+    def fresh():
         posterior = source.posterior(context.pool, np.arange(len(X_pool)), rows, None)
         beliefs, tau = posterior.outputs.beliefs, logit_variance(posterior.outputs.logits)
-        gains = VarianceGains(posterior, newton_importance(beliefs, tau, posterior.rho, posterior.scale))
-        answers.append(gains.choose(100, lazy=lazy))
-    assert answers[0][0].tolist() == answers[1][0].tolist()
-    np.testing.assert_allclose(answers[0][1], answers[1][1], rtol=tolerance)
+        return posterior, VarianceGains(posterior, newton_importance(beliefs, tau, posterior.rho, posterior.scale))
+
+    chosen, scores = fresh()[1].choose(100)
+    posterior, gains = fresh()
+    for pick, score in zip(chosen.tolist(), scores.tolist(), strict=True):
+        gains.P = gains.sums()
+        now = gains.scores().masked_fill_(~posterior.free, -torch.inf)
+        assert pick == int(now.argmax())
+        assert score == pytest.approx(float(now.max()), rel=tolerance)
+        posterior.take(pick, float(gains.importance.noise[pick]))
+        posterior.settle()
 
 
 def test_top_takes_the_first_scores():
