@@ -32,7 +32,6 @@ Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
 _DOUBLE = 8  # bytes
-_MANY = 16  # times as many rows as columns
 # bytes of activations in one pass: what fits into the cache is quick, and so is memory that is used again at once
 _PASS_BYTES = 2**24
 
@@ -153,7 +152,12 @@ class FeatureReader:
                     raise PlanChangedError("The gradients' form changed.")
                 factors.append((gradient.columns(slice(None)).flatten(1).clone(), gradient.g.flatten(1).clone()))
             others = {name: found[name] for name in self._rest if name in found}
-            rest = self._blocks(others, n) if self._long is None else [self._long.project(others, n)]
+            if self._long is not None:
+                return then(_Read(factors, [self._long.project(others, n)], engine.logits()))
+            zeros = torch.zeros((), dtype=engine.network.precision, device=engine.device)
+            rest = [zeros.expand(n, 0)]
+            for name, size in self._rest.items():
+                rest += others[name].blocks() if name in others else [zeros.expand(n, size)]
             return then(_Read(factors, rest, engine.logits()))
 
         try:
@@ -163,14 +167,6 @@ class FeatureReader:
                 raise
             # here, so that the engine of this process notices, too
             return filled(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))
-
-    def _blocks(self, gradients: Gradients, n: int) -> list[Tensor]:
-        """The gradients that are no outer products, zeros for parameters that have none: (n, d_j) each."""
-        zeros = torch.zeros((), dtype=self.engine.network.precision, device=self.engine.device)
-        blocks = [zeros.expand(n, 0)]
-        for name, size in self._rest.items():
-            blocks += gradients[name].blocks() if name in gradients else [zeros.expand(n, size)]
-        return blocks
 
     def _fold(self, rest: list[Tensor]) -> Tensor:
         """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket; short gradients as they are."""
@@ -193,9 +189,7 @@ class FeatureReader:
         """(n, m) inner products, in the precision of the network where there is a sketch."""
         if self._signs is not None:
             return x @ z.T
-        if len(x) > _MANY * len(z):  # a copy of all rows in float64 would leave the cache before it is used
-            return gram_matrix(z, x).T
-        return x.double() @ z.double().T
+        return gram_matrix(x, z) if len(x) < len(z) else gram_matrix(z, x).T
 
     def _products(self, x: Tensor, z: Tensor) -> Tensor:
         """(n, m) inner products in float64, also where those of short parts are not."""
@@ -212,7 +206,7 @@ class FeatureReader:
         squares: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
         return squares
 
-    def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
+    def predict(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
 
         def outputs(read: _Read) -> Tensor:

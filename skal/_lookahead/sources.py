@@ -92,7 +92,7 @@ class TangentSource(Source):
         """For true labels of the pool's samples, which come one after the other, while the pool is read once."""
 
     @abstractmethod
-    def linearized(self, samples: Samples) -> Tensor:
+    def predict(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""
 
 
@@ -167,7 +167,7 @@ class KernelSource(TangentSource):
         given = (self.K_LL, K_LC, K_CE, own, self.residuals, self.outputs(samples), positions)
         return KernelBlocks(*given, self.ridge, self._groups(samples), self.epsilon, among)
 
-    def linearized(self, samples: Samples) -> Tensor:
+    def predict(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""
         coefficients = self.solver(self.residuals.reshape(len(self.K_LL), -1))
         parts = _parts(samples, rows_within(self.memory, 2 * _DOUBLE * self.B * len(self.K_LL)))
@@ -241,6 +241,6 @@ class FeatureSource(TangentSource):
         given = (reader.K_LL, K_CL.T, K_CE, own, self.residuals, outputs, positions)
         return KernelBlocks(*given, reader.ridge, self._groups(pool), reader.epsilon, among)
 
-    def linearized(self, samples: Samples) -> Tensor:
+    def predict(self, samples: Samples) -> Tensor:
         """(n, c) outputs of the linearised network at any samples."""
-        return self.reader.linearized(samples, self.residuals)
+        return self.reader.predict(samples, self.residuals)

@@ -219,7 +219,7 @@ class LinearizedLearner(ActiveLearner):
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
                 self._source = state, self._new_source(context)
             source = self._source[1]
-            return read_outputs(context.logit_network, source.linearized(context.pool))
+            return read_outputs(context.logit_network, source.predict(context.pool))
 
     def _new_source(self, context: QueryContext) -> TangentSource:
         settings = Settings.of(self.query_strategy)

@@ -389,20 +389,24 @@ class Scale(PerSampleGradient):
     g : (n, ...) tensor
     normalised : callable, slice -> (n, ...) tensor
         x for some samples.
-    summed : callable, (n, ...) tensor -> (n, *shape of the weight) tensor
+    sum_positions : callable, (n, ...) tensor -> (n, *shape of the weight) tensor
         The sum over the positions.
     inputs : tensor
         The layer's input itself.
     """
 
     def __init__(
-        self, g: Tensor, normalised: Callable[[slice], Tensor], summed: Callable[[Tensor], Tensor], inputs: Tensor
+        self,
+        g: Tensor,
+        normalised: Callable[[slice], Tensor],
+        sum_positions: Callable[[Tensor], Tensor],
+        inputs: Tensor,
     ) -> None:
-        self.g, self.normalised, self.summed, self.inputs = g, normalised, summed, inputs
-        self.n, self.size = len(g), summed(g[:1]).numel()
+        self.g, self.normalised, self.sum_positions, self.inputs = g, normalised, sum_positions, inputs
+        self.n, self.size = len(g), sum_positions(g[:1]).numel()
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
-        parts = [self._summed(self.normalised(some), self.g[some]) for some in self._pieces(rows)]
+        parts = [self._sum(self.normalised(some), self.g[some]) for some in self._pieces(rows)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _pieces(self, rows: slice = slice(None)) -> Iterator[slice]:
@@ -411,8 +415,8 @@ class Scale(PerSampleGradient):
         for part in pieces(stop - start, self.g[0].numel()):
             yield slice(start + part.start, start + part.stop)
 
-    def _summed(self, x: Tensor, g: Tensor) -> Tensor:
-        return self.summed(x * g).flatten(1)
+    def _sum(self, x: Tensor, g: Tensor) -> Tensor:
+        return self.sum_positions(x * g).flatten(1)
 
     def _entries(self, with_direction: bool) -> int:
         return self.g[0].numel()
@@ -421,7 +425,7 @@ class Scale(PerSampleGradient):
         return self.normalised(slice(None))
 
     def norms_with(self, from_inputs: Tensor) -> Tensor:
-        return torch.cat([_squared_norms(self._summed(from_inputs[rows], self.g[rows])) for rows in self._pieces()])
+        return torch.cat([_squared_norms(self._sum(from_inputs[rows], self.g[rows])) for rows in self._pieces()])
 
 
 class Rows(PerSampleGradient):

@@ -214,7 +214,7 @@ def _watch_projections(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[N
     """
     linear, attention = F.linear, F.multi_head_attention_forward
 
-    def seen(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
+    def watch(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
         output = linear(input, weight, bias)
         see(input, weight, output, positions_first)
         return output
@@ -224,9 +224,9 @@ def _watch_projections(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[N
         call.apply_defaults()
         if not _is_plain_self_attention(call.arguments):
             return attention(*args, **kwargs)
-        return _self_attention(call.arguments, partial(seen, positions_first=False)), None
+        return _self_attention(call.arguments, partial(watch, positions_first=False)), None
 
-    F.linear, F.multi_head_attention_forward = seen, attend
+    F.linear, F.multi_head_attention_forward = watch, attend
     try:
         yield
     finally:
