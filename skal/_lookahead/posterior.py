@@ -138,8 +138,8 @@ class Posterior:
         self.place[self.evaluation] = self._everyone[: len(self.evaluation)]
         self.others = (self.place < 0).nonzero()[:, 0]  # candidates that are no evaluation samples
         self._rounding = (self.epsilon if self.B == 1 else max(1e-11, self.epsilon)) * self.prior
-        self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ; grows by doubling
-        self._n_taken = self._n_settled = 0
+        self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ for m candidates taken
+        self._n_settled = 0  # columns of W that the kept matrix knows of
 
     @property
     def variance(self) -> Tensor:
@@ -173,7 +173,7 @@ class Posterior:
         w = self.unsettled
         if self.S is not None and w.shape[1]:
             self.S.addmm_(w.to(self.S.dtype), w[places(self.evaluation, self.B)].T.to(self.S.dtype), alpha=-1)
-            self._n_settled = self._n_taken
+            self._n_settled = self._W.shape[1]
 
     def take(self, j: int, noise: float | None = None) -> Tensor | None:
         """Condition the variances on candidate j: the (NB, B) w of ``S − w wᵀ``, None where there is nothing to learn.
@@ -191,7 +191,7 @@ class Posterior:
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         # with the factor of u a block of the downdate is w_x w_x'ᵀ
         w: Tensor = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
-        self._append(w)
+        self._W = torch.cat([self._W, w], dim=1)
         blocks = w.reshape(self.N, self.B, self.B)
         self.own -= blocks @ blocks.transpose(1, 2)
         return w
@@ -203,7 +203,7 @@ class Posterior:
             return self.block(self._everyone, here)
         if place >= 0:
             return self.S[:, place * B : (place + 1) * B].to(self.own.dtype, copy=True)
-        others, settled = places(self.others, B), self._W[:, : self._n_settled * B]
+        others, settled = places(self.others, B), self._W[:, : self._n_settled]
         column = self.own.new_empty(self.N * B, B)
         column[places(self.evaluation, B)] = self.S[places(here, B)].T.to(column.dtype)
         column[others] = torch.addmm(
@@ -212,23 +212,9 @@ class Posterior:
         return column
 
     @property
-    def taken(self) -> Tensor:
-        """(NB, mB) W, what the m candidates taken so far have changed: ``S = S_0 − W Wᵀ``."""
-        return self._W[:, : self._n_taken * self.B]
-
-    @property
     def unsettled(self) -> Tensor:
         """Those columns of W of which the kept matrix does not know yet."""
-        return self._W[:, self._n_settled * self.B : self._n_taken * self.B]
-
-    def _append(self, w: Tensor) -> None:
-        start = self._n_taken * self.B
-        if start == self._W.shape[1]:
-            grown = self._W.new_empty(len(self._W), max(8, 2 * self._n_taken) * self.B)
-            grown[:, :start] = self._W
-            self._W = grown
-        self._W[:, start : start + self.B] = w
-        self._n_taken += 1
+        return self._W[:, self._n_settled :]
 
     def _u(self, rows: Tensor, noise: float | None = None) -> Tensor:
         """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
@@ -272,9 +258,8 @@ class Posterior:
         if self.S is not None:
             left = self.free[self.evaluation].nonzero()[:, 0]
             return self.S[here] if len(left) == len(self.evaluation) else self.S[here][:, places(left, self.B)]
-        S = self.block(rows, evaluation)
-        taken = self.taken
-        return S.addmm_(taken[here], taken[places(evaluation, self.B)].T, alpha=-1) if taken.shape[1] else S
+        S, W = self.block(rows, evaluation), self._W
+        return S.addmm_(W[here], W[places(evaluation, self.B)].T, alpha=-1) if W.shape[1] else S
 
     def _moves(self, S: Tensor, u: Tensor, known: Tensor) -> Tensor:
         """(rB, mB) covariances -> (r, m) or (r, B, m, B): how far a residual moves the outputs, ``u⁻¹ S``."""

@@ -305,7 +305,9 @@ class TangentEngine:
             step = (n + 1) // 2
             self.batch_size = min(self.batch_size, step)
         else:
-            self._check_result(result, batch)
+            if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
+                check_logits(self.network, batch)  # raises, if it is the outputs
+                raise non_finite_gradients()
             return [result]
         results = []
         for start in range(0, n, step):
@@ -387,11 +389,6 @@ class TangentEngine:
         for found in by_parameter.values():
             found.add_to(norms)
         return norms.T
-
-    def _check_result(self, result: Any, batch: Any) -> None:
-        if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
-            check_logits(self.network, batch)  # raises, if it is the outputs
-            raise non_finite_gradients()
 
 
 def check_logits(network: Network, batch: Any) -> Tensor:
