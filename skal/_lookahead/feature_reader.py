@@ -32,6 +32,7 @@ Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
 _DOUBLE = 8  # bytes
+_MANY = 16  # times as many rows as columns
 # bytes of activations in one pass: what fits into the cache is quick, and so is memory that is used again at once
 _PASS_BYTES = 2**24
 
@@ -189,7 +190,9 @@ class FeatureReader:
         """(n, m) inner products, in the precision of the network where there is a sketch."""
         if self._signs is not None:
             return x @ z.T
-        return gram_matrix(x, z) if len(x) < len(z) else gram_matrix(z, x).T
+        if len(x) > _MANY * len(z):  # a copy of all rows in float64 would leave the cache before it is used
+            return gram_matrix(z, x).T
+        return x.double() @ z.double().T
 
     def _products(self, x: Tensor, z: Tensor) -> Tensor:
         """(n, m) inner products in float64, also where those of short parts are not."""
