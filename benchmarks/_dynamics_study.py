@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy.stats import kendalltau
+from skal._core.samples import Samples
 from sklearn.utils import Bunch
 from torch import nn
 
 from benchmarks._measure import markdown
-from skal._core.samples import Samples
 from skal.datasets import load
 from skal.diagnostics import alignment, generalization_bound, training_dynamics
 from skal.nets import CNN, ConvNet, SquaredLoss
 from skal.tangent import gradient_scores, loss_gradient, tangent_kernel
-from skal.tangent._engine import TangentEngine
 from skal.tangent._sketch import loss_features
+from skal.tangent._tangent_engine import TangentEngine
 
 RATIO_SIZES = (10, 50, 250)
 CHECKPOINTS = (0, 1, 2, 5, 10, 20, 40, 80, 160)

@@ -29,6 +29,7 @@ from skal._lookahead.posterior import Posterior
 from skal._lookahead.query import Settings, make_source
 from skal._lookahead.sources import FeatureSource
 from skal._lookahead.variance import VarianceGains, logit_variance
+from skal.config import config_context, set_config
 from skal.datasets import load
 from skal.nets import SquaredLoss
 from skal.strategies import BADGE, NTKLookahead
@@ -95,7 +96,7 @@ def batch_table(data: str, quick: bool) -> str:
     source = make_source(context, settings, np.random.default_rng(0), N)
     assert isinstance(source, FeatureSource)
     reader, (small, large) = source.reader, (5, 10) if quick else (20, 250)
-    evaluation = settings.evaluation_rows(N, np.random.default_rng(0))
+    evaluation = settings.evaluation_rows(context, np.random.default_rng(0))
     cotangents = kernel_cotangents("pntk", 10)
 
     features = reader.features(context.pool)
@@ -169,11 +170,11 @@ def naive_table(data: str, quick: bool) -> str:
     strategy = NTKLookahead(criterion="mlmoc", random_state=0)
     seconds = interleaved({"MLMOC": lambda: strategy.scores(learner, X_pool)}, repeats=1)["MLMOC"]
     context = strategy.prepare(learner, X_pool)
-    evaluation = Settings.of(strategy).evaluation_rows(N, np.random.default_rng(0))
+    evaluation = Settings.of(strategy).evaluation_rows(context, np.random.default_rng(0))
     retrainer = Retrainer(context, evaluation)
     start = time.perf_counter()
     for candidate in range(3):
-        retrainer.retrained(candidate, 0)
+        retrainer.retrain(candidate, 0)
     naive = (time.perf_counter() - start) / 3 * N
     header = [f"n = {n}, N = {N}", "MLMOC, seconds", f"naive retraining, 3 of {N} timed", "times MLMOC"]
     return markdown(header, [[data, seconds, naive, naive / seconds]])
@@ -216,7 +217,8 @@ def picks_table(data: str, quick: bool) -> str:
     n, N, batches = (20, 100, (5, 10)) if quick else (100, 4000, (20, 250))
     learner, X_pool = problem(data, n, N, epochs=15, criterion=nn.CrossEntropyLoss)
     most = batches[-1]
-    exact = NTKLookahead(n_features=None, evaluation=None, max_memory="4GB").select(learner, X_pool, most)[0]
+    with config_context(max_memory="4GB"):
+        exact = NTKLookahead(n_features=None, evaluation=None).select(learner, X_pool, most)[0]
     lengths = (64, 128) if quick else (512, 1024, 4096)
     settings: dict[str, dict[str, Any]] = {f"sketch of {k}": {"n_features": k, "evaluation": None} for k in lengths}
     settings["the default: evaluation samples drawn, too"] = {}
@@ -350,9 +352,14 @@ def train(module: nn.Module, X: torch.Tensor, y: torch.Tensor, tolerance: float)
 def memory_table(data: str, quick: bool) -> str:
     """Peak growth of a process that chooses 20 samples, beyond network and data; on Linux."""
     learner, X_pool = problem(data, *((20, 100) if quick else (100, 4000)), epochs=1)
+
+    def within(bound: str) -> NTKLookahead:
+        set_config(max_memory=bound)  # of a process of its own
+        return NTKLookahead(random_state=0)
+
     rows: list[list[object]] = []
     for bound in ("100MB",) if quick else ("200MB", "400MB", "1GB"):
-        grown = peak(lambda bound: NTKLookahead(max_memory=bound, random_state=0), bound, learner, X_pool, 20)
+        grown = peak(within, bound, learner, X_pool, 20)
         rows.append([bound, f"{int(grown) / 1e6:.0f} MB" if grown.isdigit() else grown])
     return markdown(["max_memory", "measured"], rows)
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from skal._core.samples import Samples
 from torch import nn
 
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
-from skal._core.samples import Samples
 from skal.exceptions import UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.tangent import loss_gradient
-from skal.tangent._engine import TangentEngine
 from skal.tangent._gradients import loss_scores
 from skal.tangent._kernels import kernel_matrix
 from skal.tangent._sketch import feature_matrix
+from skal.tangent._tangent_engine import TangentEngine
 
 
 def wide_cnn(n_classes: int = 10) -> nn.Module:

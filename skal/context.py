@@ -43,9 +43,9 @@ from skal.exceptions import (
     shorten,
 )
 from skal.features import RememberedFeatures, at_least_float32, check_finite_features, compute_features
-from skal.tangent._engine import TangentEngine
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import feature_matrix
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import parse_memory
 
 __all__ = [
@@ -509,7 +509,7 @@ class QueryContext:
         if spec == "last_layer":
             return check_finite_features(at_least_float32(self.embeddings(samples)[0]), self.owner)
         engine = self.tangent_engine(memory=self.memory // 4)
-        kind = settled_kernel(engine, self.pool, "auto", self.owner)
+        kind = settle_kernel(engine, self.pool, "auto", self.owner)
         return check_finite_features(feature_matrix(engine, samples, kind, _TANGENT_FEATURES, 0), self.owner)
 
     def _source(self, spec: Any) -> str | None:

@@ -22,7 +22,7 @@ from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.papers.study import Study, mean_std
 from skal._lookahead.comparators import infinite_kernel
-from skal._lookahead.variance import TEMPERATURE
+from skal._lookahead.posterior import TEMPERATURE
 from skal.bench import BenchmarkError, BenchmarkResult, run_benchmark
 from skal.bench.papers import preset
 from skal.strategies import NTKLookahead

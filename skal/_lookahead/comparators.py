@@ -41,14 +41,14 @@ from skal._core.memory import rows_within
 from skal._core.network import Network
 from skal._core.pool import Samples
 from skal._lookahead.criteria import settle_known, terms_of_outputs
-from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances
+from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances, read_outputs
 from skal._lookahead.query import Settings
-from skal._lookahead.sources import KernelSource, exact_kernel, read_outputs
+from skal._lookahead.sources import KernelSource, exact_kernel
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
-from skal.tangent._engine import no_gradients
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
+from skal.tangent._tangent_engine import no_gradients
 from skal.validation import make_generator
 
 WEIGHT_VARIANCE = 2.0  # He: the size of the signal stays the same from layer to layer
@@ -61,10 +61,9 @@ NewOutputs = Callable[[int, int], Tensor]
 _TRAINING_CALLBACKS = (LRScheduler, OneCycle, GradientNormClipping)
 
 
-def retrained_scores(context: QueryContext, settings: Settings, reference: str) -> np.ndarray:
+def retrained_scores(context: QueryContext, settings: Settings, evaluation: np.ndarray, reference: str) -> np.ndarray:
     """(N,) scores of a pool by ``direct``, ``one_step`` or ``retrain``."""
     _ = context.class_labels  # refuses labels and outputs that cannot be used
-    evaluation = settings.evaluation_rows(context.n_pool, make_generator(context.owner, settings.random_state))
     network, criterion, retraining = context.logit_network, settings.criterion, settings.retraining
     outputs = read_outputs(network, network.all_logits(context.pool, context.batch_size))
     rows = torch.as_tensor(evaluation, device=network.device)
@@ -81,7 +80,7 @@ def retrained_scores(context: QueryContext, settings: Settings, reference: str) 
         raise InvalidParameterError.for_parameter(context.owner, "reference", expected, reference, remedy)
     seed = int(make_generator(context.owner, settings.random_state).integers(2**31))
     retrainer = Retrainer(context, evaluation, seed=seed)
-    retrain = retrainer.retrained if retraining == "retrain" else retrainer.stepped
+    retrain = retrainer.retrain if retraining == "retrain" else retrainer.step
     return criterion_scores(retrain, criterion, outputs, outputs.f, rows).cpu().numpy()
 
 
@@ -118,7 +117,7 @@ def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor)
     """What solves the augmented system of any candidate and label, and the posterior before there is one."""
     pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
     engine = context.tangent_engine(settings.backend)
-    kernel = exact_kernel(engine, settled_kernel(engine, pool, settings.kernel, context.owner))
+    kernel = exact_kernel(engine, settle_kernel(engine, pool, settings.kernel, context.owner))
     source = KernelSource(context, kernel, ridge=settings.ridge, epsilon=epsilon, memory=context.memory)
     B, own = source.B, source.own(pool)
     blocks = source.blocks_of(pool, evaluation[:0], own.new_empty(len(pool) * B, 0), own)
@@ -176,7 +175,7 @@ class Retrainer:
             callback.initialize()
         torch.manual_seed(self.seed)
 
-    def retrained(self, j: int, label: int) -> Tensor:
+    def retrain(self, j: int, label: int) -> Tensor:
         """(e + 1, c) outputs after training on all labels and this one, for as many epochs as a ``fit`` takes."""
         with preserve_rng(), torch.enable_grad():
             self.reset()
@@ -187,7 +186,7 @@ class Retrainer:
             self.net.notify("on_train_end", X=X, y=y)
         return self._outputs(j)
 
-    def stepped(self, j: int, label: int) -> Tensor:
+    def step(self, j: int, label: int) -> Tensor:
         """(e + 1, c) outputs after one step of the optimiser on this sample alone, in eval mode."""
         with evaluating(self.net.module_), torch.enable_grad():
             self.reset()

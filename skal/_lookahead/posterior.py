@@ -15,25 +15,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from skal._core.memory import rows_within
+from skal._core.network import Network
+from skal._core.outputs import compares_outputs, probabilities_of_logits
 from skal._lookahead.criteria import Probabilities, criterion_terms, settle_known
 from skal.exceptions import NonFiniteError
-from skal.tangent._engine import no_gradients
-
-if TYPE_CHECKING:
-    from skal._lookahead.newton import LabelSteps
+from skal.tangent._tangent_engine import no_gradients
 
 # entries of the candidates × evaluation matrix that are made at once: large products are quick
 MADE = 2**21
 # entries, times labels, that are worked on at once: what fits into the cache is quick
 WORKED_ON = 2**16
 
+# outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
+TEMPERATURE = 0.15
 # (r,) rows, (m,) columns -> (rB, mB) float64
 Block = Callable[[Tensor, Tensor], Tensor]
 
@@ -102,6 +103,14 @@ class Outputs(NamedTuple):
         return residual
 
 
+def read_outputs(network: Network, logits: Tensor) -> Outputs:
+    """(n, c) logits of a network as everything that the look-ahead needs of them."""
+    f, to_proba = logits.double(), probabilities_of_logits(network.net)
+    proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
+    squared = compares_outputs(network.criterion)
+    return Outputs(f, f if squared else proba, proba, to_proba, TEMPERATURE if squared else 1.0)
+
+
 @dataclass(eq=False)
 class Posterior:
     """The linearised network at the candidates, and what one more label would do to it."""
@@ -129,8 +138,8 @@ class Posterior:
         self.place[self.evaluation] = self._everyone[: len(self.evaluation)]
         self.others = (self.place < 0).nonzero()[:, 0]  # candidates that are no evaluation samples
         self._rounding = (self.epsilon if self.B == 1 else max(1e-11, self.epsilon)) * self.prior
-        self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ; grows by doubling
-        self._n_taken = self._n_settled = 0
+        self._W = self.own.new_empty(self.N * self.B, 0)  # (NB, mB) with S = S_0 − W Wᵀ for m candidates taken
+        self._n_settled = 0  # columns of W that the kept matrix knows of
 
     @property
     def variance(self) -> Tensor:
@@ -164,62 +173,48 @@ class Posterior:
         w = self.unsettled
         if self.S is not None and w.shape[1]:
             self.S.addmm_(w.to(self.S.dtype), w[places(self.evaluation, self.B)].T.to(self.S.dtype), alpha=-1)
-            self._n_settled = self._n_taken
+            self._n_settled = self._W.shape[1]
 
-    def take(self, j: int, noise: float | None = None, with_others: Tensor | None = None) -> Tensor | None:
+    def take(self, j: int, noise: float | None = None) -> Tensor | None:
         """Condition the variances on candidate j: the (NB, B) w of ``S − w wᵀ``, None where there is nothing to learn.
 
-        The noise of its label is ρ unless it is given. The kernel of the others with j, before any candidate was taken,
-        may be at hand. The kept matrix is left as it is until it is settled.
+        The noise of its label is ρ unless it is given. The kept matrix is left as it is until it is settled.
         """
         self.free[j] = False
         here = self._everyone[j : j + 1]
-        self.groups = labelled_with(self.groups, j)
+        self.groups = self.groups.masked_fill(self.groups == self.groups[j], -1)  # copies of a labelled sample
         if bool(mean_diagonal(self.own[here]) + self.rho <= self._rounding[j]):
             return None  # a second label for the same sample, and no ridge to weigh the two with
-        column, taken = self._column(j, with_others), self.unsettled
+        column, taken = self._column(j), self.unsettled
         if taken.shape[1]:
             column.addmm_(taken, taken[places(here, self.B)].T, alpha=-1)
         column[places(here, self.B)] = self.own[j]  # exact where the others are estimated
         # with the factor of u a block of the downdate is w_x w_x'ᵀ
         w: Tensor = torch.linalg.solve_triangular(factor(self._u(here, noise)[0]), column.T, upper=False).T
-        self._append(w)
+        self._W = torch.cat([self._W, w], dim=1)
         blocks = w.reshape(self.N, self.B, self.B)
         self.own -= blocks @ blocks.transpose(1, 2)
         return w
 
-    def _column(self, j: int, with_others: Tensor | None) -> Tensor:
+    def _column(self, j: int) -> Tensor:
         """(NB, B) of S as the kept matrix has it, in float64."""
         here, B, place = self._everyone[j : j + 1], self.B, int(self.place[j])
         if self.S is None:
             return self.block(self._everyone, here)
         if place >= 0:
             return self.S[:, place * B : (place + 1) * B].to(self.own.dtype, copy=True)
-        others, settled = places(self.others, B), self._W[:, : self._n_settled * B]
-        with_others = self.block(self.others, here) if with_others is None else with_others
+        others, settled = places(self.others, B), self._W[:, : self._n_settled]
         column = self.own.new_empty(self.N * B, B)
         column[places(self.evaluation, B)] = self.S[places(here, B)].T.to(column.dtype)
-        column[others] = torch.addmm(with_others, settled[others], settled[places(here, B)].T, alpha=-1)
+        column[others] = torch.addmm(
+            self.block(self.others, here), settled[others], settled[places(here, B)].T, alpha=-1
+        )
         return column
-
-    @property
-    def taken(self) -> Tensor:
-        """(NB, mB) W, what the m candidates taken so far have changed: ``S = S_0 − W Wᵀ``."""
-        return self._W[:, : self._n_taken * self.B]
 
     @property
     def unsettled(self) -> Tensor:
         """Those columns of W of which the kept matrix does not know yet."""
-        return self._W[:, self._n_settled * self.B : self._n_taken * self.B]
-
-    def _append(self, w: Tensor) -> None:
-        start = self._n_taken * self.B
-        if start == self._W.shape[1]:
-            grown = self._W.new_empty(len(self._W), max(8, 2 * self._n_taken) * self.B)
-            grown[:, :start] = self._W
-            self._W = grown
-        self._W[:, start : start + self.B] = w
-        self._n_taken += 1
+        return self._W[:, self._n_settled :]
 
     def _u(self, rows: Tensor, noise: float | None = None) -> Tensor:
         """(r, B, B) matrices ``S(x', x') + ρI``, with a little more where there is no ridge."""
@@ -263,9 +258,8 @@ class Posterior:
         if self.S is not None:
             left = self.free[self.evaluation].nonzero()[:, 0]
             return self.S[here] if len(left) == len(self.evaluation) else self.S[here][:, places(left, self.B)]
-        S = self.block(rows, evaluation)
-        taken = self.taken
-        return S.addmm_(taken[here], taken[places(evaluation, self.B)].T, alpha=-1) if taken.shape[1] else S
+        S, W = self.block(rows, evaluation), self._W
+        return S.addmm_(W[here], W[places(evaluation, self.B)].T, alpha=-1) if W.shape[1] else S
 
     def _moves(self, S: Tensor, u: Tensor, known: Tensor) -> Tensor:
         """(rB, mB) covariances -> (r, m) or (r, B, m, B): how far a residual moves the outputs, ``u⁻¹ S``."""
@@ -280,69 +274,6 @@ class Posterior:
         moved = None if reference == "linearized" else F - f[points]
         p = one_hot(f[rows].argmax(1), f.shape[1]).to(f) if criterion == "mlmoc" else proba[rows]
         return criterion_terms(criterion, A, F, moved, G, p, to_proba)
-
-
-@dataclass(eq=False)
-class KernelBlocks:
-    """A kernel between labelled samples and candidates, to which labels can be added."""
-
-    K_LL: Tensor  # (nB, nB)
-    K_LC: Tensor  # (nB, NB)
-    K_CE: Tensor  # (NB, eB)
-    own: Tensor  # (N, B, B), of every candidate with itself
-    residuals: Tensor  # (n, c), of the labelled samples: target minus link
-    outputs: Outputs  # of the candidates
-    evaluation: Tensor  # (e,)
-    ridge: float
-    groups: Tensor  # (N,), see Posterior
-    epsilon: float
-    among: Block | None = None  # among the candidates, if they may be labelled
-    steps: LabelSteps | None = None  # how labels change the outputs under cross-entropy, in the place of residuals
-
-    def append(self, j: int, label: int) -> None:
-        """Candidate j has got this label; it stays a candidate until somebody takes it away."""
-        assert self.among is not None
-        N, B = self.own.shape[:2]
-        everyone, here = torch.arange(N, device=self.own.device), slice(j * B, (j + 1) * B)
-        column = self.among(everyone, everyone[j : j + 1])  # (NB, B)
-        column[here] = self.own[j]  # exact where the others are estimated
-        side = self.K_LC[:, here]
-        self.K_LL = torch.cat([torch.cat([self.K_LL, side], dim=1), torch.cat([side.T, column[here]], dim=1)])
-        self.K_LC = torch.cat([self.K_LC, column.T])
-        self.residuals = torch.cat([self.residuals, self.outputs.residual(j, label)[None]])
-        if self.steps is not None:
-            self.steps.append(self.outputs.f[j], label)
-        self.groups = labelled_with(self.groups, j)
-
-    def posterior(self, n_total: int | None = None) -> Posterior:
-        """What one more label would do now; conditioning it changes nothing here.
-
-        It is made anew after each label: the ridge is relative to the labelled samples' kernel, so that another label
-        changes it. That takes one product of a (candidates × labels) and a (labels × evaluation) matrix.
-        """
-        N, B = self.own.shape[:2]
-        K_LC, among, f, evaluation, epsilon = self.K_LC, self.among, self.outputs.f, self.evaluation, self.epsilon
-        solver = RidgeSolver(self.K_LL, self.ridge)
-        rho, alpha = solver.rho, solver(K_LC)
-
-        def block(rows: Tensor, columns: Tensor) -> Tensor:
-            assert among is not None
-            return among(rows, columns) - K_LC[:, places(rows, B)].T @ alpha[:, places(columns, B)]
-
-        S = torch.addmm(self.K_CE, K_LC.T, alpha[:, places(evaluation, B)], alpha=-1)
-        k, a = (x.reshape(-1, N, B).transpose(0, 1) for x in (K_LC, alpha))  # (N, nB, B)
-        own = self.own - k.transpose(1, 2) @ a
-        own = own.clamp_min_(0) if B == 1 else own
-        residuals = self.residuals if self.steps is None else self.steps.residuals(solver)
-        F = f + (alpha.T @ residuals.reshape(len(alpha), -1)).reshape(f.shape)
-        prior, groups = mean_diagonal(self.own), self.groups
-        given = (block, own, prior, self.outputs, F, rho, evaluation, groups, epsilon, S)
-        return Posterior(*given, n_total=n_total, scale=solver.scale)
-
-
-def labelled_with(groups: Tensor, j: int) -> Tensor:
-    """(N,) groups of copies after candidate j has got a label: its copies are copies of a labelled sample."""
-    return groups.masked_fill(groups == groups[j], -1)
 
 
 def precision_of_variances(gradients: torch.dtype, products: torch.dtype) -> float:

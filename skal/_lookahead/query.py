@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The look-ahead of one query: scores of a pool, greedy batches, labels that come one after the other.
+"""The look-ahead of one query: scores of a pool, and greedy batches, in groups where the pool does not fit into memory.
 
 :class:`skal.strategies.NTKLookahead` and :class:`skal.LinearizedLearner` both stand on this module.
 """
@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,14 @@ import torch
 from torch import Tensor
 
 from skal._core.outputs import compares_outputs
-from skal._core.pool import Samples
-from skal._lookahead.features import FeatureReader
-from skal._lookahead.newton import LabelSteps
-from skal._lookahead.posterior import KernelBlocks, Outputs, Posterior, precision_of_variances
-from skal._lookahead.selection import (
-    batch_room,
-    candidates_at_a_time,
-    check_room,
-    shortlist_room,
-    variance_batch,
-    variance_scores,
-)
-from skal._lookahead.sources import FeatureSource, KernelSource, Source, exact_kernel, in_groups
-from skal._lookahead.variance import VarianceGains, newton_importance
+from skal._lookahead.feature_reader import FeatureReader
+from skal._lookahead.posterior import Posterior, precision_of_variances
+from skal._lookahead.sources import FeatureSource, KernelSource, Source, TangentSource, exact_kernel
+from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.base import top
 from skal.context import QueryContext
-from skal.exceptions import CrossEntropyWarning, InvalidParameterError
-from skal.tangent._kernels import settled_kernel
+from skal.exceptions import CrossEntropyWarning, InvalidParameterError, TwoLevelWarning
+from skal.tangent._kernels import settle_kernel
 from skal.validation import make_generator
 
 ONE_BY_ONE = ["direct", "one_step", "retrain"]
@@ -65,94 +56,95 @@ class Settings:
             given["ridge"] = 1e-2 if variance else 1e-4
         return cls(**given)
 
-    @property
-    def sketch_length(self) -> int | None:
-        """Length of the sketch; None for the exact kernel."""
-        if self.n_features is None or self.kernel in ("entk", "trace") or self.retraining != "linearized":
+    def sketch_lengths(self, kernel: str) -> tuple[int, int] | None:
+        """Length of the sketch, and up to how many entries gradients are kept as they are; None for exact kernels."""
+        if self.n_features is None or kernel in ("entk", "trace") or self.retraining != "linearized":
             return None
         if self.n_features == "auto":  # sums of squares over many samples forgive more than sums of lengths do
-            return 1024 if self.criterion == "variance" else EXACT_LENGTH
-        return int(self.n_features)
+            return (1024 if self.criterion == "variance" else EXACT_LENGTH), EXACT_LENGTH
+        return int(self.n_features), int(self.n_features)
 
-    @property
-    def exact_length(self) -> int:
-        """Up to how many entries gradients are kept as they are, where there is a sketch for longer ones."""
-        return EXACT_LENGTH if self.n_features == "auto" else self.sketch_length or 0
-
-    def check_evaluation(self, owner: str, n: int) -> None:
-        """Refuse more evaluation samples than there are."""
-        if isinstance(self.evaluation, int) and self.evaluation > n:
+    def evaluation_rows(self, context: QueryContext, generator: np.random.Generator) -> np.ndarray:
+        """The rows of the pool over which the change is summed."""
+        n = context.n_pool
+        size = min(n, 2000) if self.evaluation == "auto" else n if self.evaluation is None else int(self.evaluation)
+        if size > n:
             expected = f"at most the number of samples that take part ({n})"
             remedy = "Pass None for all of them, or 'auto' for at most 2000."
-            raise InvalidParameterError.for_parameter(owner, "evaluation", expected, self.evaluation, remedy)
-
-    def n_evaluation(self, n: int) -> int:
-        """Over how many samples of a pool of n the change is summed."""
-        size = 2000 if self.evaluation == "auto" else self.evaluation
-        return n if size is None else min(n, int(size))
-
-    def evaluation_rows(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Which these are."""
-        size = self.n_evaluation(n)
+            raise InvalidParameterError.for_parameter(context.owner, "evaluation", expected, self.evaluation, remedy)
         return np.arange(n) if size == n else np.sort(generator.choice(n, size=size, replace=False))
 
 
-def pool_scores(context: QueryContext, settings: Settings) -> np.ndarray:
-    """(N,) scores of the context's pool."""
-    settings.check_evaluation(context.owner, context.n_pool)
-    reference = settled_reference(context, settings)
+def pool_scores(context: QueryContext, settings: Settings, source: Source | None = None) -> np.ndarray:
+    """(N,) scores of the context's pool, from the network's own kernel or another source."""
+    generator = make_generator(context.owner, settings.random_state)
+    evaluation, reference = settings.evaluation_rows(context, generator), settle_reference(context, settings)
     if settings.retraining in ONE_BY_ONE:
         from skal._lookahead.comparators import retrained_scores
 
-        return retrained_scores(context, settings, reference)
-    source, evaluation = _prepared(context, settings, in_groups=True)
-    if settings.criterion == "variance":
-        return variance_scores(context, source, evaluation).cpu().numpy()
-    return _scores(source, context.pool, evaluation, settings.criterion, reference).cpu().numpy()
+        return retrained_scores(context, settings, evaluation, reference)
+    n_kept = _n_kept(context, len(evaluation))
+    source = source or make_source(context, settings, generator, n_kept)
+    check_room(context, source.room(len(evaluation)), n_kept)
+    return _score_in_groups(context, source, evaluation, _score_by(context, settings, source, reference, evaluation))
 
 
-def greedy_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
+def greedy_batch(
+    context: QueryContext, settings: Settings, n_instances: int, source: Source | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Samples chosen one after the other, each as if those before had been labelled; their scores.
 
     ``variance`` needs no labels. For the others they are those that are predicted.
     """
-    settings.check_evaluation(context.owner, context.n_pool)
-    source, evaluation = _prepared_batch(context, settings, n_instances)
+    N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
+    evaluation = settings.evaluation_rows(context, generator)
     if settings.criterion == "variance":
-        return variance_batch(context, source, evaluation, n_instances)
-    posterior = source.posterior(context.pool, np.arange(context.n_pool), evaluation, None)
-    return choose(posterior, settings, settled_reference(context, settings), n_instances)
+        e = len(evaluation)
+        source = source or make_source(context, settings, generator, _n_kept(context, e, n_instances))
+        return _variance_batch(context, source, evaluation, n_instances)
+    source = make_source(context, settings, generator, N)
+    check_room(context, source.room(N), N)
+    posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
+    return choose(posterior, settings, settle_reference(context, settings), n_instances)
 
 
-def sequential(context: QueryContext, settings: Settings) -> tuple[Source, KernelBlocks]:
-    """The pool, read once, for true labels that come one after the other; and what it was read by."""
-    settings.check_evaluation(context.owner, context.n_pool)
-    source, evaluation = _prepared(context, settings)
-    return source, source.blocks(context.pool, evaluation)
+def make_source(
+    context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int
+) -> TangentSource:
+    """What posteriors are computed from, the labelled samples read; features of ``n_kept`` candidates have room."""
+    if settings.retraining != "linearized":
+        from skal._lookahead.comparators import wide_source
+
+        return wide_source(context, settings)
+    memory, ridge = context.memory, settings.ridge
+    engine = context.tangent_engine(settings.backend, memory=memory // 4)
+    kernel = settle_kernel(engine, context.pool, settings.kernel, context.owner)
+    lengths = settings.sketch_lengths(kernel)
+    if lengths is None:
+        epsilon = precision_of_variances(context.network.dtype, torch.float64)
+        return KernelSource(context, exact_kernel(engine, kernel), ridge=ridge, epsilon=epsilon, memory=memory // 2)
+    # a quarter for features, as much again for a copy, for the engine, and for products of features
+    seed, room = int(generator.integers(2**31)), memory // 4 // n_kept
+    reader = FeatureReader(engine, context.labelled, kernel, lengths, ridge, seed, room)
+    return FeatureSource(context, reader, memory // 4)
 
 
-def label_steps(
-    context: QueryContext, settings: Settings, source: Source, n_trained: int, tau: float
-) -> LabelSteps | None:
-    """How labels that the network has not been trained on change its outputs; None if residuals say so."""
-    if settings.criterion != "variance" or compares_outputs(context.network.criterion):
-        return None
-    f = source.labelled_logits()
-    return LabelSteps(f, torch.as_tensor(context.class_labels, device=f.device), n_trained, tau)
-
-
-def choose_by_variance(
-    posterior: Posterior, settings: Settings, outputs: Outputs, tau: float, n_instances: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same by the criterion ``variance``, with the outputs as they are now."""
-    importance = newton_importance(outputs.beliefs, tau, posterior.rho, posterior.scale)
-    gains = VarianceGains(posterior, importance)
-    if settings.batch == "greedy":
-        chosen, scores = gains.choose(n_instances)
-        return chosen.cpu().numpy(), scores.cpu().numpy()
-    ranked = gains.scores().masked_fill_(~posterior.free, -torch.inf).cpu().numpy()
-    best = top(ranked, n_instances)
-    return best, ranked[best]
+def settle_reference(context: QueryContext, settings: Settings) -> str:
+    """Where change is measured from, with a warning if that is not what was asked for."""
+    if settings.reference == "linearized" or settings.criterion == "variance":  # which compares nothing with labels
+        return settings.reference
+    criterion = context.network.criterion
+    # the others have real outputs, or none of the network's
+    if compares_outputs(criterion) or settings.retraining in ("gp", "one_step", "retrain"):
+        return settings.reference
+    warnings.warn(
+        f"NTKLookahead assumes squared loss, but the network uses {type(criterion).__name__}. Labels are compared "
+        "with probabilities, and change is measured from the linearised network. Train with "
+        "skal.nets.SquaredLoss, or pass reference='linearized' to silence this warning.",
+        CrossEntropyWarning,
+        stacklevel=2,
+    )
+    return "linearized"
 
 
 def choose(posterior: Posterior, settings: Settings, reference: str, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,86 +165,109 @@ def choose(posterior: Posterior, settings: Settings, reference: str, n_instances
     return picked, metrics
 
 
-def settled_reference(context: QueryContext, settings: Settings) -> str:
-    """Where change is measured from, with a warning if that is not what was asked for."""
-    criterion = context.network.criterion
-    if settings.reference == "linearized" or compares_outputs(criterion):
-        return settings.reference
-    if settings.criterion == "variance":  # which compares nothing with labels
-        return settings.reference
-    if settings.retraining in ("gp", "one_step", "retrain"):  # real outputs, or none of the network's
-        return settings.reference
+def check_room(context: QueryContext, room: int, n_needed: int) -> None:
+    """Refuse a bound on the memory that holds fewer samples at a time than are needed."""
+    if room < n_needed:
+        got = "1GB" if context.memory_bound is None else f"{context.memory_bound} bytes"
+        raise InvalidParameterError(
+            f"The setting max_memory must hold {n_needed} samples at a time for {context.owner}. Got {got}, which "
+            f"holds {room}; about {context.memory * n_needed // max(1, room)} bytes would do. Raise it with "
+            "skal.set_config, choose among fewer samples with subset, or lower evaluation or n_features."
+        )
+
+
+def _score_by(
+    context: QueryContext, settings: Settings, source: Source, reference: str, evaluation: np.ndarray
+) -> Callable[[Posterior, Tensor], Tensor]:
+    """What gives the scores of some rows of a posterior."""
+    if settings.criterion != "variance":
+        return lambda posterior, rows: posterior.scores(settings.criterion, reference, rows)
+    fits = source.room(len(evaluation)) >= context.n_pool
+    tau = None if fits else logit_variance(source.outputs(context.pool).logits)  # of all, however they are grouped
+    return lambda posterior, rows: _gains(context, source, posterior, tau).scores()[rows]
+
+
+def _score_in_groups(
+    context: QueryContext, source: Source, evaluation: np.ndarray, score: Callable[[Posterior, Tensor], Tensor]
+) -> np.ndarray:
+    """(N,) scores, group by group where the pool does not fit into memory at once."""
+    pool, N, e, room = context.pool, context.n_pool, len(evaluation), source.room(len(evaluation))
+    if room >= N:
+        posterior = source.posterior(pool, np.arange(N), evaluation, N)
+        return score(posterior, torch.arange(N, device=posterior.own.device)).cpu().numpy()
+    others = np.setdiff1d(np.arange(N), evaluation)
+    scores = np.empty(N)
+    for start in range(0, len(others), room - e):
+        group = np.concatenate([evaluation, others[start : start + room - e]])
+        posterior = source.posterior(pool, group, np.arange(e), N)
+        rows = torch.arange(len(group), device=posterior.own.device)
+        new = slice(e if start else 0, None)
+        scores[group[new]] = score(posterior, rows[new]).cpu().numpy()
+    return scores
+
+
+def _variance_batch(
+    context: QueryContext, source: Source, evaluation: np.ndarray, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices in the order of choice, and their scores when they were chosen.
+
+    A pool that does not fit is chosen from in two stages, as in distributed greedy maximisation: every group names a
+    batch of its own, and the batch is chosen among those. The first pick is the same as at once.
+    """
+    N, e = context.n_pool, len(evaluation)
+    room = source.greedy_room(e + 4 * n_instances)  # a pick leaves two numbers per candidate, one of them with a copy
+    check_room(context, room, min(N, e + shortlist_room(N - e, n_instances)))
+    if room >= N:
+        posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
+        chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
+        return chosen.cpu().numpy(), gains.cpu().numpy()
     warnings.warn(
-        f"NTKLookahead assumes squared loss, but the network uses {type(criterion).__name__}. Labels are compared "
-        "with probabilities, and change is measured from the linearised network. Train with "
-        "skal.nets.SquaredLoss, or pass reference='linearized' to silence this warning.",
-        CrossEntropyWarning,
+        f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
+        "differ. Raise max_memory, or set subset.",
+        TwoLevelWarning,
         stacklevel=2,
     )
-    return "linearized"
+    tau = logit_variance(source.outputs(context.pool).logits)
+
+    def best_of(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The batch among some rows of the pool, while the evaluation set stands for all of it."""
+        group = np.concatenate([evaluation, np.setdiff1d(candidates, evaluation)])
+        posterior = source.posterior(context.pool, group, np.arange(e), None)
+        posterior.n_total = N
+        gains = _gains(context, source, posterior, tau)
+        posterior.free[:] = torch.as_tensor(np.isin(group, candidates), device=posterior.free.device)
+        chosen, scores = gains.choose(min(n_instances, len(candidates)))
+        return group[chosen.cpu().numpy()], scores.cpu().numpy()
+
+    others, step = np.setdiff1d(np.arange(N), evaluation), room - e
+    groups = [others[start : start + step] for start in range(0, len(others), step)]
+    groups[0] = np.concatenate([evaluation, groups[0]])
+    return best_of(np.sort(np.concatenate([best_of(group)[0] for group in groups])))
 
 
-def make_source(context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int) -> Source:
-    """What posteriors are computed from, the labelled samples read; features of ``n_kept`` candidates have room."""
-    if settings.retraining != "linearized":
-        from skal._lookahead.comparators import wide_source
-
-        return wide_source(context, settings)
-    memory, ridge = context.memory, settings.ridge
-    engine = context.tangent_engine(settings.backend, memory=memory // 4)
-    settings = replace(settings, kernel=settled_kernel(engine, context.pool, settings.kernel, context.owner))
-    k = settings.sketch_length
-    if k is None:
-        epsilon = precision_of_variances(context.network.dtype, torch.float64)
-        kernel = exact_kernel(engine, settings.kernel)
-        return KernelSource(context, kernel, ridge=ridge, epsilon=epsilon, memory=memory // 2)
-    seed = int(generator.integers(2**31))
-    room = memory // 4 // n_kept  # as much again for a copy, the engine, and products of features
-
-    def make_reader() -> FeatureReader:
-        lengths = (k, settings.exact_length)
-        return FeatureReader(engine, context.labelled, settings.kernel, lengths, ridge, seed, room)
-
-    return FeatureSource(context, make_reader, memory // 4, n_kept)
+def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: float | None) -> VarianceGains:
+    tau = logit_variance(posterior.outputs.logits) if tau is None else tau
+    importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
+    return VarianceGains(posterior, importance, context.owner)
 
 
-def _prepared(
-    context: QueryContext, settings: Settings, in_groups: bool = False, n_shortlisted: int = 0
-) -> tuple[Source, np.ndarray]:
-    """A source, and the rows over which the change is summed.
+def _n_kept(context: QueryContext, n_evaluation: int, n_instances: int = 0) -> int:
+    """How many candidates there should be room for, the evaluation samples among them, and all groups' batches."""
+    n = context.n_pool
+    shortlisted = shortlist_room(n - n_evaluation, n_instances) if n_instances else 0
+    return min(n, n_evaluation + max(1, n_evaluation // 4, shortlisted))
 
-    A memory bound is refused if the pool does not fit, or the evaluation set with a few more samples at a time. Where
-    a batch is chosen in two stages, with room for so many shortlisted samples, whoever chooses it sees to that.
+
+def shortlist_room(n_others: int, n_instances: int) -> int:
+    """The smallest s with ``n_instances ⌈n_others / s⌉ ≤ s``: of groups of s samples, all batches are one more group.
+
+    Examples
+    --------
+    >>> shortlist_room(18_000, 20)
+    600
     """
-    N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
-    evaluation = settings.evaluation_rows(N, generator)
-    e = len(evaluation) if in_groups else N
-    source = make_source(context, settings, generator, candidates_at_a_time(N, e, n_shortlisted))
-    if not n_shortlisted:
-        check_room(context, source, e)
-    return source, evaluation
-
-
-def _prepared_batch(context: QueryContext, settings: Settings, n_instances: int) -> tuple[Source, np.ndarray]:
-    """The same for a greedy batch, which ``variance`` may choose in two stages."""
-    if settings.criterion != "variance":
-        return _prepared(context, settings)
-    N = context.n_pool
-    n_shortlisted = shortlist_room(N - settings.n_evaluation(N), n_instances)
-    return _prepared(context, settings, in_groups=True, n_shortlisted=n_shortlisted)
-
-
-def check_memory(context: QueryContext, settings: Settings, n_instances: int) -> None:
-    """Refuse a bound that a query would refuse, before it is made."""
-    if settings.batch == "top":
-        if settings.retraining not in ONE_BY_ONE:
-            _prepared(context, settings, in_groups=True)
-        return
-    source, evaluation = _prepared_batch(context, settings, n_instances)
-    if settings.criterion == "variance":
-        batch_room(context, source, len(evaluation), n_instances)
-
-
-def _scores(source: Source, pool: Samples, evaluation: np.ndarray, criterion: str, reference: str) -> Tensor:
-    """(N,) scores by all criteria but ``variance``."""
-    return in_groups(source, pool, evaluation, lambda posterior, rows: posterior.scores(criterion, reference, rows))
+    low, high = 0, max(1, n_others, n_instances)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if n_instances * -(-n_others // middle) <= middle else (middle, high)
+    return high

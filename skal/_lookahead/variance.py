@@ -11,7 +11,7 @@ A kernel with blocks has ``tr[S(x, x') (I + t S(x', x'))⁻¹ S(x', x)] / B`` in
 
 The sums ``P(x') = Σ_x v(x) S(x', x) S(x, x')`` are kept. With ``S = S_0 − W Wᵀ`` another column w of W changes them by
 ``−V wᵀ − w Vᵀ + w Q wᵀ``, where ``V(x') = Σ_x v(x) S(x', x) w_x`` and ``Q = Σ_x v(x) w_xᵀ w_x``: one product of S_0
-with a column for each pick. S_0 itself is brought up to date for many picks at once, by a product of matrices.
+with a column for each pick. After some picks S_0 and the sums are made anew, so that no rounding piles up.
 """
 
 from __future__ import annotations
@@ -25,15 +25,9 @@ from skal._core.losses import sum_of_others
 from skal._core.memory import rows_within
 from skal._lookahead.posterior import WORKED_ON, Posterior, places
 from skal.exceptions import InvalidParameterError
-from skal.tangent._engine import no_gradients
+from skal.tangent._tangent_engine import no_gradients
 
-# outputs of squared loss are divided by this to be logits: labels are 0 and 1, one apart
-TEMPERATURE = 0.15
-# columns of the kernel that are made at once, for candidates that are likely to be picked next
-_COLUMNS = 32
-# candidates that are brought up to date at first, to see whether the best is among them
-_LOOKED_AT = 256
-# picks after which the covariances are brought up to date
+# picks after which covariances and sums are made anew
 _SETTLED_AFTER = 32
 
 
@@ -95,7 +89,6 @@ class VarianceGains:
         self._inside = (posterior.place >= 0) & free
         n_total = int(free.sum()) if posterior.n_total is None else posterior.n_total
         self._stands_for = (n_total - 1) / (int(free[evaluation].sum()) - self._inside.double()).clamp_min(1)
-        self._columns: dict[int, Tensor] = {}
         self._width = max(1, len(evaluation)) * B**2
         if posterior.S is not None:
             self._own_covariances(posterior.S, torch.arange(posterior.N, device=evaluation.device))
@@ -150,36 +143,29 @@ class VarianceGains:
             gains = a * (solved.diagonal(dim1=1, dim2=2).sum(1) / B).clamp_min_(0)
         return gains.masked_fill_(posterior.known(rows), 0)
 
-    def choose(self, n_instances: int, lazy: bool = True) -> tuple[Tensor, Tensor]:
-        """Candidates in the order of choice, each as if those before had been labelled, and their scores then.
-
-        With a scalar kernel scores are evaluated lazily, which makes the same choice.
-        """
-        posterior = self.posterior
-        sums = LazySums(self) if lazy and posterior.B == 1 else None
+    def choose(self, n_instances: int) -> tuple[Tensor, Tensor]:
+        """Candidates in the order of choice, each as if those before had been labelled, and their scores then."""
+        posterior, noise = self.posterior, self.importance.noise
         picked: list[int] = []
         gains: list[Tensor] = []
-        while len(picked) < n_instances:
-            if sums is not None:
-                scores = sums.bounds_with_best()
-            else:
-                scores = self.scores().masked_fill_(~posterior.free, -torch.inf)
+        while True:
+            scores = self.scores().masked_fill_(~posterior.free, -torch.inf)
             picked.append(int(scores.argmax()))
             gains.append(scores[picked[-1]])
-            if len(picked) < n_instances:
-                w = posterior.take(
-                    picked[-1], float(self.importance.noise[picked[-1]]), self._with_others(picked[-1], scores)
-                )
-                if w is not None:
-                    self._update(w) if sums is None else sums.append(w)
-        return torch.tensor(picked, device=self.P.device), torch.stack(gains)
+            if len(picked) == n_instances:
+                return torch.tensor(picked, device=self.P.device), torch.stack(gains)
+            w = posterior.take(picked[-1], float(noise[picked[-1]]))
+            if posterior.unsettled.shape[1] == _SETTLED_AFTER * posterior.B:
+                posterior.settle()
+                self.P = self.sums()
+            elif w is not None:
+                self._update(w)
 
     def _update(self, w: Tensor) -> None:
         """All sums after a pick, the last column of W."""
         posterior, B = self.posterior, self.posterior.B
         assert posterior.S is not None
-        before = posterior.taken[:, :-B]
-        here = places(posterior.evaluation, B)
+        before, here = posterior.unsettled[:, :-B], places(posterior.evaluation, B)
         weighted = w[here] * self.v.repeat_interleave(B)[:, None]
         V = (posterior.S @ weighted.to(posterior.S.dtype)).double()
         if before.shape[1]:
@@ -188,89 +174,3 @@ class VarianceGains:
         change = V @ w_blocks.transpose(1, 2)
         Q = w[here].T @ weighted
         self.P += w_blocks @ Q @ w_blocks.transpose(1, 2) - change - change.transpose(1, 2)
-
-    def _with_others(self, j: int, scores: Tensor) -> Tensor | None:
-        """(.., B) kernel of candidate j with those that are no evaluation samples, unless it is one.
-
-        That of the next best is made with it, at the speed of a matrix product.
-        """
-        posterior, B = self.posterior, self.posterior.B
-        if posterior.place[j] >= 0:
-            return None
-        if j not in self._columns:
-            entries = len(posterior.others) * B**2
-            if len(self._columns) * entries > posterior.made:
-                self._columns.clear()
-            here = torch.tensor([j], device=scores.device)
-            next_best = scores.masked_fill(posterior.place >= 0, -torch.inf)
-            next_best[[j, *self._columns]] = -torch.inf
-            n_more = max(0, min(_COLUMNS, posterior.made // entries, int((next_best > 0).sum()) + 1) - 1)
-            made = torch.cat([here, next_best.topk(n_more).indices])
-            block = posterior.block(posterior.others, made)
-            self._columns.update({int(row): block[:, i * B : (i + 1) * B] for i, row in enumerate(made)})
-        return self._columns.pop(j)
-
-
-class LazySums:
-    """The sums P of a scalar kernel, brought up to date only for candidates that may be the next pick.
-
-    ``√P(x')`` is the length of ``S(·, x')``, with weights v. A pick changes that vector by ``−w(x') w``, so that its
-    length grows by at most ``|w(x')| √Q``: an old length plus these is an upper bound. A candidate whose bound is below
-    the best exact score is not the best. The others are brought up to date for all picks that they have missed, with
-    one product of matrices: ``P = P_0 − 2 Σ_k w_k(x') V_k(x') + Σ_kl w_k(x') Q_kl w_l(x')``, ``V_k = S_0 (v w_k)``.
-    After some picks S_0 and P_0 are made anew for all, which leaves less to catch up with, and no sum of many terms.
-    """
-
-    def __init__(self, gains: VarianceGains) -> None:
-        self._gains, S = gains, gains.posterior.S
-        assert S is not None
-        self._S = S
-        # zero for candidates that are no evaluation samples: quicker than to gather those that are, again and again
-        self._everyones_v = torch.zeros_like(gains.importance.as_evaluation)
-        self._everyones_v[gains.posterior.evaluation] = gains.v
-        self._V = S.new_empty(len(S), _SETTLED_AFTER)
-        self._weighted = S.new_empty(_SETTLED_AFTER, S.shape[1])  # v w_k at the evaluation samples
-        self._Q = gains.v.new_empty(_SETTLED_AFTER, _SETTLED_AFTER)
-        self._begin(gains.P)
-
-    def _begin(self, P: Tensor) -> None:
-        self._start = P[:, 0, 0]
-        self._length = self._start.clamp_min(0).sqrt()
-        self._n = 0  # picks since then that changed something
-        self._knows_of = torch.zeros_like(self._gains.posterior.place)  # how many of them a length knows of
-
-    def append(self, w: Tensor) -> None:
-        """One more pick, (N, 1)."""
-        gains, n = self._gains, self._n
-        if n == _SETTLED_AFTER - 1:
-            gains.posterior.settle()
-            self._begin(gains.sums())
-            return
-        weighted = self._everyones_v * w[:, 0]
-        self._weighted[n] = weighted[gains.posterior.evaluation]
-        row = weighted @ gains.posterior.unsettled
-        self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
-        self._length += w[:, 0].abs() * row[n].clamp_min(0).sqrt()
-        self._n += 1
-
-    def bounds_with_best(self) -> Tensor:
-        """(N,) upper bounds of the scores; the largest is exact."""
-        gains = self._gains
-        bounds = gains.gains_of(self._length.square()[:, None, None]).masked_fill_(~gains.posterior.free, -torch.inf)
-        n_looked_at = _LOOKED_AT
-        while int(self._knows_of[bounds.argmax()]) < self._n:
-            rows = bounds.topk(min(n_looked_at, len(bounds))).indices
-            rows = rows[(self._knows_of[rows] < self._n) & gains.posterior.free[rows]]
-            bounds[rows] = gains.gains_of(self._exact(rows)[:, None, None], rows)
-            n_looked_at *= 2
-        return bounds
-
-    def _exact(self, rows: Tensor) -> Tensor:
-        """(r,) sums as they are now."""
-        n = self._n
-        missed = slice(int(self._knows_of[rows].min()), n)
-        self._V[rows, missed] = self._S.index_select(0, rows) @ self._weighted[missed].T
-        w = self._gains.posterior.unsettled[rows]
-        P = self._start[rows] - 2 * (w * self._V[rows, :n]).sum(1) + ((w @ self._Q[:n, :n]) * w).sum(1)
-        self._length[rows], self._knows_of[rows] = P.clamp_min(0).sqrt(), n
-        return P

@@ -161,7 +161,7 @@ def run_task(task: Task, data: Data) -> Run:
 
 def _choose_first(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Positions that a strategy chooses before there is any label, from a network with random weights."""
-    with preserved_rng():
+    with preserve_rng():
         torch.manual_seed(seed)
         untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
     learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)

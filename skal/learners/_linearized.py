@@ -14,25 +14,18 @@ from torch import Tensor
 
 from skal._core.containers import candidate_rows, n_rows, take_rows
 from skal._core.outputs import compares_outputs
-from skal._lookahead.posterior import Outputs
-from skal._lookahead.query import (
-    Settings,
-    choose,
-    choose_by_variance,
-    label_steps,
-    make_source,
-    sequential,
-    settled_reference,
-)
-from skal._lookahead.sources import Source, read_outputs
-from skal._lookahead.stopped import stopped_residuals
-from skal._lookahead.variance import logit_variance
+from skal._lookahead.posterior import Outputs, Posterior, read_outputs
+from skal._lookahead.query import Settings, check_room, choose, make_source, settle_reference
+from skal._lookahead.sequential import LabelSteps, stopped_residuals
+from skal._lookahead.sources import TangentSource
+from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance
+from skal.base import top
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.strategies._names import make_strategy
-from skal.validation import check_integer, check_real
+from skal.validation import check_integer, check_real, make_generator
 
 
 class LinearizedLearner(ActiveLearner):
@@ -115,28 +108,27 @@ class LinearizedLearner(ActiveLearner):
         self.training_time = training_time
         self._known_pool: _KnownPool | None = None
         # what predictions come from, and when it was made
-        self._source: tuple[_State, Source] | None = None
+        self._source: tuple[_State, TangentSource] | None = None
         self._n_untrained = 0
-        self._tau: float | None = None  # the variance of a logit, from the first pool since the last training
+        self._tau: float | None = None  # the variance of a logit that queries use, from the first pool
         settings = (bootstrap_init, on_transformed, force_all_finite)
-        super().__init__(estimator, _checked_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
+        super().__init__(estimator, _check_strategy(query_strategy), X_training, y_training, *settings, **fit_kwargs)
 
     def query(  # type: ignore[override]
         self,
         X_pool: Any,
-        n_instances: int | None = None,
+        n_instances: int = 1,
         return_metrics: bool = False,
         candidates: Any = None,
     ) -> tuple[Any, ...]:
         """Ask which samples of the pool to label; as in :class:`skal.ActiveLearner`."""
-        n_instances = 1 if n_instances is None else n_instances
         strategy = self.query_strategy
         context, settings = strategy.prepare(self, X_pool), Settings.of(strategy)
         allowed = None if candidates is None else candidate_rows(type(self).__name__, candidates, context.n_pool)
         context = context if allowed is None else context.restrict(allowed)
         strategy.check_n_instances(n_instances, context.n_pool)
         with context.query():
-            pool, positions = self._recognised(context, n_instances)
+            pool, positions = self._recognise(context, n_instances)
             posterior = pool.blocks.posterior()
             rows = np.flatnonzero(positions >= 0)
             known = positions[rows]
@@ -144,16 +136,16 @@ class LinearizedLearner(ActiveLearner):
             posterior.free[torch.as_tensor(known, device=posterior.free.device)] = True
             if settings.criterion == "variance":
                 outputs = read_outputs(context.logit_network, posterior.linearized)
-                chosen, metrics = choose_by_variance(posterior, settings, outputs, pool.tau, int(n_instances))
+                chosen, metrics = _choose_by_variance(posterior, settings, outputs, pool.tau, int(n_instances))
             else:
-                chosen, metrics = choose(posterior, settings, settled_reference(context, settings), int(n_instances))
+                chosen, metrics = choose(posterior, settings, settle_reference(context, settings), int(n_instances))
         order = np.argsort(known)
         indices = rows[order[np.searchsorted(known, chosen, sorter=order)]].astype(np.int64)
         indices = indices if allowed is None else allowed[indices]
         samples = take_rows(X_pool, indices)
         return (indices, samples, metrics) if return_metrics else (indices, samples)
 
-    def _recognised(self, context: QueryContext, n_instances: int) -> tuple[_KnownPool, np.ndarray]:
+    def _recognise(self, context: QueryContext, n_instances: int) -> tuple[_KnownPool, np.ndarray]:
         """The pool's rows as candidates that are known already; all of it is read where that is not possible."""
         state = _State.of(context, self.query_strategy)
         keys = context.pool.keys()
@@ -223,23 +215,21 @@ class LinearizedLearner(ActiveLearner):
             if self._source is None or not (state.follows(self._source[0]) and self._source[0].follows(state)):
                 self._source = state, self._new_source(context)
             source = self._source[1]
-            if self.training_time is not None:
-                return read_outputs(context.logit_network, source.linearized(context.pool))
-            tau = logit_variance(source.labelled_logits()) if self._tau is None else self._tau
-            n_trained = context.n_labelled - self._n_untrained
-            steps = label_steps(context, Settings.of(strategy), source, n_trained, tau)
-            if steps is not None:
-                source.residuals = steps.residuals(source.solver)
-            return read_outputs(context.logit_network, source.linearized(context.pool))
+            return read_outputs(context.logit_network, source.predict(context.pool))
 
-    def _new_source(self, context: QueryContext) -> Source:
-        source = make_source(context, Settings.of(self.query_strategy), np.random.default_rng(0), 1)
+    def _new_source(self, context: QueryContext) -> TangentSource:
+        settings = Settings.of(self.query_strategy)
+        source = make_source(context, settings, np.random.default_rng(0), 1)
         if self.training_time is not None:
             if not compares_outputs(context.network.criterion):
                 expected, remedy = "None for a network with this loss", "Train it with skal.nets.SquaredLoss."
                 got = f"{self.training_time} with {type(context.network.criterion).__name__}"
                 raise InvalidParameterError.for_parameter(type(self).__name__, "training_time", expected, got, remedy)
             source.residuals = stopped_residuals(source.solver, source.residuals, self.training_time)
+            return source
+        steps = _label_steps(context, settings, source, context.n_labelled - self._n_untrained)
+        if steps is not None:
+            source.residuals = steps.residuals(source.solver)
         return source
 
     def predict_proba(self, X: Any, **predict_kwargs: Any) -> np.ndarray:
@@ -290,9 +280,13 @@ class _KnownPool:
     ) -> None:
         self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
         settings, (rows, part) = Settings.of(strategy), strategy.subset_of(context)
-        source, self.blocks = sequential(part, settings)
+        generator = make_generator(part.owner, settings.random_state)
+        evaluation = settings.evaluation_rows(part, generator)
+        source = make_source(part, settings, generator, part.n_pool)
+        check_room(part, source.room(part.n_pool), part.n_pool)
+        self.blocks = source.blocks(part.pool, evaluation)
         self.tau = logit_variance(self.blocks.outputs.logits) if tau is None else tau
-        self.blocks.steps = label_steps(part, settings, source, n_trained, self.tau)
+        self.blocks.steps = _label_steps(part, settings, source, n_trained)
         self._places: dict[Hashable, list[int]] = defaultdict(list)  # copies have several; −1 is outside the subset
         place = np.full(context.n_pool, -1)
         place[rows] = np.arange(len(rows))
@@ -317,7 +311,29 @@ class _KnownPool:
         return True
 
 
-def _checked_strategy(given: Any) -> NTKLookahead:
+def _label_steps(context: QueryContext, settings: Settings, source: TangentSource, n_trained: int) -> LabelSteps | None:
+    """How labels that the network has not been trained on change its outputs; None if residuals say so."""
+    if settings.criterion != "variance" or compares_outputs(context.network.criterion):
+        return None
+    f = source.labelled_logits
+    return LabelSteps(f, torch.as_tensor(context.class_labels, device=f.device), n_trained)
+
+
+def _choose_by_variance(
+    posterior: Posterior, settings: Settings, outputs: Outputs, tau: float, n_instances: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best of the free candidates, and their scores, with the outputs as they are now."""
+    importance = newton_importance(outputs.beliefs, tau, posterior.rho, posterior.scale)
+    gains = VarianceGains(posterior, importance)
+    if settings.batch == "greedy":
+        chosen, scores = gains.choose(n_instances)
+        return chosen.cpu().numpy(), scores.cpu().numpy()
+    ranked = gains.scores().masked_fill_(~posterior.free, -torch.inf).cpu().numpy()
+    best = top(ranked, n_instances)
+    return best, ranked[best]
+
+
+def _check_strategy(given: Any) -> NTKLookahead:
     """A strategy of its own, refused if it is another one."""
     if given is None or getattr(given, "strategy", None) is NTKLookahead:
         given = "ntk_lookahead"

@@ -13,8 +13,8 @@ from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, LossCotangent
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice
 
 

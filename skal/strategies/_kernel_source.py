@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.memory import rows_within
+from skal._core.pool import Samples
 from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, precision_of_variances
-from skal._lookahead.sources import read_outputs
-from skal._lookahead.variance import margin_importance
-from skal.context import QueryContext, Samples, rows_within
+from skal._lookahead.sources import Source
+from skal._lookahead.variance import Importance, margin_importance
+from skal.context import QueryContext
 from skal.strategies._pool_features import PoolFeatures, row_keys
 from skal.strategies._similarity import labelled_radius, similarity_to
 
@@ -23,7 +25,7 @@ KERNELS = ["rbf", "laplace", "linear"]
 _DOUBLE = 8  # bytes
 
 
-class FeatureKernelSource:
+class FeatureKernelSource(Source):
     """Blocks of a kernel on features, made when they are needed, within half of the context's memory.
 
     Parameters
@@ -31,17 +33,15 @@ class FeatureKernelSource:
     context : QueryContext
     kernel : {"rbf", "laplace", "linear"}
     features
-        See :meth:`skal.context.QueryContext.features`.
+        See :func:`skal.strategies._features.features_of`.
     radius : "auto" or float
         Of rbf and laplace; ``auto`` is the labelled samples' median distance to their nearest labelled neighbours.
     ridge : float
         Noise of a label, as a part of the kernel's mean diagonal.
     """
 
-    importance = staticmethod(margin_importance)
-
     def __init__(self, context: QueryContext, kernel: str, features: object, radius: float | str, ridge: float) -> None:
-        self.context, self.memory = context, context.memory // 2
+        super().__init__(context, context.memory // 2)
         room = None if context.memory_bound is None else context.memory // 4
         self._read = PoolFeatures(context, features, room=room)
         self._labelled = self._read.of(context.labelled).double()
@@ -56,21 +56,21 @@ class FeatureKernelSource:
             return lambda rows: rows @ points.T
         return similarity_to(points, self._kernel, self._radius)
 
+    def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
+        """By margins: labels count more, and are less noisy, where the classifier is unsure."""
+        return margin_importance(p, tau, rho, scale)
+
     def outputs(self, samples: Samples) -> Outputs:
         """Of the classifier, at any samples; logarithms of its probabilities stand for logits."""
-        context = self.context
-        if context.has_network:
-            network = context.logit_network
-            return read_outputs(network, network.all_logits(samples, context.batch_size))
-        proba = torch.as_tensor(context.predict_proba(samples), device=self._labelled.device)
+        if self.context.has_network:
+            return super().outputs(samples)
+        proba = torch.as_tensor(self.context.predict_proba(samples), device=self._labelled.device)
         return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
 
-    def room(self, n_numbers: int, bound: int | None = None) -> int:
+    def room(self, n_numbers: int) -> int:
         """How many candidates fit into memory, with so many numbers for each besides features and labelled samples."""
         entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
-        return rows_within(self.memory if bound is None else bound // 2, _DOUBLE * entries, at_least=0)
-
-    greedy_room = room
+        return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
         """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""

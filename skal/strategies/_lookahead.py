@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from skal._lookahead.criteria import CRITERIA
-from skal._lookahead.query import ONE_BY_ONE, Settings, check_memory, greedy_batch, pool_scores
-from skal._lookahead.selection import batch_room, check_room, variance_batch, variance_scores
+from skal._lookahead.query import ONE_BY_ONE, Settings, greedy_batch, pool_scores
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.tangent._sketch import MOST_FEATURES
-from skal.validation import Features, check_choice, check_integer, check_real, is_auto, make_generator
+from skal.validation import Choice, Features, Integer, Real, is_auto
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
+_NUMBER = "Pass an integer > 0, None or 'auto'."
 
 
 class NTKLookahead(ScoreStrategy):
@@ -124,6 +124,19 @@ class NTKLookahead(ScoreStrategy):
     (5, 64)
     """
 
+    constraints: ClassVar = {
+        "criterion": Choice("variance", *CRITERIA),
+        "kernel": Choice("auto", *_TANGENT_KERNELS, *KERNELS),
+        "retraining": Choice("linearized", "infinite", "gp", *ONE_BY_ONE),
+        "reference": Choice("network", "linearized"),
+        "batch": Choice("auto", "top", "greedy"),
+        "backend": Choice("auto", "structured", "backpack", "func"),
+        "features": Features(),
+        "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
+        "evaluation": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
+        "radius": Real(1e-12, 1e12, words=("auto",), remedy="Pass a number > 0, or 'auto'."),
+        "ridge": Real(0, 1e6, words=("auto",), remedy="Pass a number >= 0, such as 1e-2, or 'auto'."),
+    }
     needs_labels = True
 
     def __init__(
@@ -169,46 +182,32 @@ class NTKLookahead(ScoreStrategy):
 
     def _check_params(self) -> None:
         super()._check_params()
-        owner = type(self).__name__
-        check_choice(owner, "criterion", self.criterion, ["variance", *CRITERIA])
-        check_choice(owner, "kernel", self.kernel, ["auto", *_TANGENT_KERNELS, *KERNELS])
-        Features().check(owner, "features", self.features)
-        if not is_auto(self.radius):
-            check_real(owner, "radius", self.radius, 1e-12, 1e12, remedy="Pass a number > 0, or 'auto'.")
-        check_choice(owner, "retraining", self.retraining, ["linearized", "infinite", "gp", *ONE_BY_ONE])
-        check_choice(owner, "reference", self.reference, ["network", "linearized"])
-        check_choice(owner, "batch", self.batch, ["auto", "top", "greedy"])
-        check_choice(owner, "backend", self.backend, ["auto", "structured", "backpack", "func"])
-        for name, value in (("n_features", self.n_features), ("evaluation", self.evaluation)):
-            if not is_auto(value):
-                check_integer(
-                    owner, name, value, 1, MOST_FEATURES, optional=True, remedy="Pass an integer > 0, None or 'auto'."
-                )
-        if not is_auto(self.ridge):
-            check_real(owner, "ridge", self.ridge, 0, 1e6, remedy="Pass a number >= 0, such as 1e-2, or 'auto'.")
-        self._check_features()
-        if self.criterion == "variance" and self.retraining not in ("linearized", "infinite"):
-            expected = f"'mlmoc', 'emoc' or 'eer' with retraining={self.retraining!r}"
-            remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
-            raise InvalidParameterError.for_parameter(owner, "criterion", expected, self.criterion, remedy)
-        if self.batch == "greedy" and self.retraining in ONE_BY_ONE:
-            expected = f"'top' with retraining={self.retraining!r}"
-            remedy = "Greedy batches need a closed form: use retraining='linearized'."
-            raise InvalidParameterError.for_parameter(owner, "batch", expected, self.batch, remedy)
+        self._check_combinations()
 
-    def _check_features(self) -> None:
-        """Kernels on features go with ``variance`` alone, and tangent kernels have no features to choose."""
-        owner, chosen = type(self).__name__, not is_auto(self.features)
-        if self.kernel in KERNELS and self.criterion != "variance":
-            expected = f"a tangent kernel with criterion={self.criterion!r}"
-            raise InvalidParameterError.for_parameter(owner, "kernel", expected, self.kernel, "Use 'auto' or 'pntk'.")
-        if chosen and (self.kernel in _TANGENT_KERNELS or self.criterion != "variance"):
-            what = f"kernel={self.kernel!r}" if self.criterion == "variance" else f"criterion={self.criterion!r}"
+    def _check_combinations(self) -> None:
+        """Kernels on features go with ``variance``, and tangent kernels have no features; variances need a kernel."""
+        on_features, has_features = self.kernel in KERNELS, not is_auto(self.features)
+        variance, closed = self.criterion == "variance", self.retraining not in ONE_BY_ONE
+        given = f"kernel={self.kernel!r}" if variance else f"criterion={self.criterion!r}"
+        retraining = f"retraining={self.retraining!r}"
+        refused = ""
+        if on_features and not variance:
+            refused, expected, remedy = "kernel", f"a tangent kernel with {given}", "Use 'auto' or 'pntk'."
+        elif has_features and (self.kernel in _TANGENT_KERNELS or not variance):
+            refused, expected = "features", f"'auto' with {given}"
             remedy = "Use kernel='rbf', 'laplace' or 'linear' with criterion='variance'."
-            raise InvalidParameterError.for_parameter(owner, "features", f"'auto' with {what}", self.features, remedy)
-        if self.retraining != "linearized" and (chosen or self.kernel in KERNELS):
-            expected, remedy = "'linearized' with a kernel on features", "Leave it at its default."
-            raise InvalidParameterError.for_parameter(owner, "retraining", expected, self.retraining, remedy)
+        elif self.retraining != "linearized" and (has_features or on_features):
+            refused, expected = "retraining", "'linearized' with a kernel on features"
+            remedy = "Leave it at its default."
+        elif variance and self.retraining not in ("linearized", "infinite"):
+            refused, expected = "criterion", f"'mlmoc', 'emoc' or 'eer' with {retraining}"
+            remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
+        elif self.batch == "greedy" and not closed:
+            refused, expected = "batch", f"'top' with {retraining}"
+            remedy = "Greedy batches need a closed form: use retraining='linearized'."
+        if refused:
+            got = getattr(self, refused)
+            raise InvalidParameterError.for_parameter(type(self).__name__, refused, expected, got, remedy)
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
@@ -225,45 +224,25 @@ class NTKLookahead(ScoreStrategy):
         frozen = any(not parameter.requires_grad for parameter in context.network.module.parameters())
         return "rbf" if frozen and context.only_head_is_trained else None
 
-    def _feature_source(self, context: QueryContext, kernel: str) -> tuple[FeatureKernelSource, np.ndarray]:
-        """What posteriors come from, and the rows over which variances are summed."""
-        settings = Settings.of(self)
-        settings.check_evaluation(context.owner, context.n_pool)
+    def _feature_source(self, context: QueryContext) -> FeatureKernelSource | None:
+        """What posteriors come from if the kernel is one on features."""
+        kernel = self._feature_kernel(context)
+        if kernel is None:
+            return None
         ridge = 0.1 if isinstance(self.ridge, str) else float(self.ridge)
         if ridge == 0:
             remedy = "Labels of a kernel on features have some noise: pass a number > 0, such as 0.1."
             raise InvalidParameterError.for_parameter(context.owner, "ridge", "larger than 0", self.ridge, remedy)
-        generator = make_generator(context.owner, self.random_state)
-        source = FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
-        return source, settings.evaluation_rows(context.n_pool, generator)
+        return FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        kernel = self._feature_kernel(context)
-        if kernel is None:
-            return pool_scores(context, Settings.of(self))
-        source, evaluation = self._feature_source(context, kernel)
-        check_room(context, source, len(evaluation))
-        return variance_scores(context, source, evaluation).cpu().numpy()
+        return pool_scores(context, Settings.of(self), self._feature_source(context))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        settings, kernel = Settings.of(self), self._feature_kernel(context)
+        settings = Settings.of(self)
         if settings.batch == "top":
             return super()._select(context, n_instances)
-        if kernel is None:
-            return greedy_batch(context, settings, n_instances)
-        return variance_batch(context, *self._feature_source(context, kernel), n_instances)
-
-    def _check_memory(self, context: QueryContext, n_instances: int) -> None:
-        """Refuse what a query would refuse."""
-        settings, kernel = Settings.of(self), self._feature_kernel(context)
-        if kernel is None:
-            check_memory(context, settings, n_instances)
-            return
-        source, evaluation = self._feature_source(context, kernel)
-        if settings.batch == "top":
-            check_room(context, source, len(evaluation))
-        else:
-            batch_room(context, source, len(evaluation), n_instances)
+        return greedy_batch(context, settings, n_instances, self._feature_source(context))
 
 
 ntk_lookahead = query_function(NTKLookahead, "ntk_lookahead", __name__)

@@ -8,7 +8,7 @@ The target of a loss is the (n,) labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -30,14 +30,6 @@ def pull_back(
     return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
 
 
-def pull_all_back(
-    cotangents: list[Tensor], logits: Tensor, inputs: Sequence[Any]
-) -> Iterator[tuple[Tensor | None, ...]]:
-    """``Jᵀ v`` for each cotangent v, one after the other."""
-    for number, v in enumerate(cotangents):
-        yield pull_back(v, logits, inputs, retain_graph=number < len(cotangents) - 1)
-
-
 @dataclass(frozen=True)
 class LossCotangent:
     """The derivative of a loss: of the target, or of one label for all samples.
@@ -52,15 +44,6 @@ class LossCotangent:
         if self.label is not None:
             target = torch.full(logits.shape[:-1], self.label, device=logits.device)
         return self.loss.gradient(logits, logits.argmax(dim=-1) if target is None else target)
-
-
-def at_logits(cotangents: list[Cotangent], logits: Tensor, target: Tensor | None) -> list[Tensor]:
-    """What the cotangents are at (n, C) logits: (n, C) each. Those of one loss for several labels are made together."""
-    losses = [c for c in cotangents if isinstance(c, LossCotangent) and c.label is not None]
-    if len(losses) < max(2, len(cotangents)) or any(c.loss is not losses[0].loss for c in losses):
-        return [cotangent(logits, target) for cotangent in cotangents]
-    labels = torch.tensor([c.label for c in losses], device=logits.device).repeat_interleave(len(logits))
-    return list(losses[0].loss.gradient(logits.repeat(len(losses), 1), labels).split(len(logits)))
 
 
 def sum_of_logits(logits: Tensor, target: Tensor | None = None) -> Tensor:

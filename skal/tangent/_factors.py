@@ -43,14 +43,14 @@ class PerSampleGradient(ABC):
         Number of entries of the parameter.
     inputs : tensor or None
         The layer's input, where gradients for several cotangents share it.
-    is_kept_whole : bool
+    is_written_out : bool
         Whether :meth:`kernel_form` has to write the gradients out.
     """
 
     n: int
     size: int
     inputs: Tensor | None = None
-    is_kept_whole: bool = True
+    is_written_out: bool = True
 
     @property
     def written_out_entries(self) -> int:
@@ -115,15 +115,11 @@ class PerSampleGradient(ABC):
         """The form in which to keep the gradients while inner products with many other samples are taken."""
         return Dense(self.dense())
 
-    def kept_entries(self) -> int:
-        """How many numbers this form of the gradients keeps for a sample."""
-        return self.size
-
     def tensors(self) -> tuple[Tensor, ...]:
-        """What :meth:`kernel_form` keeps, with a row for each sample; :meth:`remade` takes it."""
+        """What :meth:`kernel_form` keeps, with a row for each sample; :meth:`with_tensors` takes it."""
         raise NotImplementedError
 
-    def remade(self, *tensors: Tensor) -> PerSampleGradient:
+    def with_tensors(self, *tensors: Tensor) -> PerSampleGradient:
         """The same form with the rows of other samples."""
         return type(self)(*tensors)
 
@@ -135,7 +131,7 @@ Gradients = dict[str, PerSampleGradient]
 class Dense(PerSampleGradient):
     """Written out: (n, ...) with one gradient per row."""
 
-    is_kept_whole = False
+    is_written_out = False
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
@@ -157,7 +153,7 @@ class Dense(PerSampleGradient):
 class Product(PerSampleGradient):
     """``g ⊗ a``, one outer product for each sample: (n, i) and (n, o)."""
 
-    is_kept_whole = False
+    is_written_out = False
 
     def __init__(self, a: Tensor, g: Tensor) -> None:
         self.a, self.g = a, g
@@ -178,7 +174,7 @@ class Product(PerSampleGradient):
 
     def lengths(self) -> Tensor:
         total = self.a.new_ones(self.n, dtype=torch.float64)
-        for rows in pieces(self.n, 3 * self.kept_entries()):
+        for rows in pieces(self.n, 3 * (self.a.shape[1] + self.g.shape[1])):
             for x in (self.a, self.g):
                 total[rows] *= torch.linalg.vector_norm(x[rows], dim=1, dtype=torch.float64)
         return total
@@ -193,9 +189,6 @@ class Product(PerSampleGradient):
 
     def kernel_form(self) -> PerSampleGradient:
         return self
-
-    def kept_entries(self) -> int:
-        return self.a.shape[1] + self.g.shape[1]
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.a, self.g
@@ -270,7 +263,7 @@ class Outer(PerSampleGradient):
         self.bands = bands or Bands(lambda rows: [columns(rows)], 1, n_in)
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
-        self.is_kept_whole = not self.is_plain
+        self.is_written_out = not self.is_plain
 
     @property
     def is_plain(self) -> bool:
@@ -286,13 +279,6 @@ class Outer(PerSampleGradient):
         if len(parts) == 1:
             return parts[0].flatten(1)
         return torch.stack([part.unflatten(-1, (-1, self.bands.width)) for part in parts], dim=-2).flatten(1)
-
-    def write(self, out: Tensor) -> None:
-        if self.bands.number > 1 or self.groups > 1:
-            super().write(out)
-        else:
-            (columns,) = self.bands.make(slice(None))
-            torch.bmm(self.g[:, 0], columns[:, 0].transpose(1, 2), out=out.view(self.n, self.n_out, self.n_in))
 
     def blocks(self) -> list[Tensor]:
         return [part.flatten(1) for part in self._products(slice(None))]
@@ -394,9 +380,6 @@ class Outer(PerSampleGradient):
             return super().kernel_form()
         return Product(self.columns(slice(None)).flatten(1), self.g.flatten(1))
 
-    def kept_entries(self) -> int:
-        return self.groups * self.positions * (self.n_in + self.n_out)
-
 
 class Scale(PerSampleGradient):
     """``Σ_t x_t ∘ g_t``, the gradient of a weight that scales what a normalisation makes of a layer's input.
@@ -406,20 +389,24 @@ class Scale(PerSampleGradient):
     g : (n, ...) tensor
     normalised : callable, slice -> (n, ...) tensor
         x for some samples.
-    summed : callable, (n, ...) tensor -> (n, *shape of the weight) tensor
+    sum_positions : callable, (n, ...) tensor -> (n, *shape of the weight) tensor
         The sum over the positions.
     inputs : tensor
         The layer's input itself.
     """
 
     def __init__(
-        self, g: Tensor, normalised: Callable[[slice], Tensor], summed: Callable[[Tensor], Tensor], inputs: Tensor
+        self,
+        g: Tensor,
+        normalised: Callable[[slice], Tensor],
+        sum_positions: Callable[[Tensor], Tensor],
+        inputs: Tensor,
     ) -> None:
-        self.g, self.normalised, self.summed, self.inputs = g, normalised, summed, inputs
-        self.n, self.size = len(g), summed(g[:1]).numel()
+        self.g, self.normalised, self.sum_positions, self.inputs = g, normalised, sum_positions, inputs
+        self.n, self.size = len(g), sum_positions(g[:1]).numel()
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
-        parts = [self._summed(self.normalised(some), self.g[some]) for some in self._pieces(rows)]
+        parts = [self._sum(self.normalised(some), self.g[some]) for some in self._pieces(rows)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _pieces(self, rows: slice = slice(None)) -> Iterator[slice]:
@@ -428,8 +415,8 @@ class Scale(PerSampleGradient):
         for part in pieces(stop - start, self.g[0].numel()):
             yield slice(start + part.start, start + part.stop)
 
-    def _summed(self, x: Tensor, g: Tensor) -> Tensor:
-        return self.summed(x * g).flatten(1)
+    def _sum(self, x: Tensor, g: Tensor) -> Tensor:
+        return self.sum_positions(x * g).flatten(1)
 
     def _entries(self, with_direction: bool) -> int:
         return self.g[0].numel()
@@ -438,7 +425,7 @@ class Scale(PerSampleGradient):
         return self.normalised(slice(None))
 
     def norms_with(self, from_inputs: Tensor) -> Tensor:
-        return torch.cat([_squared_norms(self._summed(from_inputs[rows], self.g[rows])) for rows in self._pieces()])
+        return torch.cat([_squared_norms(self._sum(from_inputs[rows], self.g[rows])) for rows in self._pieces()])
 
 
 class Rows(PerSampleGradient):
@@ -454,7 +441,7 @@ class Rows(PerSampleGradient):
         The layer's input itself: gradients for several cotangents have the same one.
     """
 
-    is_kept_whole = False
+    is_written_out = False
 
     def __init__(self, index: Tensor, g: Tensor, n_rows: int, inputs: Tensor | None = None) -> None:
         self.index, self.g, self.n_rows, self.inputs = index, g, n_rows, inputs
@@ -525,13 +512,10 @@ class Rows(PerSampleGradient):
     def kernel_form(self) -> PerSampleGradient:
         return self
 
-    def kept_entries(self) -> int:
-        return self.positions * (self.width + 2)  # an index is as long as two numbers
-
     def tensors(self) -> tuple[Tensor, ...]:
         return self.index, self.g
 
-    def remade(self, *tensors: Tensor) -> PerSampleGradient:
+    def with_tensors(self, *tensors: Tensor) -> PerSampleGradient:
         index, g = tensors
         return Rows(index, g, self.n_rows)
 

@@ -17,8 +17,8 @@ from skal._core.network import Network
 from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
-from skal.tangent._engine import TangentEngine, checked_logits, checked_parameters
 from skal.tangent._factors import Gradients
+from skal.tangent._tangent_engine import TangentEngine, check_logits, check_parameters
 from skal.validation import check_choice
 
 _LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
@@ -146,13 +146,13 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
     own_loss = _loss("loss_gradient", loss, network)
     cotangent = LossCotangent(own_loss)
     samples = X if isinstance(X, Samples) else Samples(X)
-    parameters = checked_parameters(network, samples, "loss_gradient")
+    parameters = check_parameters(network, samples, "loss_gradient")
     # float64: the sum over many chunks is compared with single gradients
     totals = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
     target, first = None, 0
     with evaluating(network.module), torch.enable_grad():
         for batch in network.batches(samples, batch_size):
-            logits = checked_logits(network, batch)
+            logits = check_logits(network, batch)
             n = tree_leaves(batch)[0].shape[0]
             if y is not None and target is None:
                 target = class_indices(y, len(samples), logits.shape[1], network, own_loss)

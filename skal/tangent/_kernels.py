@@ -15,14 +15,13 @@ from torch import Tensor
 from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, VanishingKernelWarning
 from skal.tangent._cotangents import kernel_cotangents, one_logit
-from skal.tangent._engine import TangentEngine, non_finite_gradients
 from skal.tangent._factors import Gradients
+from skal.tangent._kept import KeptGradients
+from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients
 from skal.validation import check_choice
 
 KINDS = ["pntk", "logit", "trace", "entk"]
-N_LOOKED_AT = 8  # samples, and classes, that show whether a kernel vanishes
-# number of samples, and for each cotangent their gradients in the form to be kept
-Chunk = tuple[int, list[Gradients]]
+_N_SEEN = 8  # samples, and classes, that show whether a kernel vanishes
 
 
 def tangent_kernel(
@@ -125,26 +124,53 @@ def _kernel(engine: TangentEngine, X: Samples, Z: Samples, kind: str, *, overlap
     K = torch.zeros(len(X) * per_sample, len(Z) * per_sample, dtype=torch.float64, device=engine.device)
     top = 0
     for block in _blocks(engine, X, kind):
-        bottom = top + sum(n for n, _ in block)
+        bottom = top + sum(chunk.n for chunk in block)
         # the gradients of the block itself are at hand, and what is left of it has been computed as its mirror image
         own, left, rest = (block, top, bottom) if overlap else ([], 0, 0)
         others = _chunks(engine, Z.take(range(rest, len(Z))), kind) if rest < len(Z) else []
-        for n_chunk, chunk in chain(own, others):
+        for second in chain(own, others):
             row = top
-            for n, kept in block:
+            for first in block:
                 if overlap and row > left:
                     break
-                rows = slice(row * per_sample, (row + n) * per_sample)
-                columns = slice(left * per_sample, (left + n_chunk) * per_sample)
-                K[rows, columns] = _inner_products(kept, chunk, kind, K.new_zeros(n, n_chunk))
-                row += n
-            left += n_chunk
+                rows = slice(row * per_sample, (row + first.n) * per_sample)
+                columns = slice(left * per_sample, (left + second.n) * per_sample)
+                K[rows, columns] = first.all_grams(second) if kind == "entk" else first.gram(second)
+                row += first.n
+            left += second.n
         top = bottom
     if not bool(torch.isfinite(K).all()):
         for samples in (X, Z):
             engine.network.all_outputs(samples, engine.batch_size)  # raises, if it is the outputs
         raise non_finite_gradients()
     return K
+
+
+def _chunk_size(engine: TangentEngine, kind: str) -> int:
+    """A quarter of the memory for what is kept of a chunk of Z, at worst all of its gradients written out."""
+    return engine.chunk_size(4 * engine.gradient_bytes * len(kernel_cotangents(kind, engine.n_classes)))
+
+
+def _chunks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[KeptGradients]:
+    def reduce(gradients: Iterator[Gradients], n: int) -> KeptGradients:
+        forms = [{name: g.kernel_form() for name, g in by_name.items()} for by_name in gradients]
+        return KeptGradients(forms, n, engine.device)
+
+    cotangents = kernel_cotangents(kind, engine.n_classes)
+    return engine.run(samples, cotangents, reduce, batch_size=_chunk_size(engine, kind))
+
+
+def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[list[KeptGradients]]:
+    """As many chunks of X at a time as half of the memory holds."""
+    block: list[KeptGradients] = []
+    kept_bytes = 0
+    for chunk in _chunks(engine, samples, kind):
+        if block and kept_bytes + chunk.n_bytes > engine.memory // 2:
+            yield block
+            block, kept_bytes = [], 0
+        block.append(chunk)
+        kept_bytes += chunk.n_bytes
+    yield block
 
 
 def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tensor:
@@ -157,7 +183,7 @@ def kernel_diagonal(engine: TangentEngine, samples: Samples, kind: str) -> Tenso
     return engine.collect(samples, kernel_cotangents(kind, engine.n_classes), reduce)
 
 
-def settled_kernel(engine: TangentEngine, samples: Samples, kernel: str, owner: str) -> str:
+def settle_kernel(engine: TangentEngine, samples: Samples, kernel: str, owner: str) -> str:
     """The kernel to use where this one was asked for; ``auto`` is ``pntk``, or ``trace`` where that vanishes.
 
     Where the outputs sum to a constant (a softmax under squared loss, centred logits) the sum of logits has no
@@ -171,8 +197,8 @@ def settled_kernel(engine: TangentEngine, samples: Samples, kernel: str, owner: 
     """
     if kernel not in ("auto", "pntk", "logit"):
         return kernel
-    rows = np.linspace(0, len(samples) - 1, min(N_LOOKED_AT, len(samples))).round().astype(np.int64)
-    classes = np.unique(np.linspace(0, engine.n_classes - 1, min(N_LOOKED_AT, engine.n_classes)).round().astype(int))
+    rows = np.linspace(0, len(samples) - 1, min(_N_SEEN, len(samples))).round().astype(np.int64)
+    classes = np.unique(np.linspace(0, engine.n_classes - 1, min(_N_SEEN, engine.n_classes)).round().astype(int))
     asked = kernel_cotangents("logit" if kernel == "logit" else "pntk", engine.n_classes)
 
     def reduce(gradients: Iterator[Gradients], n: int) -> Tensor:
@@ -197,43 +223,3 @@ def settled_kernel(engine: TangentEngine, samples: Samples, kernel: str, owner: 
     if kernel == "auto":
         return "trace" if vanishes and single > 0 else "pntk"
     return kernel
-
-
-def _inner_products(first: list[Gradients], second: list[Gradients], kind: str, zeros: Tensor) -> Tensor:
-    if kind != "entk":
-        return sum((_gram(a, b, zeros) for a, b in zip(first, second, strict=True)), zeros)
-    blocks = torch.stack([torch.stack([_gram(a, b, zeros) for b in second]) for a in first])  # (C, C, n, m)
-    C, _, n, m = blocks.shape
-    return blocks.permute(2, 0, 3, 1).reshape(n * C, m * C)
-
-
-def _gram(first: Gradients, second: Gradients, zeros: Tensor) -> Tensor:
-    # in the order of the first: a set's order, and with it the rounding, differs from process to process
-    return sum((gradient.gram(second[name]) for name, gradient in first.items() if name in second), zeros)
-
-
-def _chunk_size(engine: TangentEngine, kind: str) -> int:
-    """A quarter of the memory for what is kept of a chunk of Z, at worst all of its gradients written out."""
-    return engine.chunk_size(4 * engine.gradient_bytes * len(kernel_cotangents(kind, engine.n_classes)))
-
-
-def _chunks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[Chunk]:
-    def reduce(gradients: Iterator[Gradients], n: int) -> Chunk:
-        return n, [{name: g.kernel_form() for name, g in by_name.items()} for by_name in gradients]
-
-    cotangents = kernel_cotangents(kind, engine.n_classes)
-    return engine.run(samples, cotangents, reduce, batch_size=_chunk_size(engine, kind))
-
-
-def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[list[Chunk]]:
-    """As many chunks of X at a time as half of the memory holds."""
-    block: list[Chunk] = []
-    kept_bytes = 0
-    for n, chunk in _chunks(engine, samples, kind):
-        entries = n * sum(gradient.kept_entries() for by_name in chunk for gradient in by_name.values())
-        if block and kept_bytes + engine.element_size * entries > engine.memory // 2:
-            yield block
-            block, kept_bytes = [], 0
-        block.append((n, chunk))
-        kept_bytes += engine.element_size * entries
-    yield block

@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,11 +17,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from skal._core.last_layer import are_rolled, row_digests
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._backpack import BackpackBackend
+from skal.tangent._backends import BackpackBackend, FuncBackend, LoopBackend
 from skal.tangent._cotangents import probes, target_itself
 from skal.tangent._factors import Gradients
-from skal.tangent._func import FuncBackend, LoopBackend
-from skal.tangent._layers import find_rule, has_own_rule
+from skal.tangent._rules import find_rule, has_own_rule
 from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
 
 BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
@@ -87,7 +87,7 @@ def make_plan(
     if backend not in plans or plans[backend].n_checked < n or not rules:
         candidates = ("structured", "func")[0 if rules else 1 :] if backend == "auto" else (backend,)
         few = tree_map(lambda x: x[:n], batch)
-        plans[backend] = _checked_plan(network, few, n, backend, candidates, reordered)
+        plans[backend] = _compare_backends(network, few, n, backend, candidates, reordered)
     return plans[backend]
 
 
@@ -110,7 +110,7 @@ def _refuse_mixing_layers(module: nn.Module) -> None:
             )
 
 
-def _checked_plan(
+def _compare_backends(
     network: Network, batch: Any, n: int, backend: str, candidates: Sequence[str], reordered: frozenset[str]
 ) -> Plan:
     names = set(network.trainable())
@@ -122,7 +122,7 @@ def _checked_plan(
     parts: list[tuple[str, frozenset[str]]] = []
     refused = _parameters_of(network, reordered)
     for candidate in candidates:
-        right, error = _verified(candidate, network, batch, target, missing, truth) if missing else (set(), None)
+        right, error = _verify(candidate, network, batch, target, missing, truth) if missing else (set(), None)
         right -= refused if candidate != "func" else set()
         if right:
             parts.append((candidate, frozenset(right)))
@@ -168,27 +168,24 @@ def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
     """(n, 2) digests of what each layer with a rule receives, for each of its calls."""
     digests: dict[str, list[Tensor]] = {}
 
-    def hook_for(name: str) -> Any:
-        def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            value = args[0] if args else next(iter(kwargs.values()), None)
-            if isinstance(value, Tensor) and value.ndim > 0:
-                if isinstance(layer, nn.MultiheadAttention):
-                    value = value if layer.batch_first or value.ndim < 3 else value.transpose(0, 1)
-                    digests.setdefault(f"{name}.out_proj".lstrip("."), []).append(row_digests(value))
-                digests.setdefault(name, []).append(row_digests(value))
-
-        return record
+    def record(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        value = args[0] if args else next(iter(kwargs.values()), None)
+        if isinstance(value, Tensor) and value.ndim > 0:
+            if isinstance(layer, nn.MultiheadAttention):
+                value = value if layer.batch_first or value.ndim < 3 else value.transpose(0, 1)
+                digests.setdefault(f"{name}.out_proj".lstrip("."), []).append(row_digests(value))
+            digests.setdefault(name, []).append(row_digests(value))
 
     with ExitStack() as stack, torch.no_grad():
         for name, layer in network.module.named_modules():
             if find_rule(layer) is not None or isinstance(layer, nn.MultiheadAttention):
-                handle = layer.register_forward_pre_hook(hook_for(name), with_kwargs=True)
+                handle = layer.register_forward_pre_hook(partial(record, name), with_kwargs=True)
                 stack.callback(handle.remove)
         network.output(batch)
     return digests
 
 
-def _verified(
+def _verify(
     backend: str, network: Network, batch: Any, target: Tensor, names: set[str], truth: Gradients
 ) -> tuple[set[str], Exception | None]:
     """The parameters for which the backend agrees with autograd, and what it stumbled over, if it did."""

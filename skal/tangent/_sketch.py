@@ -20,9 +20,9 @@ from torch import Tensor
 
 from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
 from skal.tangent._kernels import KINDS
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import check_choice, check_integer
 
 MOST_FEATURES = 10**8
@@ -132,7 +132,7 @@ def _vectors(
         if sketches:
             parts = [sketch.project(by_name, n) for sketch, by_name in zip(sketches, gradients, strict=True)]
         else:
-            parts = [written_out(engine, by_name, n, engine.sizes) for by_name in gradients]
+            parts = [write_out(engine, by_name, n, engine.sizes) for by_name in gradients]
         if apart:
             return torch.stack(parts, dim=1)
         if len(parts) == 1:
@@ -143,14 +143,14 @@ def _vectors(
     return vectors.flatten(0, 1) if apart else vectors
 
 
-def written_out(engine: TangentEngine, gradients: Gradients, n: int, sizes: dict[str, int]) -> Tensor:
+def write_out(engine: TangentEngine, gradients: Gradients, n: int, sizes: dict[str, int]) -> Tensor:
     """(n, Σ sizes) gradients of these parameters side by side, zeros for those that have none."""
     zeros = torch.zeros((), dtype=engine.network.precision, device=engine.device)
     parts = [gradients[name].dense() if name in gradients else zeros.expand(n, size) for name, size in sizes.items()]
     return torch.cat([zeros.expand(n, 0), *parts], dim=1)
 
 
-def folded(flat: Tensor, k: int) -> Tensor:
+def fold(flat: Tensor, k: int) -> Tensor:
     """(n, d) -> (n, k): every k-th entry added into the same bucket."""
     n, d = flat.shape
     whole = d // k * k
@@ -160,7 +160,7 @@ def folded(flat: Tensor, k: int) -> Tensor:
 
 
 def signed_fold(blocks: list[Tensor], signs: Tensor, k: int) -> Tensor:
-    """(n, d_j) each, of d columns in all, and (d,) signs -> (n, k): the signs, then :func:`folded`, in one reading."""
+    """(n, d_j) each, of d columns in all, and (d,) signs -> (n, k): the signs, then :func:`fold`, in one reading."""
     buckets = blocks[0].new_zeros(len(blocks[0]), k)
     place = 0
     for block in blocks:
@@ -238,7 +238,7 @@ class Sketch:
 
     def _add(self, flat: Tensor, offset: int, out: Tensor) -> None:
         """Add the entries into their buckets."""
-        buckets = folded(flat, self.k)
+        buckets = fold(flat, self.k)
         out[:, offset:] += buckets[:, : self.k - offset]
         out[:, :offset] += buckets[:, self.k - offset :]
 

@@ -16,9 +16,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
-from skal.tangent._cotangents import Cotangent, at_logits, pull_all_back
+from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
-from skal.tangent._layers import Rule, find_rule
+from skal.tangent._rules import Rule, find_rule
 
 _ATTENTION = signature(F.multi_head_attention_forward)
 
@@ -47,15 +47,19 @@ class _Call(NamedTuple):
     output: GradientEdge
     positions_first: bool = False  # (t, n, ...) or (t·n, ...), not (n, ...)
 
-    def samples_first(self, x: Tensor, n_samples: int) -> Tensor:
-        """The layer's input, or the gradient at its output, with the samples in the first dimension."""
+    def for_rule(self, x: Tensor, n_samples: int, precision: torch.dtype) -> Tensor:
+        """The layer's input, or the gradient at its output, with the samples in the first dimension.
+
+        Under autocast, or in half precision, layers see short floats; what is made of them should not be short.
+        """
+        x = x.to(precision) if x.is_floating_point() else x
         if not self.positions_first or x.shape[-2] % n_samples:
             return x
         return x.reshape(-1, n_samples, x.shape[-1]).transpose(0, 1)
 
 
 class StructuredBackend:
-    """Layer rules; see :mod:`skal.tangent._layers`.
+    """Layer rules; see :mod:`skal.tangent._rules`.
 
     Parameters
     ----------
@@ -81,8 +85,6 @@ class StructuredBackend:
             for name, layer in network.module.named_modules()
             if find_rule(layer) is not None and any(id(p) in self._names for p in layer.parameters(recurse=False))
         }
-        # looked up once: a rule, and which of its results are asked for under which names
-        self._rules: dict[int, tuple[Rule, list[tuple[str, str]]]] = {}
         self._projections = {
             id(layer.weight): (name, layer)
             for name, module in network.module.named_modules()
@@ -90,6 +92,15 @@ class StructuredBackend:
             for layer in _projections(module)
             if any(id(p) in self._names for p in layer.parameters())
         }
+        every_layer = [*self._layers.values(), *(layer for _, layer in self._projections.values())]
+        self._rules = {id(layer): self._rule_of(layer) for layer in every_layer}
+
+    def _rule_of(self, layer: nn.Module) -> tuple[Rule, list[tuple[str, str]]]:
+        """A layer's rule, and which of its results are asked for under which names."""
+        rule = find_rule(layer)
+        assert rule is not None  # only layers with a rule are hooked
+        own = ((name, self._names.get(id(p))) for name, p in layer.named_parameters(recurse=False))
+        return rule, [(name, known) for name, known in own if known is not None]
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
         """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
@@ -98,7 +109,9 @@ class StructuredBackend:
         # the idle parameters cost nothing here while they are idle
         edges = [call.output for call in calls] + list(self._idle.values())
         inputs: dict[int, Tensor] = {}
-        for at_outputs in pull_all_back(at_logits(cotangents, self.logits, target), logits, edges):
+        for number, cotangent in enumerate(cotangents):
+            v, is_last = cotangent(self.logits, target), number == len(cotangents) - 1
+            at_outputs = pull_back(v, logits, edges, retain_graph=not is_last)
             self._check_idle(at_outputs[len(calls) :])
             yield self._apply_rules(calls, inputs, list(at_outputs[: len(calls)]), logits.shape[0])
 
@@ -114,14 +127,11 @@ class StructuredBackend:
     def _forward(self, batch: Any) -> tuple[Tensor, list[_Call]]:
         calls: list[_Call] = []
 
-        def hook_for(name: str) -> Any:
-            def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-                value = args[0] if args else next(iter(kwargs.values()), None)
-                if isinstance(output, Tensor) and isinstance(value, Tensor) and output.requires_grad:
-                    # the edge still means this output if an activation overwrites the tensor in place
-                    calls.append(_Call(name, layer, value.detach(), value._version, get_gradient_edge(output)))
-
-            return record
+        def record(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            value = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(output, Tensor) and isinstance(value, Tensor) and output.requires_grad:
+                # the edge still means this output if an activation overwrites the tensor in place
+                calls.append(_Call(name, layer, value.detach(), value._version, get_gradient_edge(output)))
 
         def record_projection(value: Any, weight: Any, output: Any, positions_first: bool) -> None:
             if id(weight) in self._projections and output.requires_grad:
@@ -131,11 +141,10 @@ class StructuredBackend:
 
         with ExitStack() as stack:
             for name, layer in self._layers.items():
-                handle = layer.register_forward_hook(hook_for(name), with_kwargs=True)
+                handle = layer.register_forward_hook(partial(record, name), with_kwargs=True)
                 stack.callback(handle.remove)
             if self._projections:
-                stack.enter_context(_projections_seen(record_projection))
-                stack.enter_context(_projections_unbound())
+                stack.enter_context(_watch_projections(record_projection))
             logits = self.network.logits(batch)
         return logits, calls
 
@@ -150,25 +159,17 @@ class StructuredBackend:
                 if g is None:
                     continue
                 if position not in inputs:
-                    inputs[position] = _full_precision(call.samples_first(call.input, n_samples), self._precision)
-                a, g = inputs[position], call.samples_first(g, n_samples)
+                    inputs[position] = call.for_rule(call.input, n_samples, self._precision)
+                a, g = inputs[position], call.for_rule(g, n_samples, self._precision)
                 self._check_call(call, a, g, n_samples)
-                rule, wanted = self._rule(call.layer)
-                results = rule(call.layer, a, _full_precision(g, self._precision))
+                rule, wanted = self._rules[id(call.layer)]
+                results = rule(call.layer, a, g)
                 for own_name, name in wanted:
                     result = results.get(own_name)
                     if result is not None:
                         gradient = result if isinstance(result, PerSampleGradient) else Dense(result)
                         found.setdefault(name, []).append(gradient)
         return {name: parts[0] if len(parts) == 1 else Total(parts) for name, parts in found.items()}
-
-    def _rule(self, layer: nn.Module) -> tuple[Rule, list[tuple[str, str]]]:
-        if id(layer) not in self._rules:
-            rule = find_rule(layer)
-            assert rule is not None  # only layers with a rule are hooked
-            own = ((name, self._names.get(id(p))) for name, p in layer.named_parameters(recurse=False))
-            self._rules[id(layer)] = rule, [(name, known) for name, known in own if known is not None]
-        return self._rules[id(layer)]
 
     def _check_call(self, call: _Call, a: Tensor, g: Tensor, n_samples: int) -> None:
         if a.shape[:1] != (n_samples,) or g.shape[:1] != (n_samples,):
@@ -185,11 +186,6 @@ class StructuredBackend:
             return
         own = {self._names[id(p)] for p in call.layer.parameters(recurse=False) if id(p) in self._names}
         raise UnsuitedLayerError(f"{problem} Use backend='func' or 'auto'.", own)
-
-
-def _full_precision(tensor: Tensor, precision: torch.dtype) -> Tensor:
-    """Under autocast, or in half precision, layers see short floats; what is made of them should not be short."""
-    return tensor.to(precision) if tensor.is_floating_point() else tensor
 
 
 def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
@@ -210,7 +206,7 @@ def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
 
 
 @contextmanager
-def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[None]:
+def _watch_projections(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[None]:
     """Inside, ``see(input, weight, output, positions_first)`` is told of every call of ``F.linear``, by whomever.
 
     Plain self-attention works on (n, t, ...) tensors there. torch brings them into the order (t, n, ...) and back, and
@@ -218,7 +214,7 @@ def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[No
     """
     linear, attention = F.linear, F.multi_head_attention_forward
 
-    def seen(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
+    def watch(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
         output = linear(input, weight, bias)
         see(input, weight, output, positions_first)
         return output
@@ -228,9 +224,9 @@ def _projections_seen(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[No
         call.apply_defaults()
         if not _is_plain_self_attention(call.arguments):
             return attention(*args, **kwargs)
-        return _self_attention(call.arguments, partial(seen, positions_first=False)), None
+        return _self_attention(call.arguments, partial(watch, positions_first=False)), None
 
-    F.linear, F.multi_head_attention_forward = seen, attend
+    F.linear, F.multi_head_attention_forward = watch, attend
     try:
         yield
     finally:
@@ -265,31 +261,3 @@ def _self_attention(call: dict[str, Any], linear: Callable[..., Tensor]) -> Tens
     parts = projected.unflatten(2, (3, call["num_heads"], -1)).unbind(2)  # (n, t, h, e / h) each
     attended = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in parts)).transpose(1, 2).flatten(2)
     return linear(attended, call["out_proj_weight"], call["out_proj_bias"]).transpose(0, 1)
-
-
-@contextmanager
-def _projections_unbound() -> Iterator[None]:
-    """Inside, attention takes queries, keys and values from their common projection at once.
-
-    torch selects one after the other. The backward pass then writes three tensors of the size of all of them, zeros in
-    most places, and adds them up: a fifth of the time of a small transformer's backward pass.
-    """
-    name = "_in_projection_packed"  # torch's own: where it is not there, or does otherwise, everything stays as it is
-    packed = getattr(F, name, None)
-    if packed is None:
-        yield
-        return
-
-    def unbound(*args: Any, **kwargs: Any) -> Any:
-        parts = packed(*args, **kwargs)
-        whole = parts[0]._base
-        selected = whole is not None and whole.shape == (len(parts), *parts[0].shape)
-        if not selected or any(x.data_ptr() != y.data_ptr() for x, y in zip(parts, whole, strict=True)):
-            return parts
-        return whole.unbind(0)
-
-    setattr(F, name, unbound)
-    try:
-        yield
-    finally:
-        setattr(F, name, packed)

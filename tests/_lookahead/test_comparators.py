@@ -100,13 +100,13 @@ def test_one_step_is_one_real_step(fitted, params, settings):
         optimizer.step()
         expected = outputs_of(module, pool, candidate)
         assert not torch.allclose(expected, outputs_of(copy.deepcopy(net.module_), pool, candidate), atol=1e-3)
-        torch.testing.assert_close(retrainer.stepped(candidate, label), expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(retrainer.step(candidate, label), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_one_step_in_eval_mode(fitted):
     net, X, y, pool = fitted(normed_net())
     retrainer = retrainer_of(net, X, y, pool)
-    torch.testing.assert_close(retrainer.stepped(0, 1), retrainer.stepped(0, 1), rtol=0, atol=0)
+    torch.testing.assert_close(retrainer.step(0, 1), retrainer.step(0, 1), rtol=0, atol=0)
     # running statistics stay those of the labels: a batch of one has none of its own
     for now, before in zip(retrainer.net.module_.buffers(), net.module_.buffers(), strict=True):
         torch.testing.assert_close(now, before, rtol=0, atol=0)
@@ -136,31 +136,31 @@ def test_retraining_is_a_warm_started_fit_with_one_label_more(fitted, schedule):
     callbacks = [] if schedule is None else [LRScheduler(OneCycleLR, **schedule)]
     net, X, y, pool = fitted(criterion=SquaredLoss, batch_size=6, max_epochs=4, callbacks=callbacks)
     retrainer = retrainer_of(net, X, y, pool)
-    first = retrainer.retrained(2, 1)
+    first = retrainer.retrain(2, 1)
     expected = outputs_of(by_hand(net, np.r_[X, pool[[2]]], np.r_[y, 1], schedule), pool, 2)
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-6)
     # another label in between leaves no trace
-    assert not torch.allclose(retrainer.retrained(2, 0), first)
-    torch.testing.assert_close(retrainer.retrained(2, 1), first, rtol=0, atol=0)
+    assert not torch.allclose(retrainer.retrain(2, 0), first)
+    torch.testing.assert_close(retrainer.retrain(2, 1), first, rtol=0, atol=0)
 
 
 def test_a_cycle_over_the_whole_training_is_kept(fitted):
     net, X, y, pool = fitted(criterion=SquaredLoss, batch_size=64, max_epochs=4, callbacks=[OneCycle()])
     schedule = {"max_lr": net.lr, "total_steps": 4, "cycle_momentum": False}  # one batch an epoch
     expected = outputs_of(by_hand(net, np.r_[X, pool[[2]]], np.r_[y, 1], schedule), pool, 2)
-    torch.testing.assert_close(retrainer_of(net, X, y, pool).retrained(2, 1), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(retrainer_of(net, X, y, pool).retrain(2, 1), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_every_label_meets_the_same_random_numbers(fitted):
     net, X, y, pool = fitted(normed_net(iterator_train__shuffle=True))
     retrainer = retrainer_of(net, X, y, pool)
-    first = retrainer.retrained(4, 2)
+    first = retrainer.retrain(4, 2)
     torch.rand(7)
-    retrainer.retrained(1, 0)
-    torch.testing.assert_close(retrainer.retrained(4, 2), first, rtol=0, atol=0)
+    retrainer.retrain(1, 0)
+    torch.testing.assert_close(retrainer.retrain(4, 2), first, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("how", ["retrained", "stepped"])
+@pytest.mark.parametrize("how", ["retrain", "step"])
 def test_the_network_is_left_as_it_was(fitted, how):
     loud = Loud()
     callbacks = [("loud", loud), ("schedule", LRScheduler(OneCycleLR, max_lr=0.5, total_steps=10, last_epoch=-1))]
@@ -207,8 +207,8 @@ def test_no_label_is_held_back_for_validation(fitted):
     with_split, X, y, pool = fitted()
     without = copy.copy(with_split)
     with_split.train_split = lambda dataset, y: (torch.utils.data.Subset(dataset, range(9)), None)
-    expected = retrainer_of(without, X, y, pool).retrained(0, 1)
-    torch.testing.assert_close(retrainer_of(with_split, X, y, pool).retrained(0, 1), expected, rtol=0, atol=0)
+    expected = retrainer_of(without, X, y, pool).retrain(0, 1)
+    torch.testing.assert_close(retrainer_of(with_split, X, y, pool).retrain(0, 1), expected, rtol=0, atol=0)
 
 
 def test_ctrl_c_ends_the_whole_query(fitted):
@@ -220,14 +220,14 @@ def test_ctrl_c_ends_the_whole_query(fitted):
 
     retrainer.net.__dict__["train_step"] = interrupt
     with pytest.raises(KeyboardInterrupt):
-        retrainer.retrained(0, 1)
+        retrainer.retrain(0, 1)
 
 
 @pytest.mark.parametrize("labelled_as", ["array", "tensor", "dataset"])
 @pytest.mark.parametrize("pool_as", ["array", "tensor", "dataset"])
 def test_containers(fitted, labelled_as, pool_as):
     net, X, y, pool = fitted()
-    expected = retrainer_of(net, X, y, pool).retrained(1, 2), retrainer_of(net, X, y, pool).stepped(1, 2)
+    expected = retrainer_of(net, X, y, pool).retrain(1, 2), retrainer_of(net, X, y, pool).step(1, 2)
     forms = {
         "array": lambda X, y: X,
         "tensor": lambda X, y: torch.as_tensor(X),
@@ -236,8 +236,8 @@ def test_containers(fitted, labelled_as, pool_as):
     y_given = None if labelled_as == "dataset" else y
     wrong = np.zeros(len(pool), dtype=int)  # the pool's own labels are nobody's to see
     retrainer = retrainer_of(net, forms[labelled_as](X, y), y_given, forms[pool_as](pool, wrong))
-    torch.testing.assert_close(retrainer.retrained(1, 2), expected[0], rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(retrainer.stepped(1, 2), expected[1], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(retrainer.retrain(1, 2), expected[0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(retrainer.step(1, 2), expected[1], rtol=1e-6, atol=1e-7)
 
 
 # --- the criteria -----------------------------------------------------------------------------------------------------

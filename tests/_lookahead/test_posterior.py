@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skal._lookahead.posterior import KernelBlocks, Outputs, RidgeSolver, diagonal_blocks, places
+from skal._lookahead.posterior import Outputs, RidgeSolver, diagonal_blocks, places
+from skal._lookahead.sequential import KernelBlocks
 from skal.exceptions import NonFiniteError, OutputError
 
 CRITERIA = ["mlmoc", "emoc", "eer"]

@@ -5,8 +5,8 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._lookahead.features import Features
-from skal._lookahead.sources import _Covariances, read_outputs
+from skal._lookahead.feature_reader import Covariances, Features
+from skal._lookahead.posterior import read_outputs
 from skal.context import Network
 from skal.nets import SquaredLoss
 
@@ -51,7 +51,7 @@ def test_covariances_are_made_in_parts(evaluation, made):
             n_made.append(len(here.psi) * len(there.psi))
             return here.psi @ there.psi.T
 
-    covariances = _Covariances(Reader(), features, positions)
+    covariances = Covariances(Reader(), features, positions)
     torch.testing.assert_close(covariances.with_evaluation(made), root @ root[positions].T)
     if made == 1:  # of a symmetric matrix one half is enough
         e = len(evaluation)

@@ -11,7 +11,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import LinearizedLearner
-from skal._lookahead.newton import newton_residual
+from skal._lookahead.sequential import newton_residual
 from skal.nets import MLP
 from skal.strategies import NTKLookahead
 
@@ -42,8 +42,10 @@ class Dense:
         self.B = self.C if kernel == "entk" else 1
         self.K = oracle.kernel(J, J, kernel)
         self.n, self.N = len(X_labelled), len(X_pool)
-        pool = self.f[self.n : self.n + self.N]
-        self.tau = np.square(pool - pool.mean(1, keepdims=True)).mean()
+        # queries weigh with the pool's logits; the labels move the network by those that it was trained on
+        self.tau, self.tau_of_labels = (
+            np.square(f - f.mean(1, keepdims=True)).mean() for f in (self.f[self.n : self.n + self.N], self.f[: self.n])
+        )
 
     def rows(self, samples):
         return (np.asarray(samples)[:, None] * self.B + np.arange(self.B)).ravel()
@@ -59,8 +61,8 @@ class Dense:
             here = self.rows([self.n + j])
             own = S[np.ix_(here, here)]
             own_c = own if self.B > 1 else own * np.eye(self.C)
-            r = residual_by_minimising(f[self.n + j], self.tau * own_c, label)
-            f = f + self.tau * (S[:, here] @ r.reshape(self.B, -1)).reshape(f.shape)
+            r = residual_by_minimising(f[self.n + j], self.tau_of_labels * own_c, label)
+            f = f + self.tau_of_labels * (S[:, here] @ r.reshape(self.B, -1)).reshape(f.shape)
             S = S - S[:, here] @ np.linalg.inv(own + RIDGE * np.eye(self.B)) @ S[here]
         return S, f
 
@@ -110,6 +112,15 @@ def test_every_step_is_the_dense_one(kernel, n_features):
             left.remove(pick)
             expected = dense.taught(labels)[1][20:]
             np.testing.assert_allclose(learner.predict_proba(X[20:]), softmax(expected, axis=1), rtol=1e-6)
+
+
+def test_a_query_does_not_change_predictions():
+    net, X, y = make_problem()
+    learner = LinearizedLearner(net, None, X[:6], y[:6])
+    learner.teach(X[6:9], y[6:9])
+    before = learner.predict_proba(X[20:])
+    learner.query(X[9:20])
+    np.testing.assert_allclose(learner.predict_proba(X[20:]), before, rtol=1e-12)
 
 
 def test_no_training_and_no_network_pass_in_between():

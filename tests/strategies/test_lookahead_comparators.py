@@ -13,6 +13,7 @@ from torch import nn
 
 from skal._lookahead.comparators import infinite_kernel
 from skal.checks import check_nll_loss, check_probabilities, check_untouched, make_learner
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError
 from skal.nets import MLP, SquaredLoss
 from skal.strategies import NTKLookahead
@@ -94,8 +95,8 @@ def test_the_direct_solve_in_little_memory(problem, kernel):
     direct = strategy(retraining="direct", kernel=kernel, criterion="emoc")
     expected = direct.scores(*problem)
     # room for the kernel between three candidates and the pool at a time
-    direct.set_params(max_memory=3 * 2 * 8 * (N_POOL + 1) * (1 if kernel == "pntk" else C**2))
-    np.testing.assert_allclose(direct.scores(*problem), expected, rtol=1e-8)
+    with config_context(max_memory=3 * 2 * 8 * (N_POOL + 1) * (1 if kernel == "pntk" else C**2)):
+        np.testing.assert_allclose(direct.scores(*problem), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)

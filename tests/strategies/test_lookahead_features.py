@@ -10,6 +10,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import LinearizedLearner
+from skal.config import config_context
 from skal.datasets import load
 from skal.exceptions import FeatureError, InvalidParameterError, NoNetworkError, TwoLevelWarning
 from skal.nets import MLP
@@ -144,8 +145,9 @@ def test_invariance(classifier, table):
     expected = strategy.select(classifier, X_pool, 12)[0]
     order = np.random.default_rng(0).permutation(len(X_pool))
     assert order[strategy.select(classifier, X_pool[order], 12)[0]].tolist() == expected.tolist()
-    for params in ({"batch_size": 7}, {"n_jobs": 2}):
-        assert NTKLookahead(**params).select(classifier, X_pool, 12)[0].tolist() == expected.tolist()
+    for settings in ({"batch_size": 7}, {"n_jobs": 2}):
+        with config_context(**settings):
+            assert strategy.select(classifier, X_pool, 12)[0].tolist() == expected.tolist()
     subset = NTKLookahead(subset=50, random_state=0)
     scores = subset.scores(classifier, X_pool)
     assert np.isfinite(scores).sum() == 50
@@ -161,20 +163,14 @@ def test_any_classifier_and_labels_that_are_text(table):
 
 def test_two_stages_where_memory_is_short(classifier, table):
     X_pool = np.concatenate([table[0][21:] + 0.01 * shift for shift in range(4)])
-    tight = NTKLookahead(evaluation=40, random_state=0, max_memory="600KB")
-    with pytest.warns(TwoLevelWarning):
-        indices, metrics = tight.select(classifier, X_pool, 5)
-    scores = tight.scores(classifier, X_pool)
-    assert indices[0] == scores.argmax()
     whole = NTKLookahead(evaluation=40, random_state=0)
+    with config_context(max_memory="600KB"):
+        with pytest.warns(TwoLevelWarning):
+            indices, metrics = whole.select(classifier, X_pool, 5)
+        scores = whole.scores(classifier, X_pool)
+    assert indices[0] == scores.argmax()
     np.testing.assert_allclose(scores, whole.scores(classifier, X_pool), rtol=1e-6)
     assert metrics.sum() >= 0.8 * whole.select(classifier, X_pool, 5)[1].sum()
-
-
-def test_cost_of_a_classifier_that_is_no_network(classifier, table):
-    cost = NTKLookahead().cost(classifier, table[0][21:], 5)
-    assert cost.passes.forward == 0
-    assert cost.memory > 0
 
 
 @pytest.mark.parametrize(

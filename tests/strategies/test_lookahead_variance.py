@@ -11,9 +11,10 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import ntk_lookahead
-from skal._lookahead.features import FeatureReader
+from skal._lookahead.feature_reader import FeatureReader
 from skal._lookahead.query import Settings, make_source
 from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError, SkalWarning, TwoLevelWarning
 from skal.nets import CNN, MLP, SquaredLoss
 from skal.strategies import NTKLookahead
@@ -113,21 +114,28 @@ def test_it_is_the_default_and_warns_of_nothing():
 
 @pytest.mark.parametrize(("n_features", "tolerance"), [("auto", 1e-7), (64, 1e-3)], ids=["float64", "float32"])
 @pytest.mark.parametrize(("evaluation", "ridge"), [(None, 1e-2), (40, 1e-2), (40, 1.0)])
-def test_lazy_evaluation_makes_the_same_choice(evaluation, ridge, n_features, tolerance):
+def test_sums_that_are_kept_make_the_same_choice_as_those_made_anew(evaluation, ridge, n_features, tolerance):
     learner, X_pool = small_digits()
     strategy = NTKLookahead(evaluation=evaluation, ridge=ridge, n_features=n_features, random_state=0)
     context = strategy.prepare(learner, X_pool)
     settings = Settings.of(strategy)
     source = make_source(context, settings, np.random.default_rng(0), len(X_pool))
-    rows = settings.evaluation_rows(len(X_pool), np.random.default_rng(1))
-    answers = []
-    for lazy in (True, False):
+    rows = settings.evaluation_rows(context, np.random.default_rng(1))
+
+    def fresh():
         posterior = source.posterior(context.pool, np.arange(len(X_pool)), rows, None)
         beliefs, tau = posterior.outputs.beliefs, logit_variance(posterior.outputs.logits)
-        gains = VarianceGains(posterior, newton_importance(beliefs, tau, posterior.rho, posterior.scale))
-        answers.append(gains.choose(100, lazy=lazy))
-    assert answers[0][0].tolist() == answers[1][0].tolist()
-    np.testing.assert_allclose(answers[0][1], answers[1][1], rtol=tolerance)
+        return posterior, VarianceGains(posterior, newton_importance(beliefs, tau, posterior.rho, posterior.scale))
+
+    chosen, scores = fresh()[1].choose(100)
+    posterior, gains = fresh()
+    for pick, score in zip(chosen.tolist(), scores.tolist(), strict=True):
+        gains.P = gains.sums()
+        now = gains.scores().masked_fill_(~posterior.free, -torch.inf)
+        assert pick == int(now.argmax())
+        assert score == pytest.approx(float(now.max()), rel=tolerance)
+        posterior.take(pick, float(gains.importance.noise[pick]))
+        posterior.settle()
 
 
 def test_top_takes_the_first_scores():
@@ -232,15 +240,15 @@ def test_an_evaluation_set_stands_for_the_pool(n_features):
     assert metrics[0] == pytest.approx(draws[0].max(), rel=1e-6)
 
 
-@pytest.mark.parametrize("params", [{"n_features": 64, "max_memory": "2MB"}, {"n_features": None, "max_memory": "1MB"}])
-def test_a_pool_that_does_not_fit_is_chosen_from_in_two_stages(params):
-    sketched = params["n_features"] is not None
+@pytest.mark.parametrize(("n_features", "max_memory"), [(64, "2MB"), (None, "1MB")])
+def test_a_pool_that_does_not_fit_is_chosen_from_in_two_stages(n_features, max_memory):
+    sketched = n_features is not None
     learner, X_pool = small_digits(n_pool=400 if sketched else 150)
-    settings = {"evaluation": 40 if sketched else 20, "random_state": 0}
-    tight, whole = NTKLookahead(**settings, **params), NTKLookahead(**settings, n_features=params["n_features"])
-    with pytest.warns(TwoLevelWarning, match="two stages"):
-        indices, metrics = tight.select(learner, X_pool, 6)
-    scores = tight.scores(learner, X_pool)
+    whole = NTKLookahead(n_features=n_features, evaluation=40 if sketched else 20, random_state=0)
+    with config_context(max_memory=max_memory):
+        with pytest.warns(TwoLevelWarning, match="two stages"):
+            indices, metrics = whole.select(learner, X_pool, 6)
+        scores = whole.scores(learner, X_pool)
     assert indices[0] == scores.argmax()
     assert metrics[0] == pytest.approx(scores.max(), rel=1e-5)
     assert len(set(indices.tolist())) == 6
@@ -257,16 +265,16 @@ def test_a_bound_that_is_too_small_names_one_that_is_enough(params, evaluation):
     learner, X_pool = mlp() if exact else small_digits(n_pool=60, epochs=1)
 
     def query(max_memory):
-        strategy = NTKLookahead(**params, evaluation=evaluation, max_memory=max_memory, random_state=0)
-        with warnings.catch_warnings():
+        strategy = NTKLookahead(**params, evaluation=evaluation, random_state=0)
+        with warnings.catch_warnings(), config_context(max_memory=max_memory):
             warnings.simplefilter("ignore", TwoLevelWarning)
             return strategy.select(learner, X_pool, 2)[0]
 
     bound = 800 if exact else 20_000
-    for _ in range(3):  # the bound for the pool, then perhaps a larger one for the batch, which is then enough
-        with pytest.raises(InvalidParameterError, match=r"max_memory.*at least \d+ bytes") as error:
+    for _ in range(6):  # the bound for the pool, then perhaps a larger one for the batch, which is then enough
+        with pytest.raises(InvalidParameterError, match=r"max_memory.*about \d+ bytes") as error:
             query(bound)
-        bound = int(re.search(r"at least (\d+) bytes", str(error.value)).group(1))
+        bound = int(re.search(r"about (\d+) bytes", str(error.value)).group(1))
         try:
             assert len(set(query(bound).tolist())) == 2
             return
@@ -285,7 +293,8 @@ def test_covariances_are_made_in_parts_that_fit(monkeypatch):
         return whole(self, here, there)
 
     monkeypatch.setattr(FeatureReader, "covariance", counted)
-    NTKLookahead(n_features=64, max_memory="8MB", random_state=0).select(learner, X_pool, 3)
+    with config_context(max_memory="8MB"):
+        NTKLookahead(n_features=64, random_state=0).select(learner, X_pool, 3)
     # a quarter of the bound for what is made, of which there are four; a number has eight bytes
     assert sum(sizes) >= 300 * 301 / 2
     assert max(sizes) <= 8e6 / 4 / 4 / 8

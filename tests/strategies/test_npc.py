@@ -22,7 +22,7 @@ from skal.nets import CNN, MLP
 from skal.strategies import NPC, npc
 from skal.strategies._npc._candidates import CandidateKernel, GradientKernel
 from skal.strategies._npc._spectral import draw_batches
-from skal.tangent._engine import TangentEngine
+from skal.tangent._tangent_engine import TangentEngine
 
 from ..support.learners import learner_of, net_of, untrained
 

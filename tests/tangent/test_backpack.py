@@ -9,7 +9,7 @@ from torch import nn
 from skal.context import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
-from skal.tangent._backpack import BackpackBackend
+from skal.tangent._backends import BackpackBackend
 from skal.tangent._cotangents import probes, target_itself
 
 from ..support.networks import build

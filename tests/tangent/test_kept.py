@@ -1,5 +1,7 @@
 """Gradients that are kept against autograd, sample by sample, and norms for all cotangents at once."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,10 @@ from torch import nn
 from skal._core.samples import Samples
 from skal.tangent import _factors
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms, pieces
-from skal.tangent._kept import Gathering, _joined, keep_gradients, kept_bytes
+from skal.tangent._kept import _Store, join, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
+from skal.tangent._tangent_engine import TangentEngine
 
 from ..support import oracle
 from ..support.networks import build
@@ -43,7 +45,7 @@ def test_inner_products_are_the_kernel(name, kind, batch_size):
 def test_chunks_in_which_a_parameter_has_no_influence_or_another_form():
     torch.manual_seed(0)
     product, dense = Product(torch.randn(2, 3), torch.randn(2, 2)), Dense(torch.randn(3, 6))
-    joined = _joined([(2, (product, product.tensors())), (4, None), (3, (dense, dense.tensors()))])
+    joined = join([(2, product), (4, None), (3, dense)])
     expected = torch.cat([product.dense(), torch.zeros(4, 6), dense.gradients])
     torch.testing.assert_close(joined.dense(), expected)
 
@@ -51,7 +53,7 @@ def test_chunks_in_which_a_parameter_has_no_influence_or_another_form():
 def test_sequences_that_are_longer_in_one_chunk_than_in_another():
     torch.manual_seed(0)
     parts = [Rows(torch.randint(4, (2, t)), torch.randn(2, t, 3), 4) for t in (2, 5)]
-    joined = _joined([(2, (part, part.tensors())) for part in parts])
+    joined = join([(2, part) for part in parts])
     torch.testing.assert_close(joined.dense(), torch.cat([part.dense() for part in parts]))
 
 
@@ -181,19 +183,21 @@ def test_what_attention_does_otherwise_is_left_to_others(params):
     torch.testing.assert_close(sum(g.square().sum() for g in gradients), norms[0])
 
 
-def test_chunks_of_one_form_are_gathered_and_others_follow():
+ENGINE = SimpleNamespace(precision=torch.float32, device=torch.device("cpu"))
+
+
+def test_chunks_of_one_form_are_written_into_one_tensor_and_others_follow():
     parts = [torch.rand(2, 3), torch.rand(1, 3), torch.rand(2, 5), torch.rand(1, 3)]
-    gathering = Gathering(6, torch.empty(0))
+    store = _Store(6, ENGINE)
     for x in parts:
-        n, (found,) = gathering.add(iter([{"weight": Dense(x)}]), len(x))
-        assert n == len(x)
-        assert torch.equal(found["weight"][1][0], x)  # what the engine looks at
-    (n, (begun,)), *others = gathering.parts()
-    assert n == gathering.n_gathered == 3
-    assert torch.equal(begun["weight"][1][0], torch.cat(parts[:2]))
-    assert [size for size, _ in others] == [2, 1]
-    for (_, (found,)), part in zip(others, parts[2:], strict=True):
-        assert torch.equal(found["weight"][1][0], part)
+        (found,) = store.add(iter([{"weight": Dense(x)}]), len(x))
+        assert torch.equal(found, x)  # what the engine looks at
+    begun, *others = store.parts()
+    assert begun.n == 3
+    assert torch.equal(begun.gradients[0]["weight"].dense(), torch.cat(parts[:2]))
+    assert [kept.n for kept in others] == [2, 1]
+    for kept, part in zip(others, parts[2:], strict=True):
+        assert torch.equal(kept.gradients[0]["weight"].dense(), part)
 
 
 def outer(n, n_in, n_out, positions, groups=1):
@@ -202,31 +206,30 @@ def outer(n, n_in, n_out, positions, groups=1):
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_gradients_that_are_kept_whole_are_written_where_they_stay(groups):
+def test_gradients_that_are_written_out_are_written_where_they_stay(groups):
     torch.manual_seed(0)
     chunks = [[outer(n, 5, 3, 4, groups), outer(n, 2, 3, 4, groups)] for n in (2, 3)]
-    gathering = Gathering(5, torch.empty(0))
+    store = _Store(5, ENGINE)
     for pair in chunks:
-        gathering.add(iter([{"weight": gradient} for gradient in pair]), pair[0].n)
-    ((n, packed),) = gathering.parts()
-    assert n == 5
-    for number, found in enumerate(packed):
-        form, (written,) = found["weight"]
-        assert isinstance(form, Dense)
-        torch.testing.assert_close(written, torch.cat([pair[number].dense() for pair in chunks]))
+        store.add(iter([{"weight": gradient} for gradient in pair]), pair[0].n)
+    (kept,) = store.parts()
+    assert kept.n == 5
+    for number, found in enumerate(kept.gradients):
+        assert isinstance(found["weight"], Dense)
+        torch.testing.assert_close(found["weight"].dense(), torch.cat([pair[number].dense() for pair in chunks]))
 
 
 def test_a_chunk_of_which_only_the_second_cotangent_has_another_form_stays_as_it_was():
     torch.manual_seed(0)
     chunks = [[outer(2, 5, 3, 4), outer(2, 5, 3, 4)], [outer(2, 5, 3, 4), outer(2, 6, 3, 4)]] * 2
-    gathering = Gathering(8, torch.empty(0))
+    store = _Store(8, ENGINE)
     for pair in chunks:
-        gathering.add(iter([{"weight": gradient} for gradient in pair]), 2)
-    (n, _), *others = gathering.parts()
-    assert n == 2
-    for (_, packed), pair in zip(others, chunks[1:], strict=True):
-        for found, gradient in zip(packed, pair, strict=True):
-            torch.testing.assert_close(found["weight"][1][0], gradient.dense())
+        store.add(iter([{"weight": gradient} for gradient in pair]), 2)
+    begun, *others = store.parts()
+    assert begun.n == 2
+    for kept, pair in zip(others, chunks[1:], strict=True):
+        for found, gradient in zip(kept.gradients, pair, strict=True):
+            torch.testing.assert_close(found["weight"].dense(), gradient.dense())
 
 
 def test_a_chunk_that_fails_may_come_again():
@@ -236,15 +239,15 @@ def test_a_chunk_that_fails_may_come_again():
 
     torch.manual_seed(0)
     first, last = outer(2, 5, 3, 4), outer(1, 5, 3, 4)
-    gathering = Gathering(3, torch.empty(0))
+    store = _Store(3, ENGINE)
     with pytest.raises(MemoryError):
-        gathering.add(failing(3), 3)
-    gathering.add(iter([{"weight": first}]), 2)
+        store.add(failing(3), 3)
+    store.add(iter([{"weight": first}]), 2)
     with pytest.raises(MemoryError):
-        gathering.add(failing(1), 1)
-    gathering.add(iter([{"weight": last}]), 1)
-    ((_, (found,)),) = gathering.parts()
-    torch.testing.assert_close(found["weight"][1][0], torch.cat([first.dense(), last.dense()]))
+        store.add(failing(1), 1)
+    store.add(iter([{"weight": last}]), 1)
+    (kept,) = store.parts()
+    torch.testing.assert_close(kept.gradients[0]["weight"].dense(), torch.cat([first.dense(), last.dense()]))
 
 
 def test_a_slice_of_kept_gradients_copies_nothing():

@@ -48,8 +48,8 @@ def module(shift_layer):
 def checks(monkeypatch):
     """How often a network has been compared with autograd."""
     calls = []
-    original = _plan._checked_plan
-    monkeypatch.setattr(_plan, "_checked_plan", lambda *args: (calls.append(args), original(*args))[1])
+    original = _plan._compare_backends
+    monkeypatch.setattr(_plan, "_compare_backends", lambda *args: (calls.append(args), original(*args))[1])
     return calls
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from skal.context import Samples, TangentEngine
 from skal.nets import MLP
 from skal.tangent import tangent_features, tangent_kernel
-from skal.tangent._sketch import Sketch, folded, signed_fold
+from skal.tangent._sketch import Sketch, fold, signed_fold
 
 from ..support.networks import NETWORKS, build, unsupported
 
@@ -157,5 +157,5 @@ def test_blocks_are_folded_like_one_matrix(widths, k, seed):
     generator = torch.Generator().manual_seed(seed)
     blocks = [torch.randn(3, width, generator=generator, dtype=torch.float64) for width in widths]
     signs = torch.randint(0, 2, (sum(widths),), generator=generator).double() * 2 - 1
-    expected = folded(torch.cat(blocks, dim=1) * signs, k)
+    expected = fold(torch.cat(blocks, dim=1) * signs, k)
     torch.testing.assert_close(signed_fold(blocks, signs, k), expected)

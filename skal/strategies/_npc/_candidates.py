@@ -25,10 +25,10 @@ from skal.strategies._npc._spectral import (
     used_points,
 )
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import TangentEngine, non_finite_gradients
 from skal.tangent._kept import KeptGradients, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
+from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3

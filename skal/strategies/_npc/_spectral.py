@@ -21,7 +21,7 @@ from scipy.linalg import eigh, lapack, solve_triangular
 from scipy.optimize import brentq
 
 from skal.context import rows_within
-from skal.tangent._engine import no_gradients
+from skal.tangent._tangent_engine import no_gradients
 
 EPS = float(np.finfo(np.float64).eps)
 # of the b × b matrices that are tested at once

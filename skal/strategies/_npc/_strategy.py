@@ -16,10 +16,10 @@ from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel, Room
 from skal.strategies._npc._spectral import draw_batches
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import TangentEngine
 from skal.tangent._kept import kept_bytes
-from skal.tangent._kernels import settled_kernel
+from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import MOST_FEATURES
+from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice, Integer, make_generator
 
 _PROBED = 8, 32  # candidates of queries that are made to forecast the time of larger ones
@@ -154,7 +154,7 @@ class NPC(QueryStrategy):
         if len(distinct) < n_instances:  # all that are distinct, and as many copies as it takes
             copies = np.setdiff1d(np.arange(context.n_pool), distinct)
             return np.concatenate([distinct, copies])[:n_instances], np.zeros(n_instances)
-        kind = settled_kernel(engine, context.pool, self.kernel, context.owner)
+        kind = settle_kernel(engine, context.pool, self.kernel, context.owner)
         kind = "trace" if kind == "last_layer" else kind
         kernel = CandidateKernel(engine, context.pool, labelled, kind, context.memory // 2)
         generator = make_generator(type(self).__name__, self.random_state)

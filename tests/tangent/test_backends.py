@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from skal.context import Network
+from skal.tangent._backends import FuncBackend, LoopBackend
 from skal.tangent._cotangents import probes, target_itself
-from skal.tangent._func import FuncBackend, LoopBackend
 
 from ..support import oracle
 from ..support.networks import Branches, build

@@ -12,20 +12,20 @@ Index letters: n labelled samples, N candidates, d entries of the gradients that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import Result, fill_rows, rows_within
+from skal._core.memory import Result, fill_rows, new_rows, rows_within
 from skal._core.pool import Samples
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._engine import TangentEngine
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, gram_matrix
 from skal.tangent._sketch import Sketch, signed_fold
+from skal.tangent._tangent_engine import TangentEngine
 
 Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
@@ -46,14 +46,6 @@ class _Read(NamedTuple):
     factors: Factors
     rest: list[Tensor]  # (n, d_j) each, d columns in all; which is which does not matter to inner products
     logits: Tensor  # (n, c)
-
-
-class _Layout(NamedTuple):
-    """How gradients are kept: these layers as factors; of the others so many entries, or a sketch, folded or not."""
-
-    factored: list[str]
-    length: int
-    is_folded: bool
 
 
 class Features(NamedTuple):
@@ -91,71 +83,61 @@ class FeatureReader:
         seed: int,
         room: int,
     ) -> None:
-        self.engine, self.kind, self.ridge, self.seed = engine, kind, ridge, seed
+        self.engine, self.ridge, self._seed, self._room = engine, ridge, seed, room
         self.k, self._exact_length = lengths
-        self._cotangents = kernel_cotangents(kind, engine.n_classes)
-        self._n = len(labelled)
-        self._lay_out(labelled, room)
+        self._cotangents, self._samples = kernel_cotangents(kind, engine.n_classes), labelled
+        try:
+            self._begin()
+        except PlanChangedError:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Read the labelled samples, in the form in which the engine has their gradients now."""
+        engine = self.engine
+        self._lay_out()
         products = torch.float64 if self._signs is None else engine.network.precision
         self.epsilon = precision_of_variances(engine.network.dtype, products)
-        self._labelled = self._read(labelled, lambda read: read)
+        self._labelled = self._read(self._samples, lambda read: read)
         self.logits = self._labelled.logits.double()
         self._K_factors, self.K_LL = self._kernel(self._labelled)
-        self.solver = RidgeSolver(self.K_LL, ridge)
+        self.solver = RidgeSolver(self.K_LL, self.ridge)
         self._folded = self._fold(self._labelled.rest)
-        self.bytes_per_sample = self.bytes_within(room, engine.memory)
 
-    def _lay_out(self, labelled: Samples, room: int) -> None:
+    def _lay_out(self) -> None:
         """Decide which layers are kept as factors, and in which form the others are compared with the labelled ones."""
-        engine = self.engine
+        engine, n, size = self.engine, len(self._samples), self.engine.element_size
         forms: Gradients = {}
-        list(engine.run(labelled.take(range(1)), self._cotangents, lambda found, n: forms.update(next(found))))
-        self._widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
-        layout = self._layout(room, engine.memory)
-        self._factored, d = layout.factored, layout.length
-        self._rest = {name: size for name, size in engine.sizes.items() if name not in self._factored}
-        self._long = Sketch(engine, d, self.seed) if d < sum(self._rest.values()) else None
+        list(engine.run(self._samples.take(range(1)), self._cotangents, lambda found, n: forms.update(next(found))))
+        widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
+        in_float64 = _DOUBLE * (2 * n + 4 * engine.n_classes + 2)  # bytes of a sample, whatever the layout
+        left = (self._room - in_float64) // size
+        self._factored: list[str] = []
+        for name in sorted(widths, key=widths.__getitem__):
+            if left - widths[name] < self.k:
+                break
+            left -= widths[name]
+            self._factored.append(name)
+        self._rest = {name: entries for name, entries in engine.sizes.items() if name not in self._factored}
+        whole = sum(self._rest.values())
+        d = min(whole, rows_within(engine.memory, 4 * n * size, at_least=self.k))
+        self._long = Sketch(engine, d, self._seed) if d < whole else None
         self._signs: Tensor | None = None
-        if layout.is_folded:
-            signs = np.random.default_rng([self.seed, 1]).integers(0, 2, d) * 2 - 1
+        if d > self.k and (d > self._exact_length or d * _DOUBLE > left * size):
+            signs = np.random.default_rng([self._seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
-        self.chunk = engine.chunk_size(8 * engine.element_size * (d if self._long is None else 4 * d))
+        rest = _DOUBLE * d if self._signs is None else size * self.k
+        self.bytes_per_sample = size * sum(widths[name] for name in self._factored) + rest + in_float64
+        self.chunk = engine.chunk_size(8 * size * (d if self._long is None else 4 * d))
         if engine.device.type == "cpu":
             self.chunk = min(self.chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
 
-    @property
-    def _always(self) -> int:
-        """Bytes of a sample that are kept in float64, whatever the layout."""
-        return _DOUBLE * (2 * self._n + 4 * self.engine.n_classes + 2)
-
-    def _layout(self, room: int, engine_memory: int) -> _Layout:
-        """What is kept of gradients in ``room`` bytes for each sample."""
-        engine, left = self.engine, (room - self._always) // self.engine.element_size
-        factored: list[str] = []
-        for name in sorted(self._widths, key=self._widths.__getitem__):
-            if left - self._widths[name] < self.k:
-                break
-            left -= self._widths[name]
-            factored.append(name)
-        d = sum(size for name, size in engine.sizes.items() if name not in factored)
-        d = min(d, rows_within(engine_memory, 4 * self._n * engine.element_size, at_least=self.k))
-        too_long = d > self._exact_length or d * _DOUBLE > left * engine.element_size
-        return _Layout(factored, d, is_folded=d > self.k and too_long)
-
-    def bytes_within(self, room: int, engine_memory: int) -> int:
-        """Bytes that a sample takes if there is this much room for it: more than that where nothing fits."""
-        layout, element_size = self._layout(room, engine_memory), self.engine.element_size
-        rest = element_size * self.k if layout.is_folded else _DOUBLE * layout.length
-        return element_size * sum(self._widths[name] for name in layout.factored) + rest + self._always
-
-    @property
-    def form(self) -> tuple[Any, ...]:
-        """What tells the features of one reader from those of another on the same network and samples."""
-        engine = self.engine
-        plan = tuple((backend, tuple(sorted(covered))) for backend, covered in engine.plan)
-        reading = (type(engine.network).__name__, type(engine.network.criterion).__name__)  # of outputs as logits
-        sketch = (self.k, self.seed, None if self._long is None else self._long.k)
-        return (self.kind, self.ridge, tuple(self._factored), self.chunk, sketch, plan, reading)
+    def _ask(self, samples: Samples, then: Callable[[_Read], Result]) -> Result:
+        """:meth:`_read`; if gradients take another form halfway, the labelled samples are read again in that form."""
+        try:
+            return self._read(samples, then)
+        except PlanChangedError:
+            self._begin()
+            return self._read(samples, then)
 
     def _read(self, samples: Samples, then: Callable[[_Read], Result]) -> Result:
         """``then`` of the gradients, from one forward and one backward pass that the network's workers share."""
@@ -170,7 +152,12 @@ class FeatureReader:
                     raise PlanChangedError("The gradients' form changed.")
                 factors.append((gradient.columns(slice(None)).flatten(1).clone(), gradient.g.flatten(1).clone()))
             others = {name: found[name] for name in self._rest if name in found}
-            rest = self._blocks(others, n) if self._long is None else [self._long.project(others, n)]
+            if self._long is not None:
+                return then(_Read(factors, [self._long.project(others, n)], engine.logits()))
+            zeros = torch.zeros((), dtype=engine.network.precision, device=engine.device)
+            rest = [zeros.expand(n, 0)]
+            for name, size in self._rest.items():
+                rest += others[name].blocks() if name in others else [zeros.expand(n, size)]
             return then(_Read(factors, rest, engine.logits()))
 
         try:
@@ -180,14 +167,6 @@ class FeatureReader:
                 raise
             # here, so that the engine of this process notices, too
             return fill_rows(engine.run(samples, self._cotangents, reduce, batch_size=self.chunk), len(samples))
-
-    def _blocks(self, gradients: Gradients, n: int) -> list[Tensor]:
-        """The gradients that are no outer products, zeros for parameters that have none: (n, d_j) each."""
-        zeros = torch.zeros((), dtype=self.engine.network.precision, device=self.engine.device)
-        blocks = [zeros.expand(n, 0)]
-        for name, size in self._rest.items():
-            blocks += gradients[name].blocks() if name in gradients else [zeros.expand(n, size)]
-        return blocks
 
     def _fold(self, rest: list[Tensor]) -> Tensor:
         """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket; short gradients as they are."""
@@ -229,14 +208,17 @@ class FeatureReader:
         squares: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
         return squares
 
-    def linearized(self, samples: Samples, residuals: Tensor) -> Tensor:
+    def predict(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
-        coefficients = self.solver(residuals)
-        return self._read(samples, lambda read: self._kernel(read)[1].T @ coefficients + read.logits.double())
+
+        def outputs(read: _Read) -> Tensor:
+            return self._kernel(read)[1].T @ self.solver(residuals) + read.logits.double()
+
+        return self._ask(samples, outputs)
 
     def features(self, samples: Samples) -> Features:
         """Of some candidates: one pass."""
-        return self._read(samples, self._features)
+        return self._ask(samples, self._features)
 
     def _features(self, read: _Read) -> Features:
         k_factors, k = self._kernel(read)
@@ -267,6 +249,44 @@ class FeatureReader:
         alpha = there.alpha
         beta = torch.addmm(there.k_factors, alpha, self._K_factors, alpha=-1).sub_(alpha, alpha=self.solver.rho)
         return S.sub_((here.k_factors @ alpha.T).addmm_(here.alpha, beta.T))
+
+
+class Covariances:
+    """S among the candidates from their features, which stand with the evaluation samples first: (r,), (m,) -> (r, m).
+
+    What is compared often then stands side by side, and need not be copied.
+    """
+
+    def __init__(self, reader: FeatureReader, features: Features, evaluation: Tensor) -> None:
+        self.e = len(evaluation)
+        rank = torch.arange(len(features.prior), device=evaluation.device) + self.e
+        rank[evaluation] = torch.arange(self.e, device=evaluation.device)
+        self._order = rank.argsort()
+        self._place = self._order.argsort()
+        self._reader, self._features = reader, features.take(self._order)
+
+    def __call__(self, rows: Tensor, columns: Tensor) -> Tensor:
+        here, there = (self._features.take(self._place[some]) for some in (rows, columns))
+        return self._reader.covariance(here, there).double()
+
+    def with_evaluation(self, made: int) -> Tensor:
+        """(N, e) of all candidates with the evaluation samples, ``made`` entries at a time, in the sketch's precision.
+
+        Those among the evaluation samples are symmetric: little more than half of them is made.
+        """
+        e, order, reader, features = self.e, self._order, self._reader, self._features
+        S = new_rows(len(order), features.psi.new_empty(0, e))
+        step = rows_within(made, e)
+        narrow = max(1, step // 4)  # the wider a part, the more of it is on both sides of the diagonal
+        for start in range(0, e, narrow):
+            stop = min(e, start + narrow)
+            part = reader.covariance(features.take(slice(start, stop)), features.take(slice(start, e)))
+            S[order[start:stop], start:] = part
+            S[order[stop:e], start:stop] = part[:, stop - start :].T
+        for start in range(e, len(order), step):
+            rows = slice(start, start + step)
+            S[order[rows]] = reader.covariance(features.take(rows), features.take(slice(0, e)))
+        return S
 
 
 def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:

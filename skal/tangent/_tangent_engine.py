@@ -21,8 +21,8 @@ from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
-from skal.tangent._layers import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
+from skal.tangent._rules import register_rule, users_rules
 from skal.validation import check_choice, check_integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
@@ -59,7 +59,7 @@ class TangentEngine:
     --------
     >>> from skal.checks import make_learner
     >>> from skal.context import QueryContext
-    >>> engine = QueryContext(*make_learner()).engine()  # a TangentEngine
+    >>> engine = QueryContext(*make_learner()).engine  # a TangentEngine
     >>> engine.n_classes, engine.batch_size
     (4, 256)
     """
@@ -83,10 +83,10 @@ class TangentEngine:
         self.autocast: torch.dtype | None = None  # the plan is checked in full precision
         self.network = net if isinstance(net, Network) else Network(net)
         self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
-        parameters = checked_parameters(self.network, samples, owner)
+        parameters = check_parameters(self.network, samples, owner)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
-            logits = checked_logits(self.network, batch)
+            logits = check_logits(self.network, batch)
             self.n_classes = logits.shape[1]
             _refuse_reentrant_checkpoints(logits)
             reordered = reordered_layers(self.network, *two_orders(self.network, samples))
@@ -170,21 +170,6 @@ class TangentEngine:
             else:
                 with torch.autocast(self.device.type, self.autocast):
                     yield
-
-    def chunk_bytes(self, kept_bytes: int = 0) -> int:
-        """What a chunk of samples takes, as far as can be told beforehand.
-
-        Parameters
-        ----------
-        kept_bytes : int, default=0
-            What the caller keeps of each sample.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        return min(self.memory, self.chunk_size(kept_bytes) * (self.sample_bytes + kept_bytes))
 
     def map(self, function: Callable[[Samples], Result], samples: Samples, batch_size: int | None = None) -> Result:
         """``function(part)`` of all parts of the samples, shared among the network's workers.
@@ -295,10 +280,10 @@ class TangentEngine:
         for batch in self.network.batches(samples, batch_size or self.batch_size):
             n = tree_leaves(batch)[0].shape[0]
             rows = None if target is None else target[first : first + n]
-            yield from self._reduced(batch, rows, cotangents, reduce)
+            yield from self._reduce(batch, rows, cotangents, reduce)
             first += n
 
-    def _reduced(
+    def _reduce(
         self, batch: Any, target: Tensor | None, cotangents: list[Cotangent], reduce: Reduction[Result]
     ) -> list[Result]:
         n = tree_leaves(batch)[0].shape[0]
@@ -316,13 +301,15 @@ class TangentEngine:
             step = (n + 1) // 2
             self.batch_size = min(self.batch_size, step)
         else:
-            self._check_result(result, batch)
+            if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
+                check_logits(self.network, batch)  # raises, if it is the outputs
+                raise non_finite_gradients()
             return [result]
         results = []
         for start in range(0, n, step):
             part = slice(start, start + step)
             rows = tree_map(lambda x, part=part: x[part], batch)
-            results += self._reduced(rows, None if target is None else target[part], cotangents, reduce)
+            results += self._reduce(rows, None if target is None else target[part], cotangents, reduce)
         return results
 
     def _gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
@@ -399,13 +386,8 @@ class TangentEngine:
             found.add_to(norms)
         return norms.T
 
-    def _check_result(self, result: Any, batch: Any) -> None:
-        if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
-            checked_logits(self.network, batch)  # raises, if it is the outputs
-            raise non_finite_gradients()
 
-
-def checked_logits(network: Network, batch: Any) -> Tensor:
+def check_logits(network: Network, batch: Any) -> Tensor:
     """(n, C) logits, as part of the graph, of outputs that are what they should be."""
     output = network.output(batch)
     network.check_output(output)
@@ -421,7 +403,7 @@ def _refuse_reentrant_checkpoints(logits: Tensor) -> None:
         )
 
 
-def checked_parameters(network: Network, samples: Samples, owner: str) -> dict[str, nn.Parameter]:
+def check_parameters(network: Network, samples: Samples, owner: str) -> dict[str, nn.Parameter]:
     """The trainable parameters; there must be one at least, and a sample to look at the network with."""
     if len(samples) == 0:
         raise InvalidParameterError(f"The X given to {owner} must hold at least one sample. Got none. Pass more.")

@@ -140,24 +140,24 @@ def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ..
     out = tuple(g.shape[2:])
     pointwise = all(k == 1 for k in layer.kernel_size) and all(s == 1 for s in layer.stride) and not any(padding)
 
-    def padded(rows: slice) -> Tensor:
+    def pad_rows(rows: slice) -> Tensor:
         return F.pad(a[rows], padding, mode=mode) if any(padding) else a[rows]
 
     def columns(rows: slice) -> Tensor:
         if pointwise:
             return a[rows].reshape(-1, layer.groups, a.shape[1] // layer.groups, prod(out))
-        return unfold(padded(rows), layer.kernel_size, layer.stride, layer.dilation, out, layer.groups)
+        return unfold(pad_rows(rows), layer.kernel_size, layer.stride, layer.dilation, out, layer.groups)
 
     def apply(direction: Tensor, rows: slice) -> Tensor:
         weight = direction.reshape(layer.weight.shape)
-        convolved = convolve(padded(rows), weight, None, layer.stride, 0, layer.dilation, layer.groups)
+        convolved = convolve(pad_rows(rows), weight, None, layer.stride, 0, layer.dilation, layer.groups)
         everything = slice(None)
         # the output padding of a transposed convolution leaves more
         return convolved[(everything, everything, *(slice(size) for size in out))]
 
     def make_bands(rows: slice) -> list[Tensor]:
         # unfolded along the second spatial dim alone, the output rows of each kernel row are contiguous
-        x = padded(rows)
+        x = pad_rows(rows)
         wide = x.unsqueeze(2).flatten(0, 1)  # (n·c, 1, h, w): the kernel's first offset stays a dim of its own
         height = x.shape[2]
         unfolded = unfold(
@@ -187,25 +187,28 @@ def _transposed_convolution(layer: Any, a: Tensor, g: Tensor) -> Contributions:
 
 
 def _scale_and_shift(
-    a: Tensor, g: Tensor, normalised: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor] = _over_positions
+    a: Tensor,
+    g: Tensor,
+    normalise: Callable[[Tensor], Tensor],
+    sum_positions: Callable[[Tensor], Tensor] = _over_positions,
 ) -> Contributions:
     """What follows a normalisation, element by element."""
-    return {"weight": Scale(g, lambda rows: normalised(a[rows]), summed, inputs=a), "bias": summed(g)}
+    return {"weight": Scale(g, lambda rows: normalise(a[rows]), sum_positions, inputs=a), "bias": sum_positions(g)}
 
 
-def _running(layer: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+def _statistics(layer: Any, a: Tensor) -> tuple[Tensor, Tensor]:
     """Statistics of a batch norm in the precision of the rules."""
     return layer.running_mean.to(a.dtype), layer.running_var.to(a.dtype)
 
 
 @register_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def _batch_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
-    return _scale_and_shift(a, g, lambda a: F.batch_norm(a, *_running(layer, a), eps=layer.eps))
+    return _scale_and_shift(a, g, lambda a: F.batch_norm(a, *_statistics(layer, a), eps=layer.eps))
 
 
 @register_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def _instance_norm(layer: Any, a: Tensor, g: Tensor) -> Contributions:
-    mean, var = _running(layer, a) if layer.track_running_stats else (None, None)
+    mean, var = _statistics(layer, a) if layer.track_running_stats else (None, None)
     return _scale_and_shift(a, g, lambda a: F.instance_norm(a, mean, var, use_input_stats=mean is None, eps=layer.eps))
 
 
@@ -218,10 +221,10 @@ def _group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> Contributions:
 def _layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> Contributions:
     shape = layer.normalized_shape
 
-    def summed(x: Tensor) -> Tensor:
+    def sum_positions(x: Tensor) -> Tensor:
         return x.reshape(len(x), -1, *shape).sum(1)
 
-    return _scale_and_shift(a, g, lambda a: F.layer_norm(a, shape, eps=layer.eps), summed)
+    return _scale_and_shift(a, g, lambda a: F.layer_norm(a, shape, eps=layer.eps), sum_positions)
 
 
 @register_rule(nn.PReLU)
