@@ -20,6 +20,7 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNet
 
+from skal._core.guard import preserve_rng
 from skal._core.parallel import one_thread
 from skal._version import __version__
 from skal.base import QueryStrategy
