@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from skal.reuse import feature_reuse
 
 from skal._core.cost import forecast_seconds
 from skal.base import Passes, QueryCost
-from skal.reuse import feature_reuse
 from skal.strategies import (
     ALBL,
     BADGE,

@@ -7,11 +7,11 @@ import pytest
 import torch
 import zarr
 from joblib import parallel_config
+from skal._core.shipping import opened, reference_to
 from torch.utils.data import Dataset
 
 from skal import ActiveLearner
 from skal._core.containers import is_lazy, take_rows
-from skal._core.shipping import opened, reference_to
 from skal.context import Samples
 from skal.exceptions import InvalidParameterError
 from skal.strategies import BADGE, DynamicAL, Entropy

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from joblib import parallel_config
+from skal._core.sharding import Sharding, filled, shard_rows
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from skal._core.sharding import Sharding, filled, shard_rows
 from skal.context import Network, Samples, TangentEngine
 from skal.exceptions import InvalidTypeError, NonFiniteError, SampleError, ShardError, WorkerError
 from skal.strategies import Entropy
