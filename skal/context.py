@@ -476,7 +476,9 @@ class QueryContext:
             self.require_fitted()
         source = None if self.cache is None else self._source(spec)
         if self.cache is not None and source is not None:
-            rows = self.cache.rows(source, of.keys(), lambda rows: self._compute(spec, of.take(rows)).cpu().numpy())
+            # another process has the Dataset somewhere else: there only the content tells
+            keys = of.keys() if self.cache.folder is None else of.digests()
+            rows = self.cache.rows(source, keys, lambda rows: self._compute(spec, of.take(rows)).cpu().numpy())
             device = self.device if isinstance(spec, str) and self.has_network else "cpu"
             return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
         if spec == "last_layer" and samples is None:

@@ -7,7 +7,7 @@ All digests are the same in another process. Nobody attacks a cache of his own: 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -38,20 +38,19 @@ def sample_digests(X: Any) -> list[bytes]:
     (True, False)
     """
     if isinstance(X, Mapping):
-        rows: Any = zip(*(sample_digests(value) for value in X.values()), strict=True)
+        rows: Any = zip(*(sample_digests(X[name]) for name in sorted(X, key=repr)), strict=True)
         return [_digest(b"".join(row)) for row in rows]
     if isinstance(X, Dataset):
         return [_item_digest(dataset_input(X[i])) for i in range(n_rows(X))]
     if sp.issparse(X):
-        X = X.tocsr()
-        X.sort_indices()
+        X = X.tocsr().sorted_indices()  # a copy: the caller's may be in any order
         parts = zip(np.split(X.indices, X.indptr[1:-1]), np.split(X.data, X.indptr[1:-1]), strict=True)
         return [_digest(indices.astype(np.int64).tobytes() + data.tobytes()) for indices, data in parts]
     if hasattr(X, "iloc"):  # columns of a frame have types of their own
-        return [_digest(repr(row).encode()) for row in X.itertuples(index=False)] if X.ndim > 1 else _texts(X)
+        return [_item_digest(row) for row in (X.itertuples(index=False, name=None) if X.ndim > 1 else X)]
     array = _as_array(X)
     if array.dtype.kind in "OUST":
-        return _texts(array)
+        return [_item_digest(value) for value in array]
     array = np.ascontiguousarray(array)
     return [_digest(row.tobytes()) for row in (array[:, None] if array.ndim == 1 else array)]
 
@@ -63,17 +62,16 @@ def _as_array(X: Any) -> np.ndarray:
     return np.asarray(X)
 
 
-def _texts(values: Any) -> list[bytes]:
-    return [_digest(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()) for value in values]
-
-
 def _item_digest(item: Any) -> bytes:
     if isinstance(item, Mapping):
-        return _digest(b"".join(_item_digest(part) for part in item.values()))
+        return _digest(b"".join(_item_digest(item[name]) for name in sorted(item, key=repr)))
     if isinstance(item, (tuple, list)):
         return _digest(b"".join(_item_digest(part) for part in item))
+    if isinstance(item, _PLAIN):
+        return _digest(repr(item.item() if isinstance(item, np.generic) else item).encode())
     array = _as_array(item)
-    return _digest(repr(item).encode() if array.dtype.hasobject else array.tobytes())
+    # the text of an object may be its address, which another object has later
+    return _digest((object_digest(item) or repr(item)).encode() if array.dtype.hasobject else array.tobytes())
 
 
 def _digest(content: bytes) -> bytes:
@@ -99,7 +97,22 @@ def data_digest(parts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def dataset_place(dataset: Any, row: int) -> tuple[int, int]:
+class _Itself:
+    """Stands for an object, whatever it calls equal; it lives as long as this, so that no other has its address."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def dataset_place(dataset: Any, row: int) -> tuple[Hashable, int]:
     """The Dataset that a row of a Subset or ConcatDataset is taken from, and its place there.
 
     Samples of a Dataset are recognised by that: their content would have to be read.
@@ -112,7 +125,7 @@ def dataset_place(dataset: Any, row: int) -> tuple[int, int]:
             row -= dataset.cumulative_sizes[number - 1] if number else 0
             dataset = dataset.datasets[number]
         else:
-            return id(dataset), row
+            return _Itself(dataset), row
 
 
 def copy_groups(digests: Sequence[bytes], known: Iterable[bytes] = ()) -> np.ndarray:

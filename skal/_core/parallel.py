@@ -31,6 +31,7 @@ from tqdm.auto import tqdm
 from skal._core.containers import detach_rows, reference_to, row_bytes
 from skal._core.memory import rows_within
 from skal._core.pool import Samples
+from skal.config import config_context, get_config
 from skal.exceptions import InvalidTypeError, ShardError, WorkerError, WorkerWarning
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
@@ -122,7 +123,8 @@ class Sharding:
         self, function: Callable[[Samples], Any], samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
     ) -> Iterator[Any]:
         try:
-            pickled = cloudpickle.dumps((function, samples.take(range(0)) if sends_rows else samples))
+            settings = get_config() | {"n_jobs": 1, "progress": False}
+            pickled = cloudpickle.dumps((function, samples.take(range(0)) if sends_rows else samples, settings))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise InvalidTypeError(
                 f"The network, its preprocessing and a Dataset in {samples.name} must be picklable to be sent to "
@@ -286,11 +288,12 @@ def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, st
     function = None
     with one_thread():
         try:
-            function, whole = _unpack(payload, digest)
+            function, whole, settings = _unpack(payload, digest)
             part = (
                 whole.take(range(start, stop)) if rows is None else replace(whole, X=rows, rows=None, numbers=numbers)
             )
-            return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
+            with config_context(**settings):
+                return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
         except Exception as error:
             if function is None and isinstance(error, ImportError):  # a package that the worker lacks, not the shard
                 raise

@@ -1,6 +1,5 @@
-"""Tests of skal._core.network: a module as a map to logits, left as it was found."""
+"""A module as a map to logits, left as it was found."""
 
-import random
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -15,39 +14,23 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from skal._core.generators import preserved_rng
-from skal._core.outputs import check_distributions, criterion_of
+from skal import config_context
 from skal.context import Network, Samples
-from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError, OutputError
-from skal.nets import MLP, SquaredLoss
+from skal.exceptions import InvalidTypeError, NoNetworkError, NonFiniteError, NotFittedError
+from skal.nets import MLP
 from skal.strategies import BADGE, EGL, DynamicAL, Margin, NTKLookahead
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 
 
 def linear(n_in=4, n_out=3):
-    with preserved_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Linear(n_in, n_out)
 
 
 def all_logits(network, X, batch_size=5, **kwargs):
     return network.all_logits(Samples(X, **kwargs), batch_size)
-
-
-def test_rng_states_come_back_even_after_an_error():
-    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-
-    def draw():
-        with preserved_rng():
-            random.random(), np.random.rand(), torch.rand(1)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        draw()
-    assert random.getstate() == states[0]
-    assert np.array_equal(np.random.get_state()[1], states[1])
-    assert torch.equal(torch.get_rng_state(), states[2])
 
 
 def test_a_bare_module_gives_logits():
@@ -197,80 +180,11 @@ def test_dtype_and_device_are_the_parameters():
     assert Network(nn.ReLU()).dtype == torch.float32
 
 
-def test_nll_loss_takes_the_logarithm_of_probabilities():
-    logits = all_logits(Network(linear()), X)
-    net = NeuralNetClassifier(nn.Sequential(linear(), nn.Softmax(-1))).initialize()
-    network = Network(net)
-    np.testing.assert_allclose(all_logits(network, X), torch.log_softmax(logits, -1), atol=1e-5)
-    proba = network.to_proba(network.all_outputs(Samples(X), 5))
-    np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
-    np.testing.assert_allclose(proba, torch.softmax(logits, -1), rtol=1e-5)
-
-
-@pytest.mark.parametrize("end", [nn.Identity(), nn.Flatten(0)], ids=["(n, 1)", "(n,)"])
-def test_a_binary_net_has_the_logits_0_and_z(end):
-    net = NeuralNetBinaryClassifier(nn.Sequential(linear(4, 1), end)).initialize()
-    network = Network(net)
-    logits = all_logits(network, X)
-    np.testing.assert_allclose(logits[:, 1], linear(4, 1)(torch.from_numpy(X)).detach()[:, 0], rtol=1e-5, atol=1e-6)
-    assert (logits[:, 0] == 0).all()
-    proba = network.to_proba(network.all_outputs(Samples(X), 5))
-    np.testing.assert_allclose(proba, net.predict_proba(X), rtol=1e-5)
-    np.testing.assert_allclose(torch.softmax(logits, -1), proba, rtol=1e-4, atol=1e-6)
-
-
-def test_squared_loss_gets_a_softmax_unless_the_user_says_otherwise():
-    net = NeuralNetClassifier(linear(), criterion=SquaredLoss).initialize()
-    network = Network(net)
-    outputs = all_logits(network, X)
-    np.testing.assert_allclose(network.to_proba(outputs), torch.softmax(outputs, -1))
-    net.set_params(predict_nonlinearity=torch.sigmoid)
-    np.testing.assert_allclose(network.to_proba(outputs), torch.sigmoid(outputs))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, [np.inf, -np.inf]], ids=str)
-@pytest.mark.filterwarnings("error")
-def test_probabilities_that_are_not_finite_are_refused_without_a_warning(value):
-    proba = np.full((3, 2), 0.5)
-    proba[1] = value
-    with pytest.raises(NonFiniteError, match="probabilities must be finite"):
-        check_distributions(proba)
-
-
-@pytest.mark.parametrize("row", [[0.5, 0.6], [0.5, 0.4], [1.1, -0.1]], ids=str)
-def test_one_row_that_is_no_distribution_is_refused(row):
-    with pytest.raises(OutputError, match="one distribution per row"):
-        check_distributions(np.array([[0.5, 0.5], row]))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_a_criterion_of_another_kind_is_taken_as_it_is():
-    scripted = torch.jit.script(nn.CrossEntropyLoss())
-    for criterion in (scripted, len, None):
-        assert criterion_of(SimpleNamespace(criterion_=criterion)) is criterion
-
-
-def test_a_compiled_criterion_is_looked_through():
-    net = NeuralNetClassifier(nn.Sequential(linear(), nn.Softmax(-1))).initialize()
-    net.criterion_ = torch.compile(net.criterion_, backend="eager")
-    assert isinstance(Network(net).criterion, nn.NLLLoss)
-
-
 def test_what_is_not_a_network_is_refused():
     with pytest.raises(NoNetworkError, match=r"Got LogisticRegression instead\. Wrap"):
         Network(LogisticRegression())
     with pytest.raises(NotFittedError, match=r"Got an unfitted NeuralNet instead\. Call fit"):
         Network(NeuralNet(MLP, criterion=nn.MSELoss))
-
-
-@pytest.mark.parametrize(
-    "output",
-    [torch.zeros(3), torch.zeros(3, 1), torch.zeros(3, 2, 2), [1, 2]],
-    ids=["vector", "one column", "three axes", "list"],
-)
-def test_outputs_of_another_shape_are_refused(output):
-    with pytest.raises(OutputError, match=r"shape \(n_samples, n_classes >= 2\)\. Got .* instead\. Give"):
-        Network(linear()).check_output(output)
 
 
 @pytest.mark.parametrize("row", [0, 5, 11])
@@ -282,31 +196,6 @@ def test_outputs_that_are_not_finite_in_any_batch_are_refused(row):
     numbers = np.tile(np.arange(12, dtype=np.float32)[:, None], 2)
     with pytest.raises(NonFiniteError, match="outputs must be finite"):
         Network(Diverged()).all_outputs(Samples(numbers), 4)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_outputs_that_are_not_finite_are_refused(bad):
-    output = torch.zeros(3, 2)
-    output[1, 1] = bad
-    with pytest.raises(NonFiniteError, match="outputs must be finite"):
-        Network(linear()).check_output(output)
-
-
-def test_probabilities_and_logits_are_told_apart():
-    logits, probabilities = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.full((6, 3), 1 / 3)
-    cross_entropy = Network(NeuralNetClassifier(linear(), criterion=nn.CrossEntropyLoss).initialize())
-    cross_entropy.check_output(logits)
-    with pytest.raises(OutputError, match=r"With criterion CrossEntropyLoss the module must return logits"):
-        cross_entropy.check_output(probabilities)
-    nll = Network(NeuralNetClassifier(linear()).initialize())
-    nll.check_output(probabilities)
-    with pytest.raises(OutputError, match="With criterion NLLLoss the module must return probabilities"):
-        nll.check_output(logits)
-    with pytest.raises(OutputError, match="NLLLoss"):
-        nll.check_output(torch.log(probabilities))
-    # a bare module has no criterion, and squared errors fit outputs to one-hot rows
-    Network(linear()).check_output(probabilities)
-    Network(NeuralNetClassifier(linear(), criterion=SquaredLoss).initialize()).check_output(probabilities)
 
 
 def test_nonfinite_items_of_a_dataset_are_named_by_their_place():
@@ -358,7 +247,7 @@ def test_queries_of_such_a_module_leave_the_pool_as_it_was(strategy):
     X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
     net = NeuralNetClassifier(Writes, criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
     pool, labelled = X.copy(), X[:6].copy()
-    strategy.set_params(batch_size=5)
-    strategy.select(SimpleNamespace(estimator=net, X_training=labelled, y_training=np.arange(6) % 3), pool, 3)
+    with config_context(batch_size=5):
+        strategy.select(SimpleNamespace(estimator=net, X_training=labelled, y_training=np.arange(6) % 3), pool, 3)
     np.testing.assert_array_equal(pool, X)
     np.testing.assert_array_equal(labelled, X[:6])
