@@ -19,6 +19,7 @@ The house, room by room:
   sees, how it checks its parameters, and how it is tested.
 - ``skal.features``: features of a fixed backbone, computed once for every sample and kept on disk if asked for.
 - ``skal.reuse``: keep what queries compute from one query to the next, if asked for.
+- ``skal.config``: settings of how to compute, for each thread.
 - ``skal.exceptions``: all errors and warnings.
 - ``skal.compat``: the bridge to modAL.
 - ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal export``,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
+from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
 from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
@@ -21,6 +22,7 @@ from skal.labelling._sources import Source
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
+from skal.loop._journal import Journal
 from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
 from skal.validation import check_integer, check_real
@@ -83,7 +85,8 @@ class Project:
         self.batch = batch
         kept = read_settings(self.folder)
         given = labels or {}
-        named = [*kept.get("classes", []), *check_classes(classes), *sorted(set(given.values()))]
+        written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
+        named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
         self.classes = check_classes(dict.fromkeys(named))
         criterion = StablePredictions() if stop is None else stop
         loop = ActiveLearningClassifier(
@@ -148,10 +151,11 @@ class Project:
             stack = self._undo.get(client, [])
             if not stack:
                 return None
-            key, before = stack.pop()
+            key, before = stack[-1]
             label = None if before is None else before["label"]
             declined = before is not None and label is None
             self.rounds.record([(key, label)], declined=declined, source="undone", annotator=self.annotator)
+            stack.pop()  # not before it is written
             position = self.rounds.position(key)
             assert position is not None
             self.worker.note_change()
@@ -161,10 +165,11 @@ class Project:
         """Let there be one more class; gives all."""
         with self._lock:
             classes = check_classes([*self.classes, name])
-            self.rounds.add_classes(classes, self.model.make(len(classes)))
+            self.rounds.add_classes(classes, self.model.make(len(classes)), self.annotator)
             self.classes = classes
             self._settings["classes"] = classes
-            write_settings(self.folder, read_settings(self.folder) | self._settings)
+            with suppress(OSError, CheckpointError):  # the class is in the journal in any case
+                write_settings(self.folder, read_settings(self.folder) | self._settings)
             return classes
 
     def gallery(

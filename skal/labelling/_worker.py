@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skal._core.containers import take_rows
+from skal.config import config_context, get_config
 from skal.exceptions import SkalError
-from skal.loop import _audit
+from skal.loop._heldout import correctness
 from skal.stopping import wilson_interval
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Worker:
         self._doing: str | None = "starting"
         self._error: str | None = None
         self._measured: dict[str, Any] = {"curve": [], "forecast": None}
+        self._how = get_config()  # settings belong to a thread: this one gets those of the thread that orders the work
         self._thread = threading.Thread(target=self._run, name="skal-training", daemon=True)
 
     def start(self) -> None:
@@ -78,6 +80,10 @@ class Worker:
         return self._changes >= self.project.batch
 
     def _run(self) -> None:
+        with config_context(**self._how):
+            self._train_when_due()
+
+    def _train_when_due(self) -> None:
         prepared = self._succeeds(self._prepare)
         while True:
             if prepared:  # without features there is nothing to train on: samples come at random
@@ -146,7 +152,7 @@ class Worker:
         """The learning curve on the labels that are held out now, and the forecast."""
         rounds = self.project.rounds
         with rounds.lock:
-            n_labelled, correct = _audit.correctness(rounds.session.state)
+            n_labelled, correct = correctness(rounds.session.state)
             forecast = rounds.forecast(FORECAST)
         curve = []
         for n, row in zip(n_labelled.tolist(), correct, strict=True):

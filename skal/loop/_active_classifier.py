@@ -22,11 +22,11 @@ from skal._core.sample_weight import refuse
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._config import LoopConfig
-from skal.loop._engine import LoopResults
-from skal.loop._estimators import checked_classifier, uses_unlabelled
+from skal.loop._fitting import check_estimator, uses_unlabelled
+from skal.loop._labels import check_one_label_each, find_labelled, label_reader
 from skal.loop._model import read_model, write_model
-from skal.loop._reading import check_one_label_each, label_reader, which_have_labels
+from skal.loop._rounds import LoopResults
+from skal.loop._rules import Rules
 from skal.loop._session import LabellingSession
 
 
@@ -76,11 +76,10 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         ``callback(classifier, row)`` is called after every round with its row of the history. One that returns True
         ends the loop.
     checkpoint : path or None, default=None
-        A folder to write to in every round. ``fit`` or ``start`` with the same data and parameters goes on from there.
-    progress : bool, default=False
-        Show one progress bar for the whole run.
+        A folder for the labels and a cache. ``fit`` or ``start`` with the same data and parameters goes on from there.
+        Every label is in its ``labels.jsonl``; its ``cache/`` may be deleted at any time.
     verbose : int, default=0
-        1 shows what happens on the way: a printed row per round.
+        1 prints a row per round. With ``skal.set_config(progress=True)`` there is one progress bar for the whole run.
     random_state : None, int, Generator or RandomState, default=None
         For the initial set, the training and the strategy. The global generators are left alone.
     stop : StoppingCriterion or None, default=None
@@ -149,7 +148,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         reinitialize: bool = False,
         callbacks: Sequence[Callable[..., Any]] | None = None,
         checkpoint: Any = None,
-        progress: bool = False,
         verbose: int = 0,
         random_state: Any = None,
         stop: Any = None,
@@ -168,7 +166,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.reinitialize = reinitialize
         self.callbacks = callbacks
         self.checkpoint = checkpoint
-        self.progress = progress
         self.verbose = verbose
         self.random_state = random_state
         self.stop = stop
@@ -208,7 +205,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         refuse(owner, unknown)
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
-        askable = None if oracle is not None else which_have_labels(y, unlabelled=uses_unlabelled(self.estimator))
+        askable = None if oracle is not None else find_labelled(y, unlabelled=uses_unlabelled(self.estimator))
         self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
@@ -330,11 +327,11 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     @classmethod
     def from_model(cls, path: Any) -> ActiveLearningClassifier:
-        """What :func:`skal.load_model` does."""
+        """Read a model; use :func:`skal.load_model`."""
         predictor, attributes = read_model(path)
         loop = cls(predictor.estimator)
         nothing = np.empty(0, dtype=np.int64)
-        loop._take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
+        loop.take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
         loop.__dict__.update(attributes)
         return loop
 
@@ -345,12 +342,13 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         return state | {"_labelled": None} if "_labelled" in state else state
 
     def _start(self, X: Any, eval_set: Any, **data: Any) -> LabellingSession:
-        config = LoopConfig.from_classifier(self, X, eval_set, **data)
+        rules = Rules.of(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
-        return LabellingSession(self, config, self._take_results)
+        return LabellingSession(self, rules, self.take_results)
 
-    def _take_results(self, results: LoopResults) -> None:
+    def take_results(self, results: LoopResults) -> None:
+        """Set the fitted attributes; for a session."""
         self.queried_ = results.queried
         self.history_ = results.history
         self.stop_reason_ = results.stop_reason
@@ -360,11 +358,12 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             self._predictor = results.predictor
             self._labelled = results.labelled
             self.estimator_ = results.predictor.estimator
-            self.classes_ = results.predictor.classes
+            self.classes_ = results.predictor.names
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does
-        inner, transformers = unwrap_estimator(checked_classifier(type(self).__name__, self.estimator))
+        check_estimator(type(self).__name__, self.estimator)
+        inner, transformers = unwrap_estimator(self.estimator)
         tags = get_tags(transformers[0] if transformers else inner).input_tags
         opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
         opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict
