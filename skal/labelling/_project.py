@@ -104,7 +104,11 @@ class Project:
         y = [given.get(key) for key in source.ids] if given else None
         self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids))
         self._settings = {"kind": source.kind, "source": source_name, "text": text, "classes": self.classes}
-        write_settings(self.folder, kept | self._settings)
+        try:
+            write_settings(self.folder, kept | self._settings)
+        except CheckpointError:  # whoever keeps the error keeps this project alive
+            self.rounds.close()
+            raise
         self._lock = self.rounds.lock
         self._leases = Leases()
         self._undo: dict[str, list[tuple[str, dict[str, Any] | None]]] = {}  # of each tab: ids, and what was before
@@ -168,7 +172,7 @@ class Project:
             self.rounds.add_classes(classes, self.model.make(len(classes)), self.annotator)
             self.classes = classes
             self._settings["classes"] = classes
-            with suppress(OSError, CheckpointError):  # the class is in the journal in any case
+            with suppress(CheckpointError):  # the class is in the journal in any case
                 write_settings(self.folder, read_settings(self.folder) | self._settings)
             return classes
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,6 @@ from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidTypeError
-
-
-def _nested(estimator: Any) -> Iterator[Any]:
-    """The estimator, and what is inside it: the last step of a Pipeline, the estimator of a wrapper."""
-    while estimator is not None:
-        yield estimator
-        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
 
 
 def check_estimator(owner: str, estimator: Any) -> None:
@@ -47,7 +39,9 @@ def uses_unlabelled(estimator: Any) -> bool:
     (True, False)
     """
     known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
-    return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _nested(estimator))
+    while estimator is not None and not (isinstance(estimator, known) or getattr(estimator, "uses_unlabelled", False)):
+        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
+    return estimator is not None
 
 
 def final_network(estimator: Any) -> NeuralNet | None:

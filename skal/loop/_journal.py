@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -33,6 +34,7 @@ from skal.exceptions import CheckpointError, SkalWarning
 FILE = "labels.jsonl"
 COLUMNS = ["id", "label", "round", "time", "annotator", "source"]
 _SUM_LENGTH = len(b', "sum": "0123456789abcdef"}')
+_END = re.compile(rb'"sum": "[0-9a-f]{16}"}')  # of a whole line; in a text the quotes are escaped
 
 
 class Journal:
@@ -52,7 +54,7 @@ class Journal:
         The last event of every sample that is labelled or declined, in the order in which they came to be so.
     earlier : dict from id to list
         All labels that each sample has had.
-    classes : list
+    classes : dict from class to None
         Classes that were added, and those of the labels, in the order in which they came.
 
     Examples
@@ -69,14 +71,9 @@ class Journal:
         self.n_events = self.n_changes = 0
         self.known: dict[Any, dict[str, Any]] = {}
         self.earlier: dict[Any, list[Any]] = {}
-        self._classes: dict[Any, None] = {}
+        self.classes: dict[Any, None] = {}
         self._whole = 0  # bytes of whole lines: what we know to be written
         self._size = 0  # of the file when we last looked; -1 after a failed write
-
-    @property
-    def classes(self) -> list[Any]:
-        """Classes that were added, and those of the labels."""
-        return list(self._classes)
 
     def read(self) -> Journal:
         """Take what is in the file; a damaged last line is what a broken write leaves, and is left out."""
@@ -86,7 +83,7 @@ class Journal:
         self._size, lines = len(data), _split(data)
         for number, line in enumerate(lines, start=1):
             event = _parse(line)
-            if event is None and number == len(lines):
+            if event is None and number == len(lines) and not _END.search(line[:-2]):
                 warnings.warn(
                     f"The last line of {self.path} was never written to its end; it is left out. What it said was not "
                     "confirmed to anybody: look at your last answer.",
@@ -122,7 +119,7 @@ class Journal:
         self.n_events += 1
         kind, key, label = event["event"], event["id"], event["label"]
         if kind == "class":
-            self._classes[event["class"]] = None
+            self.classes[event["class"]] = None
             return
         before = self.known.get(key)
         self.n_changes += label != (None if before is None else before["label"])
@@ -130,7 +127,7 @@ class Journal:
             del self.known[key]  # it comes last if it is labelled now
         if kind == "label":
             self.earlier.setdefault(key, []).append(label)
-            self._classes[label] = None
+            self.classes[label] = None
             if before is not None and before["label"] is not None:
                 event = event | {"round": before["round"]}  # a corrected label is still one of its round
         if kind != "open":

@@ -133,7 +133,9 @@ class LoopEngine:
         self.check_writable()
         dtype = common_dtype(self.state.label_dtype, dtype)
         new = {index: label for index, label in answers if label is not None}
-        if new and (dtype != self.state.label_dtype or not set(self.journal.classes).issuperset(new.values())):
+        if new and (
+            dtype != self.state.label_dtype or not all(label in self.journal.classes for label in new.values())
+        ):
             # refuses what is not a class before anything is changed
             self.trainer.check_labels(replace(self.state, label_dtype=dtype, answers=self.state.answers | new))
         events = list(self._events(kind, answers, source, annotator))
@@ -212,7 +214,8 @@ class LoopEngine:
         row = state.describe_round()
         seconds = {"seconds_fit": perf_counter() - start, "seconds_query": state.seconds_query}
         self.publish()  # it is the classifier that is scored
-        self._end_round(row | self._scores() | seconds | self._measures(), trained=True)
+        measures = {} if self.rules.stop is None else self._measures()
+        self._end_round(row | self._scores() | seconds | measures, trained=True)
 
     def save(self, *, trained: bool = False) -> None:
         """Write to the cache, if there is one; the network only after a training."""
@@ -316,8 +319,6 @@ class LoopEngine:
 
     def _measures(self) -> dict[str, Any]:
         """Numbers that the stopping criterion looks at."""
-        if self.rules.stop is None:
-            return {}
         now = perf_counter()
         self.state.elapsed += now - self.opened
         self.opened = now
