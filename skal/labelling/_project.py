@@ -288,7 +288,7 @@ class Project:
         return 60 * (len(recent) - 1) / max(now - recent[0], 1.0)
 
     def _strategy_words(self) -> str:
-        strategy = self.rounds.session.results.query_strategy
+        strategy = self.rounds.session.engine.strategy
         if isinstance(strategy, Recommended):  # which one that is depends on a model that has not been trained yet
             return "the recommended strategy"
         return getattr(strategy, "__name__", type(strategy).__name__)

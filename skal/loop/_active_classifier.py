@@ -22,12 +22,13 @@ from skal._core.sample_weight import refuse
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._fitting import check_estimator, uses_unlabelled
+from skal.loop._fitting import Predictor, check_estimator, uses_unlabelled
 from skal.loop._labels import check_one_label_each, find_labelled, label_reader
 from skal.loop._model import read_model, write_model
-from skal.loop._rounds import LoopResults
+from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.loop._session import LabellingSession
+from skal.loop._trainer import Trainer
 
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -330,8 +331,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         """Read a model; use :func:`skal.load_model`."""
         predictor, attributes = read_model(path)
         loop = cls(predictor.estimator)
-        nothing = np.empty(0, dtype=np.int64)
-        loop.take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
+        loop._take_results(LoopState(seed=0), None, loop.query_strategy)
+        loop._take_predictor(predictor, None)
         loop.__dict__.update(attributes)
         return loop
 
@@ -345,20 +346,19 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         rules = Rules.of(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
-        return LabellingSession(self, rules, self.take_results)
+        return LabellingSession(self, rules, self._take_results)
 
-    def take_results(self, results: LoopResults) -> None:
-        """Set the fitted attributes; for a session."""
-        self.queried_ = results.queried
-        self.history_ = results.history
-        self.stop_reason_ = results.stop_reason
-        self.query_strategy_ = results.query_strategy
-        self.initial_ = results.initial
-        if results.predictor is not None:
-            self._predictor = results.predictor
-            self._labelled = results.labelled
-            self.estimator_ = results.predictor.estimator
-            self.classes_ = results.predictor.names
+    def _take_results(self, state: LoopState, trainer: Trainer | None, strategy: Any) -> None:
+        """Set the fitted attributes."""
+        self.queried_ = np.array(state.labelled, dtype=np.int64)
+        self.history_ = [dict(row) for row in state.history]
+        self.stop_reason_, self.query_strategy_, self.initial_ = state.stop_reason, strategy, state.start
+        if trainer is not None and trainer.predictor is not None:
+            self._take_predictor(trainer.predictor, trainer.labelled)
+
+    def _take_predictor(self, predictor: Predictor, labelled: tuple[Any, np.ndarray] | None) -> None:
+        self._predictor, self._labelled = predictor, labelled
+        self.estimator_, self.classes_ = predictor.estimator, predictor.names
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does

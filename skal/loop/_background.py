@@ -191,7 +191,7 @@ def twin_of(engine: LoopEngine) -> LoopEngine:
     if twin.state.phase == "answer":
         twin.close_round()  # of the engine as well: they still have one state
     twin.state, twin.trainer, twin.classifier = deepcopy(engine.state), engine.trainer.copy(), copy(engine.classifier)
-    twin.receive = twin.classifier.take_results
+    twin.receive = twin.classifier._take_results
     return twin
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +18,6 @@ from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._choice import Selector
 from skal.loop._display import ProgressReporter
-from skal.loop._fitting import Predictor
 from skal.loop._heldout import SOURCE, measure
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal, make_event
@@ -29,22 +28,7 @@ from skal.loop._saves import RunFolder
 from skal.loop._trainer import Trainer
 from skal.validation import make_generator
 
-
-@dataclass(frozen=True)
-class LoopResults:
-    """The results of a loop so far: the fitted attributes of its classifier, and ``predictor`` to predict with.
-
-    ``predictor`` is None as long as nothing has been trained; ``labelled`` has the samples that it was trained on and
-    their numbers.
-    """
-
-    queried: np.ndarray
-    history: list[dict[str, Any]]
-    stop_reason: str | None
-    query_strategy: Any
-    initial: str | None
-    predictor: Predictor | None
-    labelled: tuple[Any, np.ndarray] | None = None
+Publish = Callable[[LoopState, Trainer, Any], None]
 
 
 class LoopEngine:
@@ -55,7 +39,7 @@ class LoopEngine:
     classifier : ActiveLearningClassifier
     rules : Rules
     publish : callable
-        Called with the :class:`LoopResults` whenever they change.
+        Called with the state, the trainer and the strategy whenever something has changed.
 
     Attributes
     ----------
@@ -71,7 +55,7 @@ class LoopEngine:
         Whether nothing may be written any more.
     """
 
-    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Callable[[LoopResults], None]) -> None:
+    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Publish) -> None:
         self.classifier, self.rules, self.receive = classifier, rules, publish
         self.trainer, self.selector = Trainer(rules), Selector(rules)
         self.closed, self.opened = False, perf_counter()
@@ -97,22 +81,13 @@ class LoopEngine:
         self.publish()
 
     @property
-    def results(self) -> LoopResults:
-        """The results so far."""
-        return LoopResults(
-            queried=np.array(self.state.labelled, dtype=np.int64),
-            history=[dict(row) for row in self.state.history],
-            stop_reason=self.state.stop_reason,
-            # the recommended strategy says which one it chose
-            query_strategy=getattr(self.selector.strategy, "strategy_", self.selector.strategy),
-            initial=self.state.start,
-            predictor=self.trainer.predictor,
-            labelled=self.trainer.labelled,
-        )
+    def strategy(self) -> Any:
+        """The strategy that is used; the recommended one says which it chose."""
+        return getattr(self.selector.strategy, "strategy_", self.selector.strategy)
 
     def publish(self) -> None:
         """Let the classifier have the results."""
-        self.receive(self.results)
+        self.receive(self.state, self.trainer, self.strategy)
 
     def take(
         self, kind: str, answers: list[tuple[int, Any]], dtype: str | None, source: str | None, annotator: str | None
@@ -188,11 +163,8 @@ class LoopEngine:
             if len(positions) == 0:  # all of a given start has been labelled already
                 state.round += 1
                 continue
-            strategy = self.results.query_strategy
-            name = (
-                "random" if self.trainer.estimator is None else getattr(strategy, "__name__", type(strategy).__name__)
-            )
-            source = "initial" if state.round == 0 else name
+            source = getattr(self.strategy, "__name__", type(self.strategy).__name__)
+            source = "initial" if state.round == 0 else "random" if self.trainer.estimator is None else source
             state.open_round(positions, metrics, seconds=perf_counter() - start, source=source)
             self.publish()  # which strategy chose them
             self.save()

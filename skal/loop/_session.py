@@ -27,7 +27,7 @@ from skal.loop._heldout import forecast
 from skal.loop._ids import plain_id
 from skal.loop._labels import read_labels
 from skal.loop._progress import LoopState
-from skal.loop._rounds import LoopEngine, LoopResults
+from skal.loop._rounds import LoopEngine, Publish
 from skal.loop._rules import Rules
 from skal.stopping import Forecast
 from skal.validation import as_path
@@ -47,7 +47,7 @@ class LabellingSession:
     rules : Rules
         The classifier's parameters and the data. Changing them later does not change the session.
     publish : callable
-        Called with the :class:`LoopResults` whenever they change.
+        Called with the state, the trainer and the strategy whenever something has changed.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class LabellingSession:
     (10, ['low', 'high'])
     """
 
-    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Callable[[LoopResults], None]) -> None:
+    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Publish) -> None:
         self.classifier, self.X = classifier, rules.X
         self.engine = LoopEngine(classifier, rules, publish)
         if self.engine.folder is not None:
@@ -92,11 +92,6 @@ class LabellingSession:
     def done(self) -> bool:
         """Whether nothing more will be asked."""
         return self.state.stop_reason is not None
-
-    @property
-    def results(self) -> LoopResults:
-        """The results so far."""
-        return self.engine.results
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The batches to label, one after the other; ``tell`` each before the next."""
