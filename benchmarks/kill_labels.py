@@ -288,7 +288,7 @@ def make_project(kind: str, folder: Path, n: int) -> Project:
     """A project on so many digits."""
     source = as_source(DIGITS.images[:n] / 16, [f"digit-{i}" for i in range(n)], None)
     model = choose_model(source, model="network" if "network" in kind else "linear")
-    return Project(source, ["0", "1", "2"], model, folder, batch=8)
+    return Project(source, ["0", "1", "2"], model, folder, query_size=8)
 
 
 class Page:

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,44 @@ from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
 from skal.loop._journal import Journal
-from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
+from skal.stopping import Forecast, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
 from skal.validation import check_integer, check_real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
 _RATE_WINDOW = 300.0
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What labelling has come to.
+
+    Attributes
+    ----------
+    labels : data frame
+        ``id, label, round, time, annotator, source``.
+    model : ActiveLearningClassifier or None
+        Fitted on the labels; None if there were too few.
+    forecast : Forecast
+        Accuracy now, and with 100 more labels.
+    unreadable : list of str
+        Ids of samples that could not be read.
+    folder : Path
+        Where everything is: the same call goes on there.
+
+    Examples
+    --------
+    >>> from skal.labelling import Labelled
+    >>> sorted(Labelled.__annotations__)
+    ['folder', 'forecast', 'labels', 'model', 'unreadable']
+    """
+
+    labels: pd.DataFrame
+    model: ActiveLearningClassifier | None
+    forecast: Forecast
+    unreadable: list[str]
+    folder: Path
 
 
 class Project:
@@ -46,7 +78,7 @@ class Project:
     folder : path
         Labels, settings, the state of the loop and the model.
     strategy : str, strategy or None, default="auto"
-    batch : int, default=20
+    query_size : int, default=20
         New labels before the next training.
     share : float, default=0.2
         Share of the samples that is drawn at random and held out, to measure accuracy. With 0 it is not measured.
@@ -68,7 +100,7 @@ class Project:
         folder: Any,
         *,
         strategy: Any = "auto",
-        batch: int = 20,
+        query_size: int = 20,
         share: float = 0.2,
         stop: StoppingCriterion | None = None,
         annotator: str | None = None,
@@ -76,13 +108,12 @@ class Project:
         source_name: str | None = None,
         text: str | None = None,
     ) -> None:
-        check_integer("label", "batch", batch, 1)
+        check_integer("label", "query_size", query_size, 1)
         check_real("label", "share", share, 0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.")
         if stop is not None and not isinstance(stop, StoppingCriterion):
             expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
-        self.batch = batch
         kept = read_settings(self.folder)
         given = labels or {}
         written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
@@ -92,8 +123,8 @@ class Project:
         loop = ActiveLearningClassifier(
             model.make(len(self.classes)),
             strategy,
-            n_initial=_AHEAD * batch,
-            query_size=_AHEAD * batch,
+            n_initial=_AHEAD * query_size,
+            query_size=_AHEAD * query_size,
             n_rounds=None,
             classes=self.classes,
             reinitialize=True,
@@ -116,7 +147,7 @@ class Project:
         self._origin: dict[str, str] = {}
         self._order = np.random.default_rng(0).permutation(len(source))
         self._reread_unreadable()
-        self.worker = Worker(self)
+        self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable)
 
     def start(self) -> Project:
         """Begin to train in the background."""
@@ -218,6 +249,13 @@ class Project:
         """``id, label, round, time, annotator, source`` of every label that holds."""
         with self._lock:
             return self.rounds.session.labels()
+
+    def result(self) -> Labelled:
+        """The result so far."""
+        loop = self.rounds.session.classifier
+        unreadable = sorted(self.source.ids[i] for i in self.source.unreadable())
+        model = loop if hasattr(loop, "estimator_") else None
+        return Labelled(self.labels(), model, self.rounds.forecast(100), unreadable, self.folder)
 
     def picture(self, key: str, size: int | None = None) -> tuple[bytes, str]:
         """The picture of a sample; one that cannot be read is declined, and a SampleError says why."""

@@ -346,12 +346,11 @@ def test_a_second_writer_is_refused_by_name(start, flat_data, tmp_path):
         session.add({session.ids[0]: 0})
 
 
-HOLDER = """
-import sys, time
-import numpy as np
-from sklearn.linear_model import LogisticRegression
-from skal import ActiveLearningClassifier
-session = ActiveLearningClassifier(LogisticRegression(), n_rounds=None, checkpoint=sys.argv[1]).start(np.eye(60))
+HOLDER = """  # holds the lock as a session does, without its imports
+import fcntl, json, os, socket, sys, time
+lock = os.open(sys.argv[1] + "/lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.write(lock, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": "today"}).encode())
 print("held", flush=True)
 time.sleep(60)
 """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import SampleError, shorten
-from skal.labelling._sources._base import Ids, Source, given_ids, read_table
+from skal.labelling._sources._source import Ids, Source, given_ids, read_table
 from skal.loop._ids import make_distinct
 
 

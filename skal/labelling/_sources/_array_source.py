@@ -13,7 +13,7 @@ import numpy as np
 
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
-from skal.labelling._sources._base import Ids, Source, given_ids
+from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
 
 _NAMES = ("X", "X_train", "images", "x")
