@@ -136,7 +136,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
 
 
 def _journal(folder: Path) -> Journal:
-    if not (folder / FILE).exists():
+    if not (folder / FILE).exists() and not read_settings(folder):
         raise CheckpointError(
             f"{folder} must be a folder with labels. Got one without {FILE}. Name the --out folder of skal label."
         )

@@ -51,7 +51,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         check_classes(found["classes"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} must be as it was written. Got {type(error).__name__}: {error}. "
             "Delete it and name the classes again; the labels are not in it."
