@@ -63,11 +63,6 @@ class Rules:
     owner: str
     X: Any
     eval_set: Any
-    reader: Callable[[np.ndarray, Any], Any] | None
-    ids: Any
-    given: Any
-    askable: np.ndarray | None
-    readonly: bool
     estimator: Any
     query_strategy: Any
     n_initial: int
@@ -85,6 +80,11 @@ class Rules:
     verbose: int
     random_state: Any
     stop: Any
+    reader: Callable[[np.ndarray, Any], Any] | None = None
+    ids: Any = None
+    given: Any = None
+    askable: np.ndarray | None = None
+    readonly: bool = False
     n_samples: int = field(init=False)
     initial_size: int = field(init=False)
     network: bool = field(init=False)
@@ -93,24 +93,13 @@ class Rules:
     watches: bool = field(init=False, default=False)
 
     @classmethod
-    def of(
-        cls,
-        classifier: BaseEstimator,
-        X: Any,
-        eval_set: Any = None,
-        *,
-        reader: Any = None,
-        ids: Any = None,
-        given: Any = None,
-        askable: np.ndarray | None = None,
-        readonly: bool = False,
-    ) -> Rules:
+    def of(cls, classifier: BaseEstimator, X: Any, eval_set: Any, **data: Any) -> Rules:
         """The classifier's parameters as they are now."""
         owner, names = type(classifier).__name__, {field.name for field in fields(cls)}
         own = {name: value for name, value in classifier.get_params(deep=False).items() if name in names}
         own["query_strategy"] = named_strategy(owner, "query_strategy", own["query_strategy"])
         own["initial"] = _strategy_or_rule(owner, own["initial"])
-        return cls(owner, X, eval_set, reader, ids, given, askable, readonly, **own)
+        return cls(owner, X, eval_set, **own, **data)
 
     def __post_init__(self) -> None:
         owner = self.owner

@@ -32,6 +32,8 @@ from skal.loop._rules import Rules
 from skal.stopping import Forecast
 from skal.validation import as_path
 
+_OPEN = object()  # neither labelled nor declined
+
 
 class LabellingSession:
     """A loop that waits for its labels: ``ask`` which samples, ``tell`` what they are.
@@ -194,11 +196,9 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        answers, positions = self.state.answers, self._positions("relabel", labels)
-        strange = [key for key, index in zip(labels, positions, strict=True) if answers.get(index) is None]
-        if strange:
-            expected, remedy = "ids of labelled samples", "Use add for samples without a label."
-            raise InvalidParameterError.for_parameter("relabel", "labels", expected, strange, remedy)
+        positions = self._positions("relabel", labels)
+        expected, remedy = "ids of labelled samples", "Use add for samples without a label."
+        self._check_all("relabel", positions, lambda answer: answer not in (None, _OPEN), expected, remedy)
         return self._correct("relabel", positions, labels, None, annotator)
 
     def add(self, labels: Mapping[Any, Any], *, annotator: str | None = None) -> LabellingSession:
@@ -216,11 +216,9 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        answers, positions = self.state.answers, self._positions("add", labels)
-        twice = [key for key, index in zip(labels, positions, strict=True) if answers.get(index) is not None]
-        if twice:
-            expected, remedy = "ids of samples without a label", "Use relabel to change a label."
-            raise InvalidParameterError.for_parameter("add", "labels", expected, twice, remedy)
+        positions = self._positions("add", labels)
+        expected, remedy = "ids of samples without a label", "Use relabel to change a label."
+        self._check_all("add", positions, lambda answer: answer in (None, _OPEN), expected, remedy)
         return self._correct("add", positions, labels, "added", annotator)
 
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
@@ -257,13 +255,9 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        if isinstance(ids, Iterator):
-            ids = list(ids)
-        answers, positions = self.state.answers, self._positions("undecline", ids)
-        strange = [key for key, index in zip(ids, positions, strict=True) if answers.get(index, "open") is not None]
-        if strange:
-            expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
-            raise InvalidParameterError.for_parameter("undecline", "ids", expected, strange, remedy)
+        positions = self._positions("undecline", ids)
+        expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
+        self._check_all("undecline", positions, lambda answer: answer is None, expected, remedy)
         self.engine.take("open", [(index, None) for index in positions], None, "undeclined", annotator)
         return self
 
@@ -391,6 +385,15 @@ class LabellingSession:
             expected, remedy = "ids of samples in X", "session.ids has the id of every position."
             raise InvalidParameterError.for_parameter(owner, "ids", expected, unknown, remedy)
         return [position for position in found.values() if position is not None]
+
+    def _check_all(
+        self, owner: str, positions: list[int], fits: Callable[[Any], bool], expected: str, remedy: str
+    ) -> None:
+        """Refuse samples whose label, None if declined, does not fit."""
+        other = [index for index in positions if not fits(self.state.answers.get(index, _OPEN))]
+        if other:
+            name = "ids" if owner == "undecline" else "labels"
+            raise InvalidParameterError.for_parameter(owner, name, expected, self.engine.ids.of(other), remedy)
 
     def _correct(
         self, owner: str, positions: list[int], labels: Mapping[Any, Any], source: str | None, annotator: str | None
