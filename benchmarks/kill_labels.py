@@ -1,10 +1,17 @@
 """Kill labelling projects at random moments, and look whether every label is where it was put.
 
-``python -m benchmarks.kill_labels --kills 200`` forks processes that label by ``fit``, an oracle, ``ask`` and ``tell``,
-``relabel``, ``add``, ``decline`` and ``undecline``. Each has another pool (reordered, with samples missing) and other
-parameters (strategy, estimator, batch size) than the one before; some are two at a time on one folder. Each writes into
-a pipe what it is about to say, and that it has been said; after SIGKILL the labels are compared with that record, from
-all files and from ``labels.jsonl`` alone.
+``python -m benchmarks.kill_labels --kills 200 [--out FILE]`` labels in two ways, and kills with SIGKILL:
+
+- in Python: forked processes use ``fit``, an oracle, ``ask`` and ``tell``, ``relabel``, ``add``, ``decline`` and
+  ``undecline``. Each has another pool (reordered, with samples missing or added) and other parameters than the one
+  before; some are two at a time on one folder;
+- over HTTP: a forked process serves the labelling page, and this one answers, corrects, declines, takes answers back
+  and adds classes; the pool grows from start to start.
+
+Every process says what it is about to do, and that it was confirmed. After each kill an independent reading of
+``labels.jsonl`` is compared with that record, and so is a session that starts again, with the cache and without it.
+
+With ``--out`` every project that is done is a line of the file, and the same call goes on from there.
 """
 
 from __future__ import annotations
@@ -19,26 +26,94 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 
+from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, SkalWarning
-from skal.loop import _classifier
-from skal.loop._identity import digests
-from skal.loop._journal import Journal
+from skal.labelling._label import as_source
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.loop import _active_classifier
 from skal.nets import MLP
 
 N = 120
 NAMES = ["ant", "bee", "cow"]
 X_ALL = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
-KEYS: dict[str, list[Any]] = {"frame": list(range(N)), "array": digests(X_ALL)}
+DIGITS = load_digits()
+KINDS = ("python, frame", "python, array", "http, linear", "http, network")
+COUNTS = ("projects", "kills", "confirmed", "corrected", "undone", "declined", "added", "classes added", "refused")
+
+State = Any  # of a sample: its label, False if it was declined, None if it is open
+Allowed = dict[str, list[State]]  # by id, as text: the states that a sample may be in
+
+
+def journal_states(folder: Path) -> tuple[dict[str, State], set[str]]:
+    """An independent reading of the journal: the state of every sample that was ever mentioned, and the classes."""
+    states: dict[str, State] = {}
+    classes = set()
+    path = folder / "labels.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in lines:
+        event = json.loads(line)
+        if event["event"] == "class":
+            classes.add(event["class"])
+        else:
+            states[str(event["id"])] = {"label": event["label"], "declined": False, "open": None}[event["event"]]
+    return states, classes
+
+
+def check_states(found: dict[str, State], allowed: Allowed) -> None:
+    """Every sample must be in a state that it may be in."""
+    for key in found.keys() | allowed.keys():
+        if found.get(key) not in allowed.get(key, [None]):
+            raise AssertionError(f"sample {key} is {found.get(key)!r}, and may be {allowed.get(key)}")
+
+
+def session_states(state: Any, ids: Any) -> dict[str, State]:
+    """The states that a session knows."""
+    known = {str(ids[i]): label for i, label in zip(state.labelled, state.labels, strict=True)}
+    return known | {str(ids[i]): False for i in state.declined}
+
+
+class Record:
+    """What is about to be done to samples, and what was confirmed."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def say(self, what: str, states: dict[str, State], operation: str = "") -> None:
+        os.write(self.pipe, (json.dumps([what, operation, list(states.items())]) + "\n").encode())
+
+
+def take_record(lines: list[Any], allowed: Allowed, counts: Counter[str]) -> None:
+    """Let a record say in which states samples may be."""
+    for what, operation, states in lines:
+        if what.startswith("failed"):
+            raise AssertionError(what)
+        counts["refused"] += what == "refused"
+        if what == "done" and states:
+            counts["confirmed"] += len(states)
+            counts[operation] += len(states)
+        for key, value in states:
+            allowed[key] = [value] if what == "done" else [*allowed.get(key, [None]), value]
+
+
+# --- in Python
 
 
 def truth(i: int) -> str:
@@ -46,10 +121,10 @@ def truth(i: int) -> str:
     return NAMES[int(X_ALL[i].argmax()) % 3]
 
 
-def pool(kind: str, rng: random.Random) -> tuple[Any, list[int]]:
+def make_pool(kind: str, rng: random.Random) -> tuple[Any, list[int]]:
     """Most of the samples, in any order, and which they are."""
     rows = rng.sample(range(N), rng.randint(N - 12, N))
-    return (pd.DataFrame(X_ALL[rows], index=rows, columns=list("abcd")) if kind == "frame" else X_ALL[rows]), rows
+    return (pd.DataFrame(X_ALL[rows], index=rows, columns=list("abcd")) if "frame" in kind else X_ALL[rows]), rows
 
 
 def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClassifier:
@@ -67,7 +142,7 @@ def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClas
     )
     linear = LogisticRegression(C=rng.choice([1.0, 2.0]))
     return ActiveLearningClassifier(
-        linear if kind == "frame" or rng.random() < 0.5 else net,
+        linear if "frame" in kind or rng.random() < 0.4 else net,
         rng.choice(["margin", "random_sampling", "entropy"]),
         n_initial=6,
         initial="random",
@@ -79,79 +154,73 @@ def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClas
     )
 
 
-class Record:
-    """What a process says of its labels: ``about`` to be written, and ``done``."""
-
-    def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
-
-    def say(self, what: str, labels: dict[int, Any]) -> None:
-        os.write(self.pipe, (json.dumps([what, sorted(labels.items())]) + "\n").encode())
-
-
-def work(kind: str, folder: Path, seed: int, record: Record) -> None:
+def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
     """Label until somebody kills us."""
     rng = random.Random(seed)
-    X, rows = pool(kind, rng)
+    X, rows = make_pool(kind, rng)
     loop = make_loop(kind, folder, rng)
-    mode = rng.choice(["fit", "oracle", "session", "session"])
-    journal = Journal(folder)
-    journal.read()
-    known = {KEYS[kind].index(key): line["label"] for key, line in journal.known.items() if line["label"] is not None}
-    said: dict[int, Any] = {}
+    mode = rng.choice(["fit", "oracle", "session", "session", "session"])
+    with loop.start(X) as session:
+        ids, labelled = (
+            [str(key) for key in session.ids],
+            dict(zip(session.state.labelled, session.state.labels, strict=True)),
+        )
+        if mode == "session":
+            while not session.done:
+                operate(session, rows, rng, record)
+            return
+    said: dict[str, State] = {}
 
     def answer(indices: np.ndarray, samples: Any) -> list[Any]:
-        record.say("done", said.copy())  # asked again: the last answer has been taken
+        record.say("done", said, "told")  # asked again: the last answer has been taken
         said.clear()
-        said.update({rows[i]: truth(rows[i]) if mode == "fit" or rng.random() < 0.9 else None for i in indices})
+        labels = [truth(rows[i]) if mode == "fit" or rng.random() < 0.9 else None for i in indices]
+        said.update({ids[i]: False if label is None else label for i, label in zip(indices, labels, strict=True)})
         record.say("about", said)
-        return [said[rows[i]] for i in indices]
+        return labels
 
     if mode == "fit":
-        y = np.array([known.get(i, truth(i)) for i in rows])
+        y = np.array([labelled.get(position, truth(i)) for position, i in enumerate(rows)])
         # in this process alone: how fit reads y
-        _classifier.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= labelled else answer(at, _)
-        labelled = {position for position, i in enumerate(rows) if i in known}
+        _active_classifier.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= set(labelled) else answer(at, _)
         loop.fit(X, y)
-    elif mode == "oracle":
-        loop.fit(X, oracle=answer)
     else:
-        with loop.start(X) as session:
-            while not session.done:
-                label(session, rows, rng, record)
+        loop.fit(X, oracle=answer)
 
 
-def label(session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
+def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
     """One operation of a session."""
     state, ids = session.state, session.ids
-    open_now = {i for i, value in state.told} if state.phase == "answer" else set()
-    free = [i for i in range(len(rows)) if i not in {*state.labelled, *state.declined, *open_now}]
-    operation = rng.choice(["tell", "tell", "part", "relabel", "add", "decline", "undecline"])
-    if operation in ("tell", "part"):
+    operation = rng.choice(["told", "told", "part", "corrected", "added", "declined", "undone"])
+    if operation in ("told", "part"):
         asked = session.ask()
-        asked = asked if operation == "tell" else asked[: max(1, len(asked) // 2)]
+        asked = asked if operation == "told" else asked[: max(1, len(asked) // 2)]
         labels = {int(i): truth(rows[i]) if rng.random() < 0.9 else None for i in asked}
-    elif operation == "relabel":
+    elif operation == "corrected":
         labels = {int(i): rng.choice(NAMES) for i in rng.sample(state.labelled, min(2, len(state.labelled)))}
     else:
-        chosen = free if operation != "undecline" else state.declined
+        known = {*state.labelled, *state.declined}
+        chosen = state.declined if operation == "undone" else [i for i in range(len(rows)) if i not in known]
         chosen = rng.sample(chosen, min(2, len(chosen)))
-        labels = {int(i): truth(rows[i]) if operation == "add" else None for i in chosen}
+        labels = {int(i): truth(rows[i]) if operation == "added" else None for i in chosen}
     if not labels:
         return
-    changes = {rows[i]: value for i, value in labels.items()}
-    record.say("about", changes)
-    if operation in ("tell", "part"):
-        session.tell(labels, end_round=operation == "tell" or rng.random() < 0.5)
-    elif operation in ("relabel", "add"):
-        getattr(session, operation)({ids[i]: value for i, value in labels.items()})
+    nothing = None if operation == "undone" else False
+    states = {str(ids[i]): nothing if label is None else label for i, label in labels.items()}
+    record.say("about", states)
+    if operation in ("told", "part"):
+        session.tell(labels, end_round=operation == "told" or rng.random() < 0.5)
+    elif operation in ("corrected", "added"):
+        verb = session.relabel if operation == "corrected" else session.add
+        verb({ids[i]: label for i, label in labels.items()})
     else:
-        getattr(session, operation)([ids[i] for i in labels])
-    record.say("done", changes)
+        verb = session.undecline if operation == "undone" else session.decline
+        verb([ids[i] for i in labels])
+    record.say("done", states, operation)
 
 
-def start_process(kind: str, folder: Path, seed: int) -> tuple[int, int]:
-    """A process that labels, and the pipe that it speaks into."""
+def fork(work: Callable[[Record], None]) -> tuple[int, int]:
+    """A process that does some work, and the pipe that it speaks into."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:
@@ -160,7 +229,7 @@ def start_process(kind: str, folder: Path, seed: int) -> tuple[int, int]:
     os.close(reading)
     record = Record(writing)
     try:
-        work(kind, folder, seed, record)
+        work(record)
         record.say("finished", {})
     except CheckpointError as error:
         record.say("refused" if "Only one session" in str(error) else f"failed: {traceback.format_exc()}", {})
@@ -178,70 +247,211 @@ def read_all(pipe: int) -> list[Any]:
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
-def check(kind: str, folder: Path, allowed: dict[int, set[Any]], rng: random.Random) -> dict[int, Any]:
-    """Compare what is in the folder, and what a session makes of it, with what was said; gives the labels."""
-    journal = Journal(folder)
-    journal.read()
-    found = {KEYS[kind].index(key): line["label"] for key, line in journal.known.items()}
-    for i in range(N):
-        if found.get(i) not in allowed.get(i, {None}):
-            raise AssertionError(f"sample {i} has the label {found.get(i)!r}, not one of {allowed.get(i)}")
-    X, rows = pool(kind, rng)
-    alone = Path(tempfile.mkdtemp())
+def kill_python(kind: str, folder: Path, rng: random.Random, allowed: Allowed, counts: Counter[str]) -> None:
+    """Label in Python, kill, and compare."""
+    seeds = [rng.randrange(10**9) for _ in range(rng.choice([1, 1, 1, 2]))]
+    processes = [fork(lambda record, seed=seed: label_in_python(kind, folder, seed, record)) for seed in seeds]
+    time.sleep(rng.uniform(0.0, 0.8))
+    for process, pipe in processes:
+        os.kill(process, signal.SIGKILL)
+        counts["kills"] += os.WIFSIGNALED(os.waitpid(process, 0)[1])
+        take_record(read_all(pipe), allowed, counts)
+    found, _ = journal_states(folder)
+    check_states(found, allowed)
+    X, _ = make_pool(kind, rng)
+    for place in with_and_without_cache(folder):
+        session = make_loop(kind, place, rng).start(X, readonly=True)
+        there = {str(key) for key in session.ids}
+        expected = {key: state for key, state in found.items() if state is not None and key in there}
+        assert session_states(session.state, session.ids) == expected, place
+        labels = session.labels()
+        assert {str(key): label for key, label in zip(labels["id"], labels["label"], strict=True)} == {
+            key: state for key, state in found.items() if state
+        }
+        session.close()
+
+
+def with_and_without_cache(folder: Path) -> list[Path]:
+    """The folder, and one that has its journal alone."""
+    alone = folder / "alone"
+    shutil.rmtree(alone, ignore_errors=True)
+    alone.mkdir(parents=True)
     if (folder / "labels.jsonl").exists():
         shutil.copy(folder / "labels.jsonl", alone)
-    for place in (folder, alone):
-        state = make_loop(kind, place, rng).start(X, readonly=True).state
-        there = dict(zip(state.labelled, state.labels, strict=True))
-        there |= {i: value for i, value in state.told if value is not None and state.phase == "answer"}
-        expected = {p: found[i] for p, i in enumerate(rows) if found.get(i) is not None}
-        assert there == expected, (place, set(there.items()) ^ set(expected.items()))
-    shutil.rmtree(alone)
-    return found
+    return [folder, alone]
 
 
-def run(n_kills: int, seed: int = 0) -> dict[str, int]:
-    """Kill so often, and count what happened."""
+# --- over HTTP
+
+
+def make_project(kind: str, folder: Path, n: int) -> Project:
+    """A project on so many digits."""
+    source = as_source(DIGITS.images[:n] / 16, [f"digit-{i}" for i in range(n)], None)
+    model = choose_model(source, model="network" if "network" in kind else "linear")
+    return Project(source, ["0", "1", "2"], model, folder, query_size=8)
+
+
+class Page:
+    """Answers as a page does; every call is confirmed by the server, or else it may or may not have happened."""
+
+    def __init__(self, address: str, rng: random.Random, allowed: Allowed, classes: set[str]) -> None:
+        self.url, self.rng, self.allowed, self.classes = urlsplit(address), rng, allowed, classes
+        self.maybe: set[str] = set()  # classes that may have been added
+        self.stack: list[tuple[str, State]] = []
+        self.connection = HTTPConnection("127.0.0.1", self.url.port, timeout=30)
+
+    def call(self, method: str, **given: Any) -> Any:
+        body, headers = json.dumps({"client": "killer"} | given), {"Content-Type": "application/json"}
+        self.connection.request("POST", f"{self.url.path}api/{method}", body, headers)
+        answer = self.connection.getresponse()
+        data = json.loads(answer.read())
+        assert answer.status == 200, data
+        return data
+
+    def change(self, counts: Counter[str], operation: str, key: str, state: State, method: str, **given: Any) -> None:
+        """One call that changes a sample."""
+        before = self.allowed.get(key, [None])
+        self.allowed[key] = [*before, state]
+        self.call(method, **given)
+        self.allowed[key] = [state]
+        counts["confirmed"] += 1
+        counts[operation] += 1
+        if method == "answer":
+            self.stack.append((key, before[-1]))
+
+    def work(self, counts: Counter[str]) -> None:
+        """Label until nobody answers."""
+        while True:
+            operation = self.rng.choice(["told"] * 6 + ["corrected", "undone", "undone", "declined", "class"])
+            if operation == "class":
+                name = f"class {len(self.classes | self.maybe)}"
+                self.maybe.add(name)
+                assert name in self.call("add_class", name=name)["classes"]
+                self.classes.add(name)
+                counts["classes added"] += 1
+            elif operation == "undone":
+                if self.stack:
+                    key, state = self.stack.pop()
+                    self.change(counts, "undone", key, state, "undo")
+            else:
+                labelled = [key for key, states in self.allowed.items() if len(states) == 1 and states[0]]
+                items = [] if operation == "corrected" else self.call("next", n=2)["items"]
+                if items or labelled:
+                    key = items[0]["id"] if items else self.rng.choice(labelled)
+                    label = None if operation == "declined" else self.rng.choice(["0", "1", "2", *sorted(self.classes)])
+                    given = {"id": key, "label": label, "declined": label is None}
+                    self.change(counts, operation, key, label or False, "answer", **given)
+
+
+def serve(kind: str, folder: Path, n: int, pipe: int) -> None:
+    """The child: serves the page until it is killed."""
+    project = make_project(kind, folder, n)
+    server = LabelServer(project)
+    project.start()
+    os.write(pipe, f"{server.address}\n".encode())
+    server.run()
+
+
+def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, counts: Counter[str]) -> None:
+    """Label over HTTP, kill, and compare."""
+    n = 60 + 20 * counts["kills"]  # samples are added from start to start
+    reading, writing = os.pipe()
+    server = os.fork()
+    if server == 0:
+        os.close(reading)
+        try:
+            warnings.simplefilter("ignore")
+            serve(kind, folder, n, writing)
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+        os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        address = pipe.readline().strip()
+        assert address.startswith("http"), address + pipe.read()
+        seconds = rng.uniform(0.05, 2.5)
+        killer = os.fork()
+        if killer == 0:
+            time.sleep(seconds)
+            os.kill(server, signal.SIGKILL)
+            os._exit(0)
+        _, written = journal_states(folder)
+        page = Page(address, rng, allowed, set(written))
+        with suppress(OSError, HTTPException):  # it is dead
+            page.work(counts)
+        os.waitpid(killer, 0)
+        counts["kills"] += os.WIFSIGNALED(os.waitpid(server, 0)[1])
+    found, classes = journal_states(folder)
+    check_states(found, allowed)
+    assert page.classes <= classes <= page.classes | page.maybe, (page.classes, classes)
+    for place in with_and_without_cache(folder):
+        project = make_project(kind, place, n)
+        session, status = project.rounds.session, project.status()
+        assert session_states(session.state, session.ids) == {key: s for key, s in found.items() if s is not None}, (
+            place
+        )
+        assert status["labelled"] == sum(bool(state) for state in found.values())
+        assert status["declined"] == sum(state is False for state in found.values())
+        assert classes <= {each["name"] for each in status["classes"]}, place
+        free = {f"digit-{i}" for i in project.rounds.pool()}
+        assert free == {f"digit-{i}" for i in range(n) if found.get(f"digit-{i}") is None}
+        project.close()
+
+
+# --- all of it
+
+
+def run_project(kind: str, seed: int, n_kills: int) -> Counter[str]:
+    """Kill one project so often, or until most of it is labelled, and count."""
+    rng, counts = random.Random(seed), Counter(projects=1)
+    folder = Path(tempfile.mkdtemp())
+    allowed: Allowed = {}
+    kill = kill_http if kind.startswith("http") else kill_python
+    try:
+        while counts["kills"] < n_kills and sum(bool(states[-1]) for states in allowed.values()) < 0.7 * N:
+            kill(kind, folder, rng, allowed, counts)
+            found, _ = journal_states(folder)
+            allowed.clear()
+            allowed.update({key: [state] for key, state in found.items()})
+    except BaseException:
+        print(f"{kind}, seed {seed}: the folder is {folder}")
+        raise
+    shutil.rmtree(folder)
+    return counts
+
+
+def run(n_kills: int, seed: int = 0, out: Path | None = None, per_project: int = 12) -> dict[str, Counter[str]]:
+    """Kill so often, by turns in each way, and give the counts; projects in the file count too."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", SkalWarning)
-    rng = random.Random(seed)
-    counts = dict.fromkeys(("kills", "labels", "operations", "refused writers", "projects"), 0)
-    parent = Path(tempfile.mkdtemp())
-    while counts["kills"] < n_kills:
-        kind, folder = rng.choice(["frame", "array"]), parent / str(counts["projects"])
-        counts["projects"] += 1
-        allowed: dict[int, set[Any]] = {}
-        found: dict[int, Any] = {}
-        while len(found) < 0.7 * N and counts["kills"] < n_kills:
-            processes = [start_process(kind, folder, rng.randrange(10**9)) for _ in range(rng.choice([1, 1, 1, 2]))]
-            time.sleep(rng.uniform(0.0, 0.8))
-            lines = []
-            for process, pipe in processes:
-                os.kill(process, signal.SIGKILL)
-                _, status = os.waitpid(process, 0)
-                counts["kills"] += os.WIFSIGNALED(status)
-                lines.append(read_all(pipe))
-            for what, changes in (line for part in lines for line in part):
-                if what.startswith("failed"):
-                    raise AssertionError(what)
-                counts["refused writers"] += what == "refused"
-                counts["operations"] += what == "done" and bool(changes)
-                for i, value in changes:
-                    allowed[i] = {value} if what == "done" else allowed.get(i, {None}) | {value}
-            found = check(kind, folder, allowed, rng)
-            allowed = {i: {value} for i, value in found.items()}
-        counts["labels"] += sum(value is not None for value in found.values())
-    shutil.rmtree(parent)
-    return counts
+    done = [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
+    totals: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    for line in done:
+        totals[line["kind"]].update(line["counts"])
+    number = len(done)
+    while (left := n_kills - sum(counts["kills"] for counts in totals.values())) > 0:
+        kind = KINDS[number % len(KINDS)]
+        counts = run_project(kind, seed + number, min(left, per_project))
+        totals[kind].update(counts)
+        number += 1
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps({"kind": kind, "counts": counts}) + "\n")
+    return totals
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--per-project", type=int, default=12, help="kills of one project, at most")
+    parser.add_argument("--out", type=Path, help="a file to go on from")
     options = parser.parse_args(arguments)
-    counts = run(options.kills, options.seed)
-    print(", ".join(f"{number} {name}" for name, number in counts.items()) + ": no label lost, none at another sample")
+    totals = run(options.kills, options.seed, options.out, options.per_project)
+    totals["all"] = sum(totals.values(), Counter())
+    rows = [[kind, *(counts[name] for name in COUNTS)] for kind, counts in totals.items()]
+    print(markdown(["labelled", *COUNTS], rows))
+    print("No confirmed label was lost, none came back, none is at another sample.")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     (work / "photos").mkdir()
     cut(work / "photos")
     source = open_source(work / "photos", cache=work / "out")
-    with Project(source, CLASSES, choose_model(source), work / "out", batch=20) as project:
+    with Project(source, CLASSES, choose_model(source), work / "out", query_size=20) as project:
         server = LabelServer(project)
         thread = server.start()
         page = Page(work / "profile")

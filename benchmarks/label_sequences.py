@@ -9,10 +9,12 @@ each label must be at its sample, in the session and in the file.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +32,23 @@ from hypothesis.stateful import (
 )
 from sklearn.dummy import DummyClassifier
 
+from benchmarks.kill_labels import journal_states
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, MissingSamplesWarning
-from skal.loop._identity import digests
-from skal.loop._journal import Journal
-from skal.loop._lock import FolderLock
 
 N = 30
 NAMES = ["ant", "bee", "cow"]
 X_ALL = np.arange(2.0 * N).reshape(N, 2)
-KEYS = digests(X_ALL)
 LABELS = st.sampled_from(NAMES)
+
+
+@cache
+def keys() -> list[str]:
+    """The ids that a session gives to all samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        loop = ActiveLearningClassifier(DummyClassifier(), n_rounds=None, checkpoint=folder)
+        with loop.start(X_ALL) as session:
+            return session.ids.tolist()
 
 
 class LabelMachine(RuleBasedStateMachine):
@@ -75,7 +83,7 @@ class LabelMachine(RuleBasedStateMachine):
         self.session = loop.start(X_ALL[self.rows], y, ids=self.ids(self.rows) if self.given_ids else None)
 
     def ids(self, rows: list[int]) -> list[Any]:
-        return [f"file {i}" if self.given_ids else KEYS[i] for i in rows]
+        return [f"file {i}" if self.given_ids else keys()[i] for i in rows]
 
     def some(self, data: Any, samples: Any) -> list[int]:
         samples = sorted(samples)
@@ -135,9 +143,8 @@ class LabelMachine(RuleBasedStateMachine):
         """With another pool and another batch size, and perhaps from the journal alone."""
         self.session.close()
         if alone:
-            for path in self.folder.iterdir():
-                if path.name != "labels.jsonl":
-                    path.unlink()
+            shutil.rmtree(self.folder / "cache", ignore_errors=True)
+            (self.folder / "lock").unlink()
         if self.labels and not set(rows[:n_rows]) & set(self.labels):
             n_rows = N  # a pool without any of the labelled samples is refused
         self.rows, self.size = rows[:n_rows], size
@@ -149,9 +156,10 @@ class LabelMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def start_with_labels(self, data: Any) -> None:
         self.session.close()
-        journal = Journal(self.folder)
-        journal.read()
-        never = [i for i in self.rows if self.ids([i])[0] not in journal.earlier]
+        path = self.folder / "labels.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        earlier = {event["id"] for event in map(json.loads, lines) if event["event"] == "label"}
+        never = [i for i in self.rows if self.ids([i])[0] not in earlier]
         new = {i: data.draw(LABELS) for i in self.some(data, never)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingSamplesWarning)
@@ -169,7 +177,7 @@ class LabelMachine(RuleBasedStateMachine):
         child = os.fork()
         if child == 0:
             try:
-                FolderLock(self.folder).acquire()
+                self.open()
             except CheckpointError as error:
                 os._exit(0 if f"process {os.getppid()} " in str(error) else 1)
             os._exit(1)
@@ -182,21 +190,16 @@ class LabelMachine(RuleBasedStateMachine):
         if not hasattr(self, "session"):
             return
         state, rows = self.session.state, self.rows
-        told = dict(state.told) if state.phase == "answer" else {}
         there = {rows[p]: label for p, label in zip(state.labelled, state.labels, strict=True)}
-        there |= {rows[p]: label for p, label in told.items() if label is not None}
         assert there == {i: label for i, label in self.labels.items() if i in rows}
-        declined = {rows[p] for p in state.declined} | {rows[p] for p, label in told.items() if label is None}
-        assert declined == self.declined & set(rows)
+        assert {rows[p] for p in state.declined} == self.declined & set(rows)
         assert self.session.ids.tolist() == self.ids(rows)
         asked = {rows[p] for p in state.unanswered()}
         assert not asked & (set(self.labels) | self.declined)
         frame = self.session.labels()
         expected = {key: self.labels[i] for i, key in enumerate(self.ids(list(range(N)))) if i in self.labels}
         assert dict(zip(frame["id"], frame["label"], strict=True)) == expected
-        journal = Journal(self.folder)
-        journal.read()
-        assert {key: line["label"] for key, line in journal.known.items() if line["label"] is not None} == expected
+        assert {key: state for key, state in journal_states(self.folder)[0].items() if state} == expected
 
     def teardown(self) -> None:
         if hasattr(self, "session"):

@@ -15,7 +15,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 import skal.context
-import skal.loop._selection
+import skal.loop._choice
 from skal import ActiveLearningClassifier
 from skal.exceptions import FeatureError, InvalidTypeError
 from skal.features import RememberedFeatures
@@ -226,7 +226,7 @@ def test_frozen_layers_of_the_network_itself_are_run_once_unless_training_moves_
     loop = ActiveLearningClassifier(network(batch_norm), CoreSet(), **settings).fit(X, y)
     assert (sum(seen) == 60) == (not batch_norm)
     # the same choice as one that remembers nothing
-    monkeypatch.setattr(skal.loop._selection.FeatureMemory, "used", lambda self: nullcontext())
+    monkeypatch.setattr(skal.loop._choice.FeatureMemory, "used", lambda self: nullcontext())
     again = ActiveLearningClassifier(network(batch_norm), CoreSet(), **settings).fit(X, y)
     assert loop.queried_.tolist() == again.queried_.tolist()
 

@@ -21,7 +21,7 @@ LAYERS = [
     {"nets", "datasets"},
     {"stopping"},
     {"validation"},
-    {"exceptions", "_version"},
+    {"exceptions", "_version", "config"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
 SHARED = {"_coverage", "_coverage_strategy", "_features", "_fisher", "_gains", "_kernel_source", "_kmeans", "_pairs"}

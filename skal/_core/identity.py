@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from skal._core.containers import dataset_input, n_rows
+from skal.exceptions import InvalidTypeError
 
 DIGEST_BYTES = 16
 
@@ -63,15 +64,18 @@ def _as_array(X: Any) -> np.ndarray:
 
 
 def _item_digest(item: Any) -> bytes:
-    if isinstance(item, Mapping):
-        return _digest(b"".join(_item_digest(item[name]) for name in sorted(item, key=repr)))
-    if isinstance(item, (tuple, list)):
-        return _digest(b"".join(_item_digest(part) for part in item))
-    if isinstance(item, _PLAIN):
-        return _digest(repr(item.item() if isinstance(item, np.generic) else item).encode())
-    array = _as_array(item)
-    # the text of an object may be its address, which another object has later
-    return _digest((object_digest(item) or repr(item)).encode() if array.dtype.hasobject else array.tobytes())
+    """Of a Dataset's item: a number, text, array or tensor, or any object that shows what it holds."""
+    if isinstance(item, (Tensor, np.ndarray, np.generic)):
+        array = _as_array(item)
+        if not array.dtype.hasobject:
+            return _digest(array.tobytes())
+    digest = object_digest(item)
+    if digest is None:
+        raise InvalidTypeError(
+            f"The samples must have content that can be read. Got a {type(item).__name__} that does not show it. Return "
+            "arrays, tensors, numbers or texts from the Dataset, or give the samples ids."
+        )
+    return _digest(digest.encode())
 
 
 def _digest(content: bytes) -> bytes:

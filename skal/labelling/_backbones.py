@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,6 @@ def load_backbone(text: str) -> Backbone:
     """
     kind, _, name = text.partition(":")
     if kind not in _PACKAGES:
-        from skal.labelling._models import load_object
-
         made = load_object(text, "backbone")()
         return Backbone(text, made, getattr(made, "kind", "image"))
     try:
@@ -181,3 +180,26 @@ def _sample(source: Source, position: int) -> Any:
     from PIL import Image
 
     return Image.open(io.BytesIO(source.picture(position, None)[0])).convert("RGB")
+
+
+def load_object(text: str, name: str) -> Any:
+    """What ``FILE.py:NAME`` names; the file is run."""
+    path, _, attribute = text.rpartition(":")
+    place = Path(path)
+    if not path or not place.is_file():
+        expected, remedy = "FILE.py:NAME with a file that is there", "Check the path, and name the function after ':'."
+        raise InvalidParameterError.for_parameter("label", name, expected, text, remedy)
+    spec = importlib.util.spec_from_file_location(place.stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        expected, got = f"FILE.py:NAME with a file that runs ({path})", f"{type(error).__name__}: {error}"
+        remedy = f"Try python {place.name} by itself."
+        raise InvalidParameterError.for_parameter("label", name, expected, got, remedy) from error
+    if not hasattr(module, attribute):
+        there = [key for key in vars(module) if not key.startswith("_")]
+        raise InvalidParameterError.for_parameter("label", name, f"a name in {path}", attribute, f"It has {there}.")
+    return getattr(module, attribute)

@@ -28,7 +28,9 @@ def add_label(commands: Any) -> None:
     parser.add_argument("--labels", metavar="FILE", help="known labels (id, label), or 'folders' for sub-folders")
     parser.add_argument("--text", metavar="COLUMN", help="the column of the texts")
     parser.add_argument("--strategy", default="auto", metavar="NAME", help="a function of skal.strategies (auto)")
-    parser.add_argument("--batch", type=int, default=20, metavar="N", help="new labels before the next training (20)")
+    parser.add_argument(
+        "--query-size", type=int, default=20, metavar="N", help="new labels before the next training (20)"
+    )
     parser.add_argument("--model", metavar="PATH:NAME", help="network, linear, or a function of your own: file.py:name")
     parser.add_argument("--features", type=Path, metavar="FILE.npy", help="a row of features for each sample")
     parser.add_argument("--backbone", metavar="KIND:NAME", help="a frozen network: timm:NAME, torchvision:NAME, …")
@@ -63,7 +65,7 @@ def _label(args: argparse.Namespace) -> None:
         model,
         out,
         strategy=args.strategy,
-        batch=args.batch,
+        query_size=args.query_size,
         share=args.hold_out,
         annotator=args.annotator,
         labels=known,

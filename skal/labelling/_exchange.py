@@ -13,7 +13,7 @@ import pandas as pd
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
 from skal.labelling._settings import read_settings, write_settings
 from skal.labelling._sources import Source, known_labels, open_source, resolve
-from skal.loop._journal import FILE, Journal, entry
+from skal.loop._journal import FILE, Journal, make_event
 from skal.loop._lock import FolderLock
 
 FORMATS = ("csv", "jsonl", "label-studio", "coco-classification")
@@ -106,8 +106,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     lock = FolderLock(place)
     lock.acquire()
     try:
-        journal = Journal(place)
-        journal.read()
+        journal = Journal(place).read()
         known = {str(key): line["label"] for key, line in journal.known.items() if line["label"] is not None}
         other = {key: label for key, label in found.items() if known.get(key, label) != label}
         if other and not overwrite:
@@ -118,12 +117,12 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
         new = {key: label for key, label in found.items() if key not in known}
         positions = {} if source is None else {key: i for i, key in enumerate(source.ids)}
         journal.append(
-            entry(
+            make_event(
+                "label",
                 key,
                 label,
                 round=max([0, *(line["round"] for line in journal.known.values())]),
                 source="imported",
-                previous=known.get(key),
                 content=None if source is None else source.ids.digest(positions[key]),
             )
             for key, label in (new | other).items()
@@ -137,13 +136,11 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
 
 
 def _journal(folder: Path) -> Journal:
-    if not (folder / FILE).exists():
+    if not (folder / FILE).exists() and not read_settings(folder):
         raise CheckpointError(
             f"{folder} must be a folder with labels. Got one without {FILE}. Name the --out folder of skal label."
         )
-    journal = Journal(folder)
-    journal.read()
-    return journal
+    return Journal(folder).read()
 
 
 def _source(settings: dict[str, Any]) -> Source | None:

@@ -7,7 +7,6 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +16,12 @@ import torch
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._models import choose_model
-from skal.labelling._project import Project
+from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TextTable, open_source
 from skal.labelling._sources._images import MOST_PIXELS, open_image
-from skal.loop import ActiveLearningClassifier
-from skal.stopping import Forecast, StoppingCriterion
+from skal.stopping import StoppingCriterion
 from skal.validation import as_list, check_integer
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """What labelling has come to.
-
-    Attributes
-    ----------
-    labels : data frame
-        ``id, label, round, time, annotator, source``.
-    model : ActiveLearningClassifier or None
-        Fitted on the labels; None if there were too few.
-    forecast : Forecast
-        Accuracy now, and with 100 more labels.
-    unreadable : list of str
-        Ids of samples that could not be read.
-    folder : Path
-        Where everything is: the same call goes on there.
-
-    Examples
-    --------
-    >>> from skal.labelling import Labelled
-    >>> sorted(Labelled.__annotations__)
-    ['folder', 'forecast', 'labels', 'model', 'unreadable']
-    """
-
-    labels: pd.DataFrame
-    model: ActiveLearningClassifier | None
-    forecast: Forecast
-    unreadable: list[str]
-    folder: Path
 
 
 def label(
@@ -68,7 +35,7 @@ def label(
     features: Any = None,
     backbone: str | None = None,
     strategy: Any = "auto",
-    batch: int = 20,
+    query_size: int = 20,
     share: float = 0.2,
     stop: StoppingCriterion | None = None,
     annotator: str | None = None,
@@ -99,7 +66,7 @@ def label(
         A frozen network that computes features, such as "timm:NAME".
     strategy : str, strategy or None, default="auto"
         What chooses the samples to ask for; "auto" and None are the recommended default.
-    batch : int, default=20
+    query_size : int, default=20
         New labels before the next training.
     share : float, default=0.2
         Share of the samples that is drawn at random and held out, to measure accuracy.
@@ -133,7 +100,7 @@ def label(
     0
     """
     check_integer("label", "port", port, 0, 65_535, remedy="Pass 0 for any port that is free.")
-    settings = {"strategy": strategy, "batch": batch, "share": share, "stop": stop, "annotator": annotator}
+    settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _given(source, y)
     chosen = choose_model(source, model=model, features=features, backbone=backbone, cache=Path(folder))
@@ -167,16 +134,7 @@ def serve(
         pass
     finally:
         project.close()
-    return result_of(project)
-
-
-def result_of(project: Project) -> Labelled:
-    """What a project has come to."""
-    loop = project.rounds.session.classifier
-    unreadable = sorted(project.source.ids[i] for i in project.source.unreadable())
-    forecast = project.rounds.forecast(100)
-    model = loop if hasattr(loop, "estimator_") else None
-    return Labelled(project.labels(), model, forecast, unreadable, project.folder)
+    return project.result()
 
 
 def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.labelling._backbones import compute_features
+from skal.labelling._backbones import compute_features, load_object
 from skal.labelling._sources import ImageFolder, Source
 from skal.nets import CNN
 
@@ -207,26 +206,3 @@ def _own(model: Any) -> Callable[[int], Any] | None:
         return made
 
     return make
-
-
-def load_object(text: str, name: str) -> Any:
-    """What ``FILE.py:NAME`` names; the file is run."""
-    path, _, attribute = text.rpartition(":")
-    place = Path(path)
-    if not path or not place.is_file():
-        expected, remedy = "FILE.py:NAME with a file that is there", "Check the path, and name the function after ':'."
-        raise InvalidParameterError.for_parameter("label", name, expected, text, remedy)
-    spec = importlib.util.spec_from_file_location(place.stem, place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        expected, got = f"FILE.py:NAME with a file that runs ({path})", f"{type(error).__name__}: {error}"
-        remedy = f"Try python {place.name} by itself."
-        raise InvalidParameterError.for_parameter("label", name, expected, got, remedy) from error
-    if not hasattr(module, attribute):
-        there = [key for key in vars(module) if not key.startswith("_")]
-        raise InvalidParameterError.for_parameter("label", name, f"a name in {path}", attribute, f"It has {there}.")
-    return getattr(module, attribute)

@@ -63,10 +63,8 @@ def cell(project: Project) -> Any:
             self.on_msg(self._answer)
 
         def result(self) -> Any:
-            """What labelling has come to so far, as a script gets it at the end."""
-            from skal.labelling._label import result_of
-
-            return result_of(project)
+            """The result of labelling so far, as a script gets it at the end."""
+            return project.result()
 
         def _answer(self, widget: Any, message: Any, buffers: Any) -> None:
             content, data = reply(project, message)

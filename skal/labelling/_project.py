@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
+from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
 from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
@@ -21,13 +23,45 @@ from skal.labelling._sources import Source
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
-from skal.stopping import HoldOut, StablePredictions, StoppingCriterion
+from skal.loop._journal import Journal
+from skal.stopping import Forecast, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
 from skal.validation import check_integer, check_real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
 _RATE_WINDOW = 300.0
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What labelling has come to.
+
+    Attributes
+    ----------
+    labels : data frame
+        ``id, label, round, time, annotator, source``.
+    model : ActiveLearningClassifier or None
+        Fitted on the labels; None if there were too few.
+    forecast : Forecast
+        Accuracy now, and with 100 more labels.
+    unreadable : list of str
+        Ids of samples that could not be read.
+    folder : Path
+        Where everything is: the same call goes on there.
+
+    Examples
+    --------
+    >>> from skal.labelling import Labelled
+    >>> sorted(Labelled.__annotations__)
+    ['folder', 'forecast', 'labels', 'model', 'unreadable']
+    """
+
+    labels: pd.DataFrame
+    model: ActiveLearningClassifier | None
+    forecast: Forecast
+    unreadable: list[str]
+    folder: Path
 
 
 class Project:
@@ -44,7 +78,7 @@ class Project:
     folder : path
         Labels, settings, the state of the loop and the model.
     strategy : str, strategy or None, default="auto"
-    batch : int, default=20
+    query_size : int, default=20
         New labels before the next training.
     share : float, default=0.2
         Share of the samples that is drawn at random and held out, to measure accuracy. With 0 it is not measured.
@@ -66,7 +100,7 @@ class Project:
         folder: Any,
         *,
         strategy: Any = "auto",
-        batch: int = 20,
+        query_size: int = 20,
         share: float = 0.2,
         stop: StoppingCriterion | None = None,
         annotator: str | None = None,
@@ -74,23 +108,23 @@ class Project:
         source_name: str | None = None,
         text: str | None = None,
     ) -> None:
-        check_integer("label", "batch", batch, 1)
+        check_integer("label", "query_size", query_size, 1)
         check_real("label", "share", share, 0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.")
         if stop is not None and not isinstance(stop, StoppingCriterion):
             expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
-        self.batch = batch
         kept = read_settings(self.folder)
         given = labels or {}
-        named = [*kept.get("classes", []), *check_classes(classes), *sorted(set(given.values()))]
+        written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
+        named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
         self.classes = check_classes(dict.fromkeys(named))
         criterion = StablePredictions() if stop is None else stop
         loop = ActiveLearningClassifier(
             model.make(len(self.classes)),
             strategy,
-            n_initial=_AHEAD * batch,
-            query_size=_AHEAD * batch,
+            n_initial=_AHEAD * query_size,
+            query_size=_AHEAD * query_size,
             n_rounds=None,
             classes=self.classes,
             reinitialize=True,
@@ -101,7 +135,11 @@ class Project:
         y = [given.get(key) for key in source.ids] if given else None
         self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids))
         self._settings = {"kind": source.kind, "source": source_name, "text": text, "classes": self.classes}
-        write_settings(self.folder, kept | self._settings)
+        try:
+            write_settings(self.folder, kept | self._settings)
+        except CheckpointError:  # whoever keeps the error keeps this project alive
+            self.rounds.close()
+            raise
         self._lock = self.rounds.lock
         self._leases = Leases()
         self._undo: dict[str, list[tuple[str, dict[str, Any] | None]]] = {}  # of each tab: ids, and what was before
@@ -109,7 +147,7 @@ class Project:
         self._origin: dict[str, str] = {}
         self._order = np.random.default_rng(0).permutation(len(source))
         self._reread_unreadable()
-        self.worker = Worker(self)
+        self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable)
 
     def start(self) -> Project:
         """Begin to train in the background."""
@@ -148,10 +186,11 @@ class Project:
             stack = self._undo.get(client, [])
             if not stack:
                 return None
-            key, before = stack.pop()
+            key, before = stack[-1]
             label = None if before is None else before["label"]
             declined = before is not None and label is None
             self.rounds.record([(key, label)], declined=declined, source="undone", annotator=self.annotator)
+            stack.pop()  # not before it is written
             position = self.rounds.position(key)
             assert position is not None
             self.worker.note_change()
@@ -161,10 +200,11 @@ class Project:
         """Let there be one more class; gives all."""
         with self._lock:
             classes = check_classes([*self.classes, name])
-            self.rounds.add_classes(classes, self.model.make(len(classes)))
+            self.rounds.add_classes(classes, self.model.make(len(classes)), self.annotator)
             self.classes = classes
             self._settings["classes"] = classes
-            write_settings(self.folder, read_settings(self.folder) | self._settings)
+            with suppress(CheckpointError):  # the class is in the journal in any case
+                write_settings(self.folder, read_settings(self.folder) | self._settings)
             return classes
 
     def gallery(
@@ -209,6 +249,13 @@ class Project:
         """``id, label, round, time, annotator, source`` of every label that holds."""
         with self._lock:
             return self.rounds.session.labels()
+
+    def result(self) -> Labelled:
+        """The result so far."""
+        loop = self.rounds.session.classifier
+        unreadable = sorted(self.source.ids[i] for i in self.source.unreadable())
+        model = loop if hasattr(loop, "estimator_") else None
+        return Labelled(self.labels(), model, self.rounds.forecast(100), unreadable, self.folder)
 
     def picture(self, key: str, size: int | None = None) -> tuple[bytes, str]:
         """The picture of a sample; one that cannot be read is declined, and a SampleError says why."""
@@ -279,7 +326,7 @@ class Project:
         return 60 * (len(recent) - 1) / max(now - recent[0], 1.0)
 
     def _strategy_words(self) -> str:
-        strategy = self.rounds.session.results.query_strategy
+        strategy = self.rounds.session.engine.strategy
         if isinstance(strategy, Recommended):  # which one that is depends on a model that has not been trained yet
             return "the recommended strategy"
         return getattr(strategy, "__name__", type(strategy).__name__)

@@ -13,8 +13,8 @@ from typing import Any
 
 from skal.exceptions import SampleError, SkalError
 from skal.labelling._api import call
-from skal.labelling._guard import Guard
 from skal.labelling._project import Project
+from skal.labelling._requests import Guard
 
 PAGE = Path(__file__).parent / "_page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

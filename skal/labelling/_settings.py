@@ -51,7 +51,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         check_classes(found["classes"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} must be as it was written. Got {type(error).__name__}: {error}. "
             "Delete it and name the classes again; the labels are not in it."
@@ -61,11 +61,17 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Replace the settings in one step."""
-    folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f"{FILE}.new"
-    new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
-    with open(new, "x", encoding="utf-8") as file:
-        json.dump(settings, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, folder / FILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = folder / f"{FILE}.new"
+        new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
+        with open(new, "x", encoding="utf-8") as file:
+            json.dump(settings, file, indent=1, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, folder / FILE)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} must be a folder that can be written to. Got an error: {error.strerror or error}. "
+            "Make room, or choose another folder."
+        ) from error

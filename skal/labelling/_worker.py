@@ -8,17 +8,18 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from skal._core.containers import take_rows
+from skal.config import config_context, get_config
 from skal.exceptions import SkalError
-from skal.loop import _audit
+from skal.labelling._models import Model
+from skal.loop._background import BackgroundRounds
+from skal.loop._heldout import correctness
 from skal.stopping import wilson_interval
-
-if TYPE_CHECKING:
-    from skal.labelling._project import Project
 
 FORECAST = 100
 
@@ -28,7 +29,14 @@ class Worker:
 
     Parameters
     ----------
-    project : Project
+    rounds : BackgroundRounds
+    model : Model
+    folder : path
+        Where the model is kept.
+    query_size : int
+        New labels before the next training.
+    decline_unreadable : callable
+        Called when samples may have been found that cannot be read.
 
     Attributes
     ----------
@@ -36,14 +44,23 @@ class Worker:
         What the last model says of samples that are labelled or asked for.
     """
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(
+        self,
+        rounds: BackgroundRounds,
+        model: Model,
+        folder: Path,
+        query_size: int,
+        decline_unreadable: Callable[[], None],
+    ) -> None:
+        self._rounds, self._model, self._folder = rounds, model, folder
+        self._query_size, self._decline_unreadable = query_size, decline_unreadable
         self.predictions: dict[int, dict[str, Any]] = {}
         self._wake, self._stopping = threading.Condition(), False
         self._changes = 0
         self._doing: str | None = "starting"
         self._error: str | None = None
         self._measured: dict[str, Any] = {"curve": [], "forecast": None}
+        self._how = get_config()  # settings belong to a thread: this one gets those of the thread that orders the work
         self._thread = threading.Thread(target=self._run, name="skal-training", daemon=True)
 
     def start(self) -> None:
@@ -72,12 +89,16 @@ class Worker:
 
     def status(self) -> dict[str, Any]:
         """What goes on, the learning curve and the forecast."""
-        return {"doing": self._doing, "error": self._error or self.project.rounds.error, **self._measured}
+        return {"doing": self._doing, "error": self._error or self._rounds.error, **self._measured}
 
     def _due(self) -> bool:
-        return self._changes >= self.project.batch
+        return self._changes >= self._query_size
 
     def _run(self) -> None:
+        with config_context(**self._how):
+            self._train_when_due()
+
+    def _train_when_due(self) -> None:
         prepared = self._succeeds(self._prepare)
         while True:
             if prepared:  # without features there is nothing to train on: samples come at random
@@ -103,31 +124,31 @@ class Worker:
         return True
 
     def _prepare(self) -> None:
-        if self.project.model.prepare is not None:
+        if self._model.prepare is not None:
 
             def progress(done: int, total: int) -> None:
                 self._doing = f"reading samples: {done} of {total}"
                 if self._stopping:
                     raise SkalError("Reading was ended.")
 
-            self.project.model.prepare(progress)
-            self.project.decline_unreadable()
+            self._model.prepare(progress)
+            self._decline_unreadable()
 
     def _step(self) -> None:
-        self._doing = "training" if self.project.rounds.session.state.labels or self._changes else "choosing samples"
-        rounds = self.project.rounds
+        self._doing = "training" if self._rounds.session.state.labels or self._changes else "choosing samples"
+        rounds = self._rounds
         rounds.step()
-        self.project.decline_unreadable()
+        self._decline_unreadable()
         self._predict()
         self._measure()
         self._keep_model()
-        flush = getattr(self.project.model.X, "flush", None)
+        flush = getattr(self._model.X, "flush", None)
         if callable(flush):
             flush()
 
     def _predict(self) -> None:
         """What the model says of everything that the page may show beside a label or a question."""
-        rounds = self.project.rounds
+        rounds = self._rounds
         predictor = rounds.predictor
         if predictor is None or not hasattr(predictor.estimator, "predict_proba"):
             return
@@ -135,7 +156,7 @@ class Worker:
             state = rounds.session.state
             rows = np.array(list(dict.fromkeys([*state.labelled, *state.asked])), dtype=np.int64)
         if len(rows):
-            proba = predictor.predict_proba(take_rows(self.project.model.X, rows))
+            proba = predictor.predict_proba(take_rows(self._model.X, rows))
             best = proba.argmax(axis=1)
             self.predictions = {
                 int(row): {"label": str(predictor.names[k]), "probability": float(p[k])}
@@ -144,9 +165,9 @@ class Worker:
 
     def _measure(self) -> None:
         """The learning curve on the labels that are held out now, and the forecast."""
-        rounds = self.project.rounds
+        rounds = self._rounds
         with rounds.lock:
-            n_labelled, correct = _audit.correctness(rounds.session.state)
+            n_labelled, correct = correctness(rounds.session.state)
             forecast = rounds.forecast(FORECAST)
         curve = []
         for n, row in zip(n_labelled.tolist(), correct, strict=True):
@@ -161,8 +182,8 @@ class Worker:
 
     def _keep_model(self) -> None:
         """Write the model beside the labels, whole or not at all; some models cannot be written without pickle."""
-        loop = self.project.rounds.session.classifier
-        folder = self.project.folder
+        loop = self._rounds.session.classifier
+        folder = self._folder
         if not hasattr(loop, "estimator_"):
             return
         new, old = folder / "model.new", folder / "model.old"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The whole active-learning loop: as a scikit-learn classifier, and as a session that waits for somebody's labels."""
 
-from skal.loop._classifier import ActiveLearningClassifier, load_model
+from skal.loop._active_classifier import ActiveLearningClassifier, load_model
 from skal.loop._display import ActiveLearningCurveDisplay
 from skal.loop._session import LabellingSession
 

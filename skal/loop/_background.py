@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._audit import draw
-from skal.loop._engine import LoopEngine
-from skal.loop._labels import Predictor, read_labels
+from skal.loop._fitting import Predictor
+from skal.loop._heldout import draw
+from skal.loop._journal import make_event
+from skal.loop._labels import read_labels
+from skal.loop._rounds import LoopEngine
 from skal.loop._session import LabellingSession
 from skal.stopping import Forecast
 
@@ -31,7 +33,7 @@ class BackgroundRounds:
     Parameters
     ----------
     session : LabellingSession
-        Nobody else may use it from now on.
+        With a checkpoint. Nobody else may use it from now on.
 
     Attributes
     ----------
@@ -43,9 +45,12 @@ class BackgroundRounds:
     def __init__(self, session: LabellingSession) -> None:
         self.session, self.lock = session, threading.RLock()
         self.error: str | None = None
-        self._engine = session._engine
+        self._engine = session.engine
+        if self._engine.folder is None:
+            raise InvalidParameterError("A session in the background must have a checkpoint. Got one without.")
+        self._folder = self._engine.folder
         self._saving = threading.Lock()  # taken before the other one, where both are
-        draw(self._engine.state, self._engine.config)  # before the first label: it may be one of these
+        draw(self._engine.state, self._engine.rules)  # before the first label: it may be one of these
 
     @property
     def predictor(self) -> Predictor | None:
@@ -55,11 +60,11 @@ class BackgroundRounds:
     @property
     def known(self) -> dict[Any, dict[str, Any]]:
         """The last entry of every sample that is labelled or declined, by its id."""
-        return self._engine.store.journal.known
+        return self._engine.journal.known
 
     def position(self, key: Any) -> int | None:
         """Where the sample of an id stands, None if there is none."""
-        return self._engine.store.ids.position(key)
+        return self._engine.ids.position(key)
 
     def record(
         self,
@@ -82,19 +87,23 @@ class BackgroundRounds:
         annotator : str, optional
         """
         with self.lock:
-            store = self._engine.store
-            positions = [store.ids.position(key) for key, _ in answers]
+            engine = self._engine
+            positions = [engine.ids.position(key) for key, _ in answers]
             unknown = [key for (key, _), position in zip(answers, positions, strict=True) if position is None]
             if unknown:
                 remedy = "Reload the page: the samples may have changed."
                 raise InvalidParameterError.for_parameter("record", "id", "the id of a sample", unknown, remedy)
             values, dtype = read_labels([label for _, label in answers])
-            known = [store.journal.known.get(key) for key in store.ids.of(positions)]  # type: ignore[arg-type]
-            labelled = any(line is not None and line["label"] is not None for line in known)
-            pairs = list(zip(positions, values, strict=True))
-            has_label = any(value is not None for value in values)
-            how = None if labelled and has_label else source if has_label else "declined" if declined else "undone"
-            self._engine.take(pairs, dtype, how, annotator, declined)  # type: ignore[arg-type]
+            pairs = [
+                (position, value) for position, value in zip(positions, values, strict=True) if position is not None
+            ]
+            if any(value is not None for value in values):
+                labelled = any(engine.state.answers.get(index) is not None for index, _ in pairs)
+                engine.take("label", pairs, dtype, None if labelled else source, annotator)
+            elif declined:
+                engine.take("declined", pairs, dtype, "declined", annotator)
+            else:
+                engine.take("open", pairs, dtype, "undone", annotator)
 
     def step(self) -> None:
         """Train on the labels so far, and choose the next samples; for the thread in the background."""
@@ -119,27 +128,39 @@ class BackgroundRounds:
             content = self._content(trained=True)
         with self._saving:
             if not self._engine.closed:
-                self._engine.store.write_content(*content)
+                self._folder.save(*content)
 
-    def add_classes(self, classes: Sequence[Any], estimator: Any = None) -> None:
-        """Let there be other classes from now on, with an estimator that has an output for each."""
+    def add_classes(self, classes: Sequence[Any], estimator: Any = None, annotator: str | None = None) -> None:
+        """Let there be more classes from now on, with an estimator that has an output for each.
+
+        New ones are in the journal before anything else is changed.
+        """
         changes = {"classes": list(classes)} | ({} if estimator is None else {"estimator": estimator})
         with self.lock:
-            reconfigure(self._engine, **changes)
+            engine = self._engine
+            engine.check_writable()
+            rules = replace(engine.rules, **changes)  # refuses what makes no sense before anything is changed
+            new = [name for name in classes if name not in (engine.rules.classes or ())]
+            round = engine.state.round
+            engine.journal.append(
+                make_event("class", None, round=round, source="added", annotator=annotator, **{"class": name})
+                for name in new
+            )
+            engine.classifier.set_params(**changes)
+            engine.rules = engine.selector.rules = self._folder.rules = rules
+            engine.trainer.reconfigure(rules)
+            self._folder.describe(engine.classifier.get_params())
 
     def asked(self) -> list[int]:
         """Samples of the last query that wait for an answer, best first; also while the next one is computed."""
         with self.lock:
             state = self._engine.state
-            answered = {*state.labelled, *state.declined, *(position for position, _ in state.told)}
-            return [position for position in state.asked if position not in answered]
+            return [position for position in state.asked if position not in state.answers]
 
     def pool(self) -> np.ndarray:
         """Everything that has neither a label nor been declined."""
         with self.lock:
-            state = self._engine.state
-            told = [position for position, _ in state.told] if state.phase == "answer" else []
-            return np.setdiff1d(self._engine.config.pool(state), told)
+            return self._engine.rules.pool(self._engine.state)
 
     def forecast(self, more: int) -> Forecast:
         """Accuracy now, and with more labels."""
@@ -152,12 +173,11 @@ class BackgroundRounds:
             if self._engine.closed:
                 return
             with suppress(CheckpointError):  # the labels are in the journal in any case
-                self._engine.store.write_content(*self._content(trained=False))
+                self._folder.save(*self._content(trained=False))
             self.session.close()
 
     def _content(self, *, trained: bool) -> Any:
-        engine = self._engine
-        return engine.store.content(engine.state, engine.trainer, engine.selector.strategy, trained=trained)
+        return self._engine.content(trained=trained)
 
 
 def twin_of(engine: LoopEngine) -> LoopEngine:
@@ -166,52 +186,28 @@ def twin_of(engine: LoopEngine) -> LoopEngine:
     The open round is closed with the answers that it has. Labels may be taken while the twin trains and selects.
     """
     engine.check_writable()
-    engine.writes = False  # the journal has the labels, and a save would take its time
-    try:
-        if engine.state.phase == "answer":
-            engine.close_round()
-    finally:
-        engine.writes = True
     twin = copy(engine)
-    twin.writes = False
+    twin.folder = None  # the journal has the labels, and a save would take its time
+    if twin.state.phase == "answer":
+        twin.close_round()  # of the engine as well: they still have one state
     twin.state, twin.trainer, twin.classifier = deepcopy(engine.state), engine.trainer.copy(), copy(engine.classifier)
     twin.receive = twin.classifier._take_results
-    engine.state.stale = False  # what is taken from now on, the twin does not know
     return twin
 
 
 def adopt(engine: LoopEngine, twin: LoopEngine) -> None:
-    """Take over what a twin has come to; labels that have come meanwhile stay."""
+    """Take over a twin's results; labels that have come meanwhile stay."""
     engine.check_writable()
     mine = engine.state
-    state = replace(
-        twin.state,
-        labelled=mine.labelled,
-        labels=mine.labels,
-        heldout=mine.heldout,
-        label_dtype=mine.label_dtype,
-        declined=mine.declined,
-        stale=mine.stale or twin.state.stale,
-    )
-    known = {*mine.labelled, *mine.declined}
+    state = replace(twin.state, answers=mine.answers, n_changes=mine.n_changes, label_dtype=mine.label_dtype)
     if state.metrics is not None and len(state.metrics) == len(state.asked):
         pairs = zip(state.asked, state.metrics, strict=True)
-        state.metrics = [value for position, value in pairs if position not in known]
-    state.asked = [position for position in state.asked if position not in known]
+        state.metrics = [value for position, value in pairs if position not in state.answers]
+    state.asked = [position for position in state.asked if position not in state.answers]
     if state.phase == "answer" and not state.asked:
         state.phase = "ask"
     engine.state = state
-    if twin.trainer.config is not engine.config:  # there are more classes by now
-        twin.trainer.reconfigure(engine.config)
+    if twin.trainer.rules is not engine.rules:  # there are more classes by now
+        twin.trainer.reconfigure(engine.rules)
     engine.trainer, engine.opened = twin.trainer, twin.opened
     engine.publish()
-
-
-def reconfigure(engine: LoopEngine, **changes: Any) -> None:
-    """Go on with other parameters of the classifier."""
-    engine.check_writable()
-    config = replace(engine.config, **changes)  # refuses what makes no sense before anything is changed
-    engine.classifier.set_params(**changes)
-    engine.config = engine.selector.config = engine.store.config = config
-    engine.trainer.reconfigure(config)
-    engine.store.describe(engine.classifier.get_params())

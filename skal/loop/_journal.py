@@ -1,137 +1,240 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The labels of a project, one JSON object a line, on the disk before anything else happens.
+"""The journal of a project: everything that ever happened to its labels, and the only truth about them.
 
-Lines are only ever added. What holds is the last line of each sample: a label, or that it was declined, or (after an
-undone decline) nothing.
+``labels.jsonl`` has one event a line, as a JSON object that ends with a checksum. Lines are only ever added, and they
+are on the disk before anybody is told that a label was taken. A sample is labelled, declined or open, as the last event
+of its id says:
+
+========== ==========================================================
+event      meaning
+========== ==========================================================
+label      the sample has this label
+declined   nobody can label the sample, and it is not asked for again
+open       the label, or that it was declined, is taken back
+class      there is one more class (``id`` and ``label`` are null)
+========== ==========================================================
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import warnings
 from collections.abc import Iterable
 from datetime import datetime, timezone
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from skal.exceptions import CheckpointError
-from skal.loop._folder import sync_folder
+from skal.exceptions import CheckpointError, SkalWarning
 
 FILE = "labels.jsonl"
 COLUMNS = ["id", "label", "round", "time", "annotator", "source"]
+_SUM_LENGTH = len(b', "sum": "0123456789abcdef"}')
+_END = re.compile(rb'"sum": "[0-9a-f]{16}"}')  # of a whole line; in a text the quotes are escaped
 
 
 class Journal:
-    """Every label that was ever told, and what holds now.
+    """Every event, and what holds now.
 
     Parameters
     ----------
-    folder : path or None
-        Where ``labels.jsonl`` lies; without one the labels are kept in memory.
+    folder : path or None, default=None
+        Where ``labels.jsonl`` lies; without one the events are kept in memory.
 
     Attributes
     ----------
-    n_entries : int
-    known : dict from id to entry
-        The last entry of every sample that is labelled or declined, in the order in which they came to be so.
+    n_events : int
+    n_changes : int
+        How often the label of a sample has changed, or came, or went.
+    known : dict from id to event
+        The last event of every sample that is labelled or declined, in the order in which they came to be so.
     earlier : dict from id to list
         All labels that each sample has had.
+    classes : dict from class to None
+        Classes that were added, and those of the labels, in the order in which they came.
 
     Examples
     --------
-    >>> journal = Journal(None)
-    >>> journal.append([entry(7, "cat", round=0, source="initial")])
-    >>> journal.append([entry(7, "dog", round=2, source="initial", previous="cat")])
+    >>> journal = Journal()
+    >>> journal.append([make_event("label", 7, "cat", round=0, source="initial")])
+    >>> journal.append([make_event("label", 7, "dog", round=2, source="initial")])
     >>> journal.frame()[["id", "label", "round"]].to_dict("records")
     [{'id': 7, 'label': 'dog', 'round': 0}]
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.path = None if folder is None else folder / FILE
-        self.n_entries = 0
+        self.n_events = self.n_changes = 0
         self.known: dict[Any, dict[str, Any]] = {}
         self.earlier: dict[Any, list[Any]] = {}
-        self._whole = 0  # bytes of whole lines
-        self._size = 0  # of the file when we last looked
+        self.classes: dict[Any, None] = {}
+        self._whole = 0  # bytes of whole lines: what we know to be written
+        self._size = 0  # of the file when we last looked; -1 after a failed write
 
-    def read(self) -> None:
-        """Take what is in the file; the end of a line that was never finished is left out."""
+    def read(self) -> Journal:
+        """Take what is in the file; a damaged last line is what a broken write leaves, and is left out."""
         if self.path is None or not self.path.exists():
-            return
+            return self
         data = self.path.read_bytes()
-        self._size, self._whole = len(data), data.rfind(b"\n") + 1
-        for number, line in enumerate(data[: self._whole].splitlines(), start=1):
-            try:
-                found = json.loads(line)
-                found["id"], found["label"], found["round"]
-            except (ValueError, KeyError, TypeError) as error:
+        self._size, lines = len(data), _split(data)
+        for number, line in enumerate(lines, start=1):
+            event = _parse(line)
+            if event is None and number == len(lines) and not _END.search(line[:-2]):
+                warnings.warn(
+                    f"The last line of {self.path} was never written to its end; it is left out. What it said was not "
+                    "confirmed to anybody: look at your last answer.",
+                    SkalWarning,
+                    stacklevel=2,
+                )
+                break
+            if event is None:
                 raise CheckpointError(
-                    f"Every line of {self.path} must be a JSON object with 'id', 'label' and 'round'. "
-                    f"Got something else in line {number}. Correct or delete that line."
-                ) from error
-            self._take(found)
+                    f"Every line of {self.path} must be as it was written. Got a damaged line {number}: its checksum "
+                    f"is not that of its content. Copy the file, delete line {number} (the other lines stay as they "
+                    "are), start again, and label the sample of that line once more."
+                )
+            self._fold(event)
+            self._whole += len(line)
+        return self
 
-    def append(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Add entries; they are on the disk when this returns."""
-        entries = list(entries)
-        if self.path is not None and entries:
-            self._write("".join(json.dumps(part, ensure_ascii=False) + "\n" for part in entries).encode())
-        for part in entries:
-            self._take(part)
+    def append(self, events: Iterable[dict[str, Any]]) -> None:
+        """Add events; they are on the disk when this returns, or else nothing has changed."""
+        events = list(events)
+        if self.path is not None and events:
+            self._write(self.path, b"".join(map(_format, events)))
+        for event in events:
+            self._fold(event)
 
     def frame(self) -> pd.DataFrame:
         """The labels that hold: ``id, label, round, time, annotator, source``."""
         rows = [known for known in self.known.values() if known["label"] is not None]
         return pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=COLUMNS)
 
-    def _take(self, found: dict[str, Any]) -> None:
-        key, label = found["id"], found["label"]
-        self.n_entries += 1
-        if label is not None:
-            self.earlier.setdefault(key, []).append(label)
-        if key in self.known and (self.known[key]["label"] is None or label is None):
+    def _fold(self, event: dict[str, Any]) -> None:
+        """Let one event change what holds."""
+        self.n_events += 1
+        kind, key, label = event["event"], event["id"], event["label"]
+        if kind == "class":
+            self.classes[event["class"]] = None
+            return
+        before = self.known.get(key)
+        self.n_changes += label != (None if before is None else before["label"])
+        if before is not None and (before["label"] is None or label is None):
             del self.known[key]  # it comes last if it is labelled now
-        if label is not None or found.get("declined"):
-            corrected = self.known.get(key, found)  # a corrected label is still one of its round
-            self.known[key] = found | {"round": corrected["round"]}
+        if kind == "label":
+            self.earlier.setdefault(key, []).append(label)
+            self.classes[label] = None
+            if before is not None and before["label"] is not None:
+                event = event | {"round": before["round"]}  # a corrected label is still one of its round
+        if kind != "open":
+            self.known[key] = event
 
-    def _write(self, data: bytes) -> None:
-        path = self.path
-        assert path is not None
-        size = path.stat().st_size if path.exists() else 0
-        if size != self._size:
-            raise CheckpointError(
-                f"{path} must be as this session left it. Got {size} bytes instead of {self._size}: somebody else has "
-                "written to it. Nothing was lost; start again to go on from there."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "r+b" if path.exists() else "w+b") as file:
-            file.truncate(self._whole)
-            file.seek(self._whole)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if size == 0:
-            sync_folder(path.parent)
-        self._whole += len(data)
-        self._size = self._whole
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write behind the last whole line and sync; after a failure the file is cut back to where it was."""
+        try:
+            new = not path.exists()
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise _failure(path, error) from error
+        try:
+            size = os.fstat(descriptor).st_size
+            if size != self._size and (self._size >= 0 or size < self._whole):
+                raise CheckpointError(
+                    f"{path} must be as this session left it. Got {size} bytes instead of {self._whole}: somebody else "
+                    "has written to it. Nothing was lost; start again to go on from there."
+                )
+            self._size = -1  # unknown, until all of this has worked
+            os.ftruncate(descriptor, self._whole)
+            os.lseek(descriptor, self._whole, os.SEEK_SET)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+            if new:
+                for folder in (path.parent, path.parent.parent):
+                    sync_folder(folder)
+            self._whole += len(data)
+            self._size = self._whole
+        except OSError as error:
+            _cut(descriptor, self._whole)
+            raise _failure(path, error) from error
+        finally:
+            os.close(descriptor)
 
 
-def entry(
+def make_event(
+    kind: str,
     key: Any,
-    label: Any,
+    label: Any = None,
     *,
     round: int,
     source: str | None,
     annotator: Any = None,
-    previous: Any = None,
-    declined: bool | None = None,
     content: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """One line of the journal, made now; without what there is not."""
+    """One event, of now; the last entries are left out where there is nothing to say."""
     time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    line = {"id": key, "label": label, "round": round, "time": time, "source": source}
-    extra = {"annotator": annotator, "previous": previous, "declined": declined, "content": content}
-    return line | {name: value for name, value in extra.items() if value is not None}
+    event = {"event": kind, "id": key, "label": label, "round": round, "time": time, "source": source}
+    extra = {"annotator": annotator, "content": content} | more
+    return event | {name: value for name, value in extra.items() if value is not None}
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of new files in a folder survive a power cut."""
+    if os.name != "posix":
+        return  # a folder cannot be opened there
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(body: bytes) -> bytes:
+    return blake2b(body, digest_size=8).hexdigest().encode()
+
+
+def _format(event: dict[str, Any]) -> bytes:
+    # a lone surrogate cannot be encoded: such a text is escaped as a whole
+    try:
+        body = json.dumps(event, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        body = json.dumps(event).encode()
+    return body[:-1] + b', "sum": "' + _checksum(body) + b'"}\n'
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, None if it is not as it was written."""
+    text = line.removesuffix(b"\n")
+    if text == line or len(text) <= _SUM_LENGTH:
+        return None
+    body, tail = text[:-_SUM_LENGTH] + b"}", text[-_SUM_LENGTH:]
+    if tail != b', "sum": "' + _checksum(body) + b'"}':
+        return None
+    event: dict[str, Any] = json.loads(body)
+    return event if event.keys() >= {"event", "id", "label", "round", "time", "source"} else None
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Lines that end with a line feed alone."""
+    return [part + b"\n" for part in data.split(b"\n")[:-1]] + [part for part in data.split(b"\n")[-1:] if part]
+
+
+def _cut(descriptor: int, size: int) -> None:
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    except OSError:
+        pass  # the next write cuts it first
+
+
+def _failure(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"A label must be written to {path} before it counts. Got an error of the disk: {error.strerror or error}. "
+        "Nothing was changed. Make room or look at the disk, and say it again."
+    )

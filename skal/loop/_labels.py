@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import softmax
 from sklearn.utils import assert_all_finite, column_or_1d
+from torch.utils.data import Dataset
 
-from skal._core.outputs import needs_softmax
-from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
-from skal.loop._estimators import final_network, prediction_input
+from skal._core.containers import dataset_target, n_rows, take_rows
+from skal.exceptions import AdjustedInputWarning, InvalidParameterError, InvalidTypeError, shorten
 
 MOST_OUTPUTS = 2**20  # no network has more, and a mistyped label must not cost memory
 
@@ -93,6 +93,17 @@ def common_dtype(first: str | None, second: str | None) -> str | None:
     return np.result_type(a, b).str
 
 
+def resume_dtype(values: list[Any], kept: str | None) -> str | None:
+    """The type of labels that were read from a file: the one that was kept, if it can hold them."""
+    own = read_labels(values)[1]
+    if kept is not None and own is not None:
+        try:
+            return kept if np.array(values, dtype=kept).tolist() == values else own
+        except (OverflowError, ValueError):
+            return own
+    return own or kept
+
+
 def class_names(labels: np.ndarray, classes: Any, *, network: bool, known: list[Any] | None = None) -> np.ndarray:
     """``names[k]`` is the label that the estimator knows as k: the one order of classes.
 
@@ -157,48 +168,51 @@ def encode(labels: np.ndarray, names: np.ndarray) -> np.ndarray:
     return codes
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
+def label_reader(owner: str, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]:
+    """An oracle that reads the labels of given samples, and no others."""
+    if y is None:
+        if not isinstance(X, Dataset):
+            raise InvalidParameterError(
+                f"{owner} requires y to be passed, but the target y is None. "
+                "Pass labels, an oracle, or a Dataset of (x, y) pairs; use start() to label by hand."
+            )
+        return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
+    y = y if hasattr(y, "__getitem__") else np.asarray(y)  # what can only be converted as a whole
+    check_one_label_each(X, y, "fit")
+    return lambda indices, _: take_rows(y, indices)
 
-    Attributes
-    ----------
-    estimator : fitted classifier
-    names : (m,) array
-        ``names[k]`` is the label that the estimator knows as k.
-    columns : (k,) int64 array
-        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output, which is
-        never predicted.
+
+def check_one_label_each(X: Any, y: Any, owner: str) -> None:
+    """Refuse labels that are more or fewer than the samples."""
+    if n_rows(y, "y") != n_rows(X):
+        raise InvalidParameterError(
+            f"The y given to {owner} must have one label for each of the {n_rows(X)} samples. "
+            f"Got {n_rows(y, 'y')} labels instead. Pass the labels of exactly these samples."
+        )
+
+
+def find_labelled(y: Any, *, unlabelled: bool) -> np.ndarray | None:
+    """(n,) which samples have a label; None if that cannot be seen without reading labels, or all have one.
+
+    Only whether there is a label is looked at, not which. With ``unlabelled``, −1 means that there is none.
     """
-
-    estimator: Any
-    names: np.ndarray
-    columns: np.ndarray
-
-    @property
-    def classes(self) -> np.ndarray:
-        """(m,) labels, in the order of the estimator's outputs."""
-        return self.names
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(n,) labels."""
-        if (self.columns < len(self.names)).all():
-            codes = np.asarray(self.estimator.predict(prediction_input(X)))
-            return self.names[codes.reshape(-1).astype(np.int64)]
-        labels: np.ndarray = self.classes[self.predict_proba(X).argmax(axis=1)]
-        return labels
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, m) probabilities, in the order of ``classes``."""
-        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
-        net = final_network(self.estimator)
-        if net is not None and needs_softmax(net):
-            proba = softmax(proba, axis=1)
-        n_names = len(self.names)
-        by_number = np.zeros((len(proba), max(n_names, self.columns.max() + 1)), dtype=proba.dtype)
-        by_number[:, self.columns] = proba
-        result = by_number[:, :n_names]
-        if by_number.shape[1] > n_names:  # without the spare outputs the rows must sum to 1 again
-            total = result.sum(axis=1, keepdims=True)
-            result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
-        return result
+    plain = isinstance(y, np.ndarray) and not isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "iubU"
+    if plain and not unlabelled:  # such an array has no room for "unknown"
+        return None
+    if not isinstance(y, (np.ndarray, list, pd.Series)) or getattr(y, "ndim", 1) != 1:
+        return None
+    known = ~np.asarray(pd.isna(y if isinstance(y, pd.Series) else np.array(y, dtype=object)))
+    if isinstance(y, np.ma.MaskedArray):
+        known &= ~np.ma.getmaskarray(y)
+    if unlabelled:
+        known &= np.asarray(y, dtype=object) != -1
+    if not known.any():  # the loop will say so
+        return None
+    if known.mean() < 0.5:
+        warnings.warn(
+            f"y has a label for only {known.sum()} of {len(known)} samples; the others are never asked for. "
+            "To label them by hand, use start(X, y).",
+            AdjustedInputWarning,
+            stacklevel=3,
+        )
+    return None if known.all() else known

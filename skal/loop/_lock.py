@@ -53,8 +53,11 @@ class FolderLock:
         """Take the lock, if it is not ours already; refused with the holder's name."""
         if self._descriptor is not None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / _FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / _FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _failure(self.folder, error) from error
         try:
             held = not _try_lock(descriptor)
             holder = _read(descriptor)
@@ -63,6 +66,9 @@ class FolderLock:
             if held or (elsewhere and silent < _SILENCE):
                 raise _refusal(self.folder, holder, held)
             _write(descriptor, {"host": socket.gethostname(), "pid": os.getpid(), "since": _now()})
+        except OSError as error:
+            os.close(descriptor)
+            raise _failure(self.folder, error) from error
         except BaseException:
             os.close(descriptor)
             raise
@@ -78,8 +84,12 @@ class FolderLock:
         """Give the lock back, if it is ours."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            os.ftruncate(descriptor, 0)  # nobody is named any more
-            os.close(descriptor)
+            try:
+                os.ftruncate(descriptor, 0)  # nobody is named any more
+            except OSError:
+                pass  # the next one asks the system, not the file
+            finally:
+                os.close(descriptor)
 
     def forget(self) -> None:
         """In a forked process: the lock stays with the parent."""
@@ -123,6 +133,13 @@ def _write(descriptor: int, record: dict[str, Any]) -> None:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _failure(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} must be a folder that can be written to. Got an error: {error.strerror or error}. Make room, or "
+        "choose another folder; start(X, readonly=True) opens it to look."
+    )
 
 
 def _refusal(folder: Path, holder: dict[str, Any], held: bool) -> CheckpointError:

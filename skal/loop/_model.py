@@ -24,9 +24,8 @@ from torch.utils.data import Dataset
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._version import __version__
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
-from skal.loop._estimators import initialize_network
-from skal.loop._folder import from_json, to_json
-from skal.loop._labels import Predictor
+from skal.loop._cache_files import from_json, to_json
+from skal.loop._fitting import Predictor, initialize_network
 
 _JSON, _TENSORS = "model.json", "model.safetensors"
 _FORMAT = 1
@@ -47,7 +46,7 @@ def write_model(path: Any, predictor: Predictor, labelled: Any, attributes: dict
     """Write what predicts, what it was trained on (for the shape of a sample) and attributes of a loop to a folder."""
     tensors: dict[str, torch.Tensor] = {}
     left_out: list[str] = []
-    estimator = _written(predictor.estimator, "estimator_", left_out)
+    estimator = _write(predictor.estimator, "estimator_", left_out)
     steps = predictor.estimator.steps if isinstance(predictor.estimator, Pipeline) else []
     shape, dtype = _input_of(labelled)
     content = {
@@ -60,7 +59,7 @@ def write_model(path: Any, predictor: Predictor, labelled: Any, attributes: dict
         "input_dtype": dtype,
         "preprocessing": [repr(step) for _, step in steps[:-1]],
         "left_out": left_out,
-        "classifier": _written(attributes, "classifier", left_out),
+        "classifier": _write(attributes, "classifier", left_out),
         "estimator": estimator,
     }
     data = to_json(content, tensors)
@@ -111,26 +110,26 @@ def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
     return list(row.shape), row.dtype.str
 
 
-def _written(value: Any, where: str, left_out: list[str]) -> Any:
+def _write(value: Any, where: str, left_out: list[str]) -> Any:
     """A tree that JSON and safetensors can hold; refused with the name of what it cannot be made of."""
     if isinstance(value, NeuralNet):
-        return _written_network(value, where, left_out)
+        return _write_network(value, where, left_out)
     if isinstance(value, type):
-        return {"@class": _importable(value, where)}
+        return {"@class": _name_of(value, where)}
     if isinstance(value, BaseEstimator):
         params = value.get_params(deep=False)
         fitted = {name: part for name, part in vars(value).items() if name not in params}
         return {
-            "@estimator": _importable(type(value), where),
-            "params": {name: _written(part, f"{where}.{name}", left_out) for name, part in params.items()},
-            "fitted": {name: _written(part, f"{where}.{name}", left_out) for name, part in fitted.items()},
+            "@estimator": _name_of(type(value), where),
+            "params": {name: _write(part, f"{where}.{name}", left_out) for name, part in params.items()},
+            "fitted": {name: _write(part, f"{where}.{name}", left_out) for name, part in fitted.items()},
         }
     if isinstance(value, np.ndarray) and value.dtype.kind == "O":
-        return {"@objects": [_written(part, where, left_out) for part in value.tolist()]}
+        return {"@objects": [_write(part, where, left_out) for part in value.tolist()]}
     if isinstance(value, Mapping):
-        return {"@items": [[_written(part, where, left_out) for part in item] for item in value.items()]}
+        return {"@items": [[_write(part, where, left_out) for part in item] for item in value.items()]}
     if isinstance(value, (list, tuple)):
-        parts = [_written(part, where, left_out) for part in value]
+        parts = [_write(part, where, left_out) for part in value]
         return tuple(parts) if isinstance(value, tuple) else parts
     known = isinstance(value, np.ndarray) and value.dtype.kind in "biufU"
     if value is None or known or isinstance(value, (bool, int, float, str, np.generic, torch.Tensor)):
@@ -138,7 +137,7 @@ def _written(value: Any, where: str, left_out: list[str]) -> Any:
     raise _cannot(where, value, "Use joblib or skops for this estimator, or one whose parts are numbers and arrays.")
 
 
-def _written_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[str, Any]:
+def _write_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[str, Any]:
     params = {name: part for name, part in net.get_params(deep=False).items() if not name.startswith("_")}
     kept = {}
     for name, part in params.items():
@@ -146,14 +145,14 @@ def _written_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[st
             remedy = "Give the net the module's class, and its arguments as module__NAME."
             raise _cannot(f"{where}.{name}", part, remedy)
         try:
-            kept[name] = _written(part, f"{where}.{name}", [])
+            kept[name] = _write(part, f"{where}.{name}", [])
         except InvalidTypeError:
             if name.split("__")[0] not in _ONLY_FOR_TRAINING:
                 raise
             left_out.append(f"{where}.{name}")
     kept["device"] = "cpu"
     return {
-        "@network": _importable(type(net), where),
+        "@network": _name_of(type(net), where),
         "params": kept,
         "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
         "classes": getattr(net, "classes_inferred_", None),
@@ -162,23 +161,23 @@ def _written_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[st
 
 
 def _read(value: Any, sample: np.ndarray | None) -> Any:
-    """The reverse of :func:`_written`."""
+    """The reverse of :func:`_write`."""
     if isinstance(value, (list, tuple)):
         return type(value)(_read(part, sample) for part in value)
     if not isinstance(value, dict):
         return value
     if "@class" in value:
-        return _imported(value["@class"])
+        return _import(value["@class"])
     if "@objects" in value:
         return np.array(_read(value["@objects"], sample), dtype=object)
     if "@items" in value:
         return {_read(key, sample): _read(part, sample) for key, part in value["@items"]}
     if "@estimator" in value:
         params = {name: _read(part, sample) for name, part in value["params"].items()}
-        estimator = _imported(value["@estimator"])(**params)
+        estimator = _import(value["@estimator"])(**params)
         vars(estimator).update({name: _read(part, sample) for name, part in value["fitted"].items()})
         return estimator
-    net = _imported(value["@network"])(**{name: _read(part, sample) for name, part in value["params"].items()})
+    net = _import(value["@network"])(**{name: _read(part, sample) for name, part in value["params"].items()})
     initialize_network(net, sample, None)
     for name, tensors in value["modules"].items():
         getattr(net, f"{name}_").load_state_dict(tensors)
@@ -189,10 +188,10 @@ def _read(value: Any, sample: np.ndarray | None) -> Any:
     return net
 
 
-def _importable(cls: type, where: str) -> str:
+def _name_of(cls: type, where: str) -> str:
     name = f"{cls.__module__}:{cls.__qualname__}"
     try:
-        found = None if cls.__module__ == "__main__" else _imported(name)
+        found = None if cls.__module__ == "__main__" else _import(name)
     except CheckpointError:
         found = None
     if found is not cls:
@@ -200,7 +199,7 @@ def _importable(cls: type, where: str) -> str:
     return name
 
 
-def _imported(name: str) -> Any:
+def _import(name: str) -> Any:
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -7,10 +7,11 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator
 
 from skal._core.containers import take_rows
 from skal.exceptions import (
@@ -21,18 +22,17 @@ from skal.exceptions import (
     TrainingFailedWarning,
     shorten,
 )
-from skal.loop._audit import forecast
-from skal.loop._config import LoopConfig
-from skal.loop._engine import LoopEngine, LoopResults
-from skal.loop._given import check_answer, labels_by_id, positions_of
+from skal.loop._display import check_positions, draw_samples, summarize, to_html
+from skal.loop._heldout import forecast
+from skal.loop._ids import plain_id
 from skal.loop._labels import read_labels
-from skal.loop._state import LoopState
-from skal.loop._view import as_html, checked_figure_request, draw_samples, summary
+from skal.loop._progress import LoopState
+from skal.loop._rounds import LoopEngine, Publish
+from skal.loop._rules import Rules
 from skal.stopping import Forecast
 from skal.validation import as_path
 
-if TYPE_CHECKING:
-    from skal.loop._classifier import ActiveLearningClassifier
+_OPEN = object()  # neither labelled nor declined
 
 
 class LabellingSession:
@@ -45,11 +45,11 @@ class LabellingSession:
     Parameters
     ----------
     classifier : ActiveLearningClassifier
-        What the session fits.
-    config : LoopConfig
+        The classifier that the session fits.
+    rules : Rules
         The classifier's parameters and the data. Changing them later does not change the session.
     publish : callable
-        Called with the :class:`LoopResults` whenever they change.
+        Called with the state, the trainer and the strategy whenever something has changed.
 
     Attributes
     ----------
@@ -74,35 +74,26 @@ class LabellingSession:
     (10, ['low', 'high'])
     """
 
-    def __init__(
-        self, classifier: ActiveLearningClassifier, config: LoopConfig, publish: Callable[[LoopResults], None]
-    ) -> None:
-        self.classifier = classifier
-        self.X = config.X
-        self._config = config
-        self._engine = LoopEngine(classifier, config, publish)
-        if self._engine.store.lock is not None:
-            weakref.finalize(self, self._engine.store.lock.release)
+    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Publish) -> None:
+        self.classifier, self.X = classifier, rules.X
+        self.engine = LoopEngine(classifier, rules, publish)
+        if self.engine.folder is not None:
+            weakref.finalize(self, self.engine.folder.release)
 
     @property
     def state(self) -> LoopState:
         """The labels, the open questions, the history."""
-        return self._engine.state
+        return self.engine.state
 
     @property
     def ids(self) -> np.ndarray:
         """``ids[position]`` is the id of a sample."""
-        return self._engine.store.ids.array()
+        return self.engine.ids.array()
 
     @property
     def done(self) -> bool:
         """Whether nothing more will be asked."""
         return self.state.stop_reason is not None
-
-    @property
-    def results(self) -> LoopResults:
-        """What has come out so far."""
-        return self._engine.results
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The batches to label, one after the other; ``tell`` each before the next."""
@@ -117,8 +108,8 @@ class LabellingSession:
 
     def close(self) -> None:
         """Let others write to the folder; this session can then only be looked at."""
-        self._engine.closed = True
-        self._engine.release()
+        self.engine.closed = True
+        self.engine.release()
 
     def ask(self) -> np.ndarray:
         """Ask which samples to label.
@@ -132,7 +123,7 @@ class LabellingSession:
             Positions in X, best first; empty when the loop is over.
         """
         try:
-            self._engine.bring_up_to_date()
+            self.engine.bring_up_to_date()
         except CheckpointError:  # of the folder, not of the training
             raise
         except Exception as error:
@@ -143,8 +134,8 @@ class LabellingSession:
                 TrainingFailedWarning,
                 stacklevel=2,
             )
-            self._engine.give_up_training(error)
-        return self._engine.select()
+            self.engine.give_up_training(error)
+        return self.engine.select()
 
     def tell(
         self, labels: Any, indices: Any = None, *, end_round: bool = True, annotator: str | None = None
@@ -179,15 +170,15 @@ class LabellingSession:
             raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
         unanswered = self.state.unanswered()
         positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
-        values, dtype = read_labels(labels, self._config.no_label)
-        check_answer(positions, values, unanswered.tolist())
-        answers = [(int(index), value) for index, value in zip(positions, values, strict=True)]
-        self._engine.take(answers, dtype, self.state.source, annotator)
+        values, dtype = read_labels(labels, self.engine.rules.no_label)
+        _check_answer(positions, values, unanswered.tolist())
+        said = {int(index): value for index, value in zip(positions, values, strict=True)}
+        # in the order of ask: strategies that learn from a batch find it as they returned it
+        answers = [(index, said[index]) for index in unanswered.tolist() if index in said]
+        self.engine.take("label", answers, dtype, self.state.source, annotator)
         if self.state.phase == "answer" and (end_round or len(self.state.unanswered()) == 0):
-            self._engine.close_round()
-            self._engine.train()
-        else:
-            self._engine.save()
+            self.engine.close_round()
+            self.engine.train()
         return self
 
     def relabel(self, labels: Mapping[Any, Any], *, annotator: str | None = None) -> LabellingSession:
@@ -205,12 +196,9 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        labelled = {*self.state.labelled, *(index for index, value in self.state.told if value is not None)}
         positions = self._positions("relabel", labels)
-        strange = [key for key, index in zip(labels, positions, strict=True) if index not in labelled]
-        if strange:
-            expected, remedy = "ids of labelled samples", "Use add for samples without a label."
-            raise InvalidParameterError.for_parameter("relabel", "labels", expected, strange, remedy)
+        expected, remedy = "ids of labelled samples", "Use add for samples without a label."
+        self._check_all("relabel", positions, lambda answer: answer not in (None, _OPEN), expected, remedy)
         return self._correct("relabel", positions, labels, None, annotator)
 
     def add(self, labels: Mapping[Any, Any], *, annotator: str | None = None) -> LabellingSession:
@@ -228,12 +216,9 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        labelled = {*self.state.labelled, *(index for index, value in self.state.told if value is not None)}
         positions = self._positions("add", labels)
-        twice = [key for key, index in zip(labels, positions, strict=True) if index in labelled]
-        if twice:
-            expected, remedy = "ids of samples without a label", "Use relabel to change a label."
-            raise InvalidParameterError.for_parameter("add", "labels", expected, twice, remedy)
+        expected, remedy = "ids of samples without a label", "Use relabel to change a label."
+        self._check_all("add", positions, lambda answer: answer in (None, _OPEN), expected, remedy)
         return self._correct("add", positions, labels, "added", annotator)
 
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
@@ -252,8 +237,7 @@ class LabellingSession:
             Itself.
         """
         positions = self._positions("decline", ids)
-        self._engine.take([(index, None) for index in positions], None, "declined", annotator)
-        self._engine.save()
+        self.engine.take("declined", [(index, None) for index in positions], None, "declined", annotator)
         return self
 
     def undecline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
@@ -271,16 +255,10 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        if isinstance(ids, Iterator):
-            ids = list(ids)
-        declined = {*self.state.declined, *(index for index, value in self.state.told if value is None)}
         positions = self._positions("undecline", ids)
-        strange = [key for key, index in zip(ids, positions, strict=True) if index not in declined]
-        if strange:
-            expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
-            raise InvalidParameterError.for_parameter("undecline", "ids", expected, strange, remedy)
-        self._engine.take([(index, None) for index in positions], None, "undeclined", annotator, declined=False)
-        self._engine.save()
+        expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
+        self._check_all("undecline", positions, lambda answer: answer is None, expected, remedy)
+        self.engine.take("open", [(index, None) for index in positions], None, "undeclined", annotator)
         return self
 
     def labels(self) -> pd.DataFrame:
@@ -292,7 +270,7 @@ class LabellingSession:
             With the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
             sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given").
         """
-        return self._engine.store.journal.frame()
+        return self.engine.journal.frame()
 
     def forecast(self, more: int = 100) -> Forecast:
         """Accuracy now, and with more labels, from labels that were drawn at random and held out.
@@ -349,16 +327,16 @@ class LabellingSession:
             Which a notebook shows.
         """
         positions = self.state.unanswered() if indices is None else indices
-        positions = checked_figure_request(positions, self._config.n_samples)
-        return draw_samples(self.X, positions, [str(key) for key in self._engine.store.ids.of(positions)])
+        positions = check_positions(positions, self.engine.rules.n_samples)
+        return draw_samples(self.X, positions, [str(key) for key in self.engine.ids.of(positions)])
 
     def __repr__(self) -> str:
-        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summary(self.state).items())})"
+        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summarize(self.state).items())})"
 
     def _repr_html_(self) -> str:
-        return as_html(summary(self.state), "LabellingSession")
+        return to_html(summarize(self.state), "LabellingSession")
 
-    def run(self, oracle: Callable[[np.ndarray, Any], Any]) -> ActiveLearningClassifier:
+    def run(self, oracle: Callable[[np.ndarray, Any], Any]) -> Any:
         """Ask the oracle until the loop is over.
 
         Parameters
@@ -374,9 +352,12 @@ class LabellingSession:
         """
         if not callable(oracle):
             remedy = "Pass a function f(indices, samples) that returns labels; labels as an array are y."
-            raise InvalidTypeError.for_parameter(self._config.owner, "oracle", "callable", oracle, remedy)
+            raise InvalidTypeError.for_parameter(self.engine.rules.owner, "oracle", "callable", oracle, remedy)
         try:
-            while len(indices := self._next_batch()):
+            while True:
+                self.engine.bring_up_to_date()  # as ask, but a training that fails raises
+                if len(indices := self.engine.select()) == 0:
+                    break
                 self.tell(oracle(indices, take_rows(self.X, indices)))
                 row = self.state.history[-1]
                 if not row["indices"] and not row["declined"]:
@@ -385,37 +366,74 @@ class LabellingSession:
                         f"for {shorten(indices.tolist())} instead. Return None for those that it cannot label."
                     )
         finally:
-            self._engine.reporter.close()
-            self._engine.release()
-        if self._engine.trainer.predictor is None:
+            if self.engine.reporter is not None:
+                self.engine.reporter.close()
+            self.engine.release()
+        if self.engine.trainer.predictor is None:
             self._raise_unfitted()
         return self.classifier
 
-    def _next_batch(self) -> np.ndarray:
-        """As ``ask``, but a training that fails raises."""
-        self._engine.bring_up_to_date()
-        return self._engine.select()
-
     def _positions(self, owner: str, keys: Any) -> list[int]:
-        return positions_of(owner, keys, self._engine.store.ids)
+        """Where the samples of these ids stand; unknown ones refused."""
+        takes_labels = owner in ("relabel", "add")
+        if isinstance(keys, (str, bytes)) or not isinstance(keys, Mapping if takes_labels else Iterable):
+            expected = "a dict from id to label" if takes_labels else "a list of ids"
+            raise InvalidTypeError.for_parameter(owner, "ids", expected, keys, "See session.ids.")
+        found = {plain_id(key): self.engine.ids.position(key) for key in keys}
+        unknown = [key for key, position in found.items() if position is None]
+        if unknown:
+            expected, remedy = "ids of samples in X", "session.ids has the id of every position."
+            raise InvalidParameterError.for_parameter(owner, "ids", expected, unknown, remedy)
+        return [position for position in found.values() if position is not None]
+
+    def _check_all(
+        self, owner: str, positions: list[int], fits: Callable[[Any], bool], expected: str, remedy: str
+    ) -> None:
+        """Refuse samples whose label, None if declined, does not fit."""
+        other = [index for index in positions if not fits(self.state.answers.get(index, _OPEN))]
+        if other:
+            name = "ids" if owner == "undecline" else "labels"
+            raise InvalidParameterError.for_parameter(owner, name, expected, self.engine.ids.of(other), remedy)
 
     def _correct(
         self, owner: str, positions: list[int], labels: Mapping[Any, Any], source: str | None, annotator: str | None
     ) -> LabellingSession:
-        values, dtype = labels_by_id(owner, labels, self._config.no_label)
-        self._engine.take(list(zip(positions, values, strict=True)), dtype, source, annotator)
-        self._engine.save()
+        values, dtype = read_labels(list(labels.values()), self.engine.rules.no_label)
+        missing = [key for key, value in zip(labels, values, strict=True) if value is None]
+        if missing:
+            expected, remedy = "a label for every id", "Use decline to take labels back."
+            raise InvalidParameterError.for_parameter(owner, "labels", expected, f"none for {missing}", remedy)
+        self.engine.take("label", list(zip(positions, values, strict=True)), dtype, source, annotator)
         return self
 
     def _raise_unfitted(self) -> None:
-        seen = np.unique(self.state.label_array()).tolist()
+        seen = np.unique(self.state.labels).tolist()
         if not seen:
             raise NoLabelledDataError(
-                f"{self._config.owner} needs at least one label. Got none: every sample it asked for was declined. "
-                "Check y, or the oracle."
+                f"{self.engine.rules.owner} needs at least one label. Got none: every sample it asked for was "
+                "declined. Check y, or the oracle."
             )
         raise InvalidParameterError(
-            f"The labels that {self._config.owner} sees must be of at least two classes. Got one class only "
+            f"The labels that {self.engine.rules.owner} sees must be of at least two classes. Got one class only "
             f"({seen[0]!r}, {len(self.state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
             "or use initial='stratified'."
+        )
+
+
+def _check_answer(positions: list[Any], values: list[Any], unanswered: list[int]) -> None:
+    """Refuse answers to what was not asked."""
+    if not unanswered and values:
+        raise InvalidParameterError(
+            f"The samples told must be among those asked for. Got {len(values)} labels while nothing is asked for. "
+            "Call ask() first."
+        )
+    if len(positions) != len(values):
+        raise InvalidParameterError(
+            f"The labels must be one for each of the {len(positions)} samples. Got {len(values)} instead. "
+            "Put None where there is no label, or name the samples with indices."
+        )
+    if set(positions) - set(unanswered) or len(set(positions)) != len(positions):
+        raise InvalidParameterError(
+            f"The samples told must be distinct and among those asked for ({shorten(unanswered)}). "
+            f"Got {shorten(positions)} instead. Call ask() for the open ones."
         )

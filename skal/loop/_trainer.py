@@ -20,10 +20,17 @@ from skorch.history import History
 from skal._core.containers import take_rows
 from skal._core.explain import explain_training
 from skal.exceptions import InvalidParameterError, shorten
-from skal.loop._config import LoopConfig
-from skal.loop._estimators import final_network, initialize_network, is_warm_started, prediction_input, training_data
-from skal.loop._labels import Predictor, class_names, encode
-from skal.loop._state import LoopState
+from skal.loop._fitting import (
+    Predictor,
+    final_network,
+    initialize_network,
+    is_warm_started,
+    prediction_input,
+    training_data,
+)
+from skal.loop._labels import class_names, encode
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
 
 
 class Trainer:
@@ -31,7 +38,7 @@ class Trainer:
 
     Parameters
     ----------
-    config : LoopConfig
+    rules : Rules
 
     Attributes
     ----------
@@ -40,29 +47,30 @@ class Trainer:
     predictor : Predictor or None
         The estimator after its last training; None before the first.
     labelled : tuple of samples and (n,) numbers, or None
-        What it was trained on.
+        Its training set.
     """
 
-    def __init__(self, config: LoopConfig) -> None:
-        self.config = config
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self.estimator: Any = None
         self.predictor: Predictor | None = None
         self.labelled: tuple[Any, np.ndarray] | None = None
         self._n_outputs: int | None = None
 
-    def start(self, state: LoopState, network: Any = None, *, same: bool = True) -> None:
-        """Bring the estimator to where a run stands.
+    def start_untrained(self, state: LoopState) -> None:
+        """Let an untrained network choose the first samples, in a run without initial labels."""
+        with state.seeded("fit", round=0):
+            self.estimator = self._unfitted_copy().initialize()
 
-        After a training: a network from its stored state, everything else by the same fit once more. Before the first,
-        in a run without initial labels: an untrained network, which chooses the first samples and is then trained.
+    def resume(self, state: LoopState, network: Any, *, same: bool) -> None:
+        """Bring the estimator to where a run stood: a network from its saved state, others by the same fit once more.
 
         An estimator that is not the ``same`` gets the weights that still fit it. Where that is not all of them, or it
         cannot be brought back at all, ``predictor`` stays None: it has to be trained.
         """
         if state.fitted is None or not state.labels:
-            if self.config.initial_size == 0:
-                with state.seeded("fit", round=0):
-                    self.estimator = self._unfitted_copy().initialize()
+            if self.rules.initial_size == 0:
+                self.start_untrained(state)
             return
         with suppress(Exception), state.seeded("fit", round=state.fitted["round"]):
             estimator = self._unfitted_copy()
@@ -72,60 +80,58 @@ class Trainer:
                 estimator.fit(X, y)
             else:
                 initialize_network(estimator, X, y)
-                if same:
+                if same and network is not None:
                     _load_network_state(net, network)
                 elif not _load_weights(net, network):
                     self.estimator = estimator
                     return
-            self._set_trained(estimator, names)
-            self._remember_labelled(state, names, state.fitted["n_labelled"])
+            self._set_trained(estimator, names, state, state.fitted["n_labelled"])
 
     def copy(self) -> Trainer:
         """One that can train while this one's model is in use."""
-        other = Trainer(self.config)
+        other = Trainer(self.rules)
         other.__dict__.update(self.__dict__)
-        if not self.config.reinitialize:  # it trains the same network further
+        if not self.rules.reinitialize:  # it trains the same network further
             other.estimator = deepcopy(self.estimator)
         return other
 
-    def reconfigure(self, config: LoopConfig) -> None:
+    def reconfigure(self, rules: Rules) -> None:
         """Train with other parameters from now on; the last model stays until then."""
-        if config.estimator is not self.config.estimator:
+        if rules.estimator is not self.rules.estimator:
             self._n_outputs = None
-            self.estimator = self.estimator if config.reinitialize else None
-        self.config = config
+            self.estimator = self.estimator if rules.reinitialize else None
+        self.rules = rules
 
     def untrained(self, state: LoopState) -> Any:
         """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
         with state.seeded("fit", round=0):
             estimator = self._unfitted_copy()
             if final_network(estimator) is not None:
-                initialize_network(estimator, prediction_input(self.config.X), None)
+                initialize_network(estimator, prediction_input(self.rules.X), None)
         return estimator
 
     def check_labels(self, state: LoopState) -> None:
         """Refuse labels that the estimator could not be trained with."""
-        names = self._class_names(state, len(state.labelled))
-        n_outputs = self._count_outputs(state) if self.config.network else None
+        names = self._class_names(state, None)
+        n_outputs = self._count_outputs(state) if self.rules.network else None
         if n_outputs is not None and len(names) > n_outputs:
             raise _too_few_outputs(n_outputs, names, state.labels)
 
     def can_fit(self, state: LoopState) -> bool:
         """A network needs one label, other classifiers two classes."""
         n_classes = len(np.unique(state.labelled_set(heldout=False)[1]))
-        return n_classes >= (1 if self.config.network else 2)
+        return n_classes >= (1 if self.rules.network else 2)
 
     def fit(self, state: LoopState) -> None:
         """Train on the labels of a state, with the randomness of its round."""
-        config = self.config
-        can_continue = final_network(config.estimator) is not None or is_warm_started(config.estimator)
+        can_continue = final_network(self.rules.estimator) is not None or is_warm_started(self.rules.estimator)
         with state.seeded("fit"):
-            from_scratch = self.estimator is None or config.reinitialize or not can_continue
+            from_scratch = self.estimator is None or self.rules.reinitialize or not can_continue
             estimator = self._unfitted_copy() if from_scratch else self.estimator
-            names, X, y = self._training_data(state, len(state.labelled))
+            names, X, y = self._training_data(state, None)
             with explain_training(estimator, X, y):
                 try:
-                    with _as_before_if_it_fails(estimator), _raise_interrupts(), warnings.catch_warnings():
+                    with _restore_if_it_fails(estimator), _raise_interrupts(), warnings.catch_warnings():
                         # few labels of many classes are how a loop starts
                         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
                         estimator.fit(X, y)
@@ -133,14 +139,12 @@ class Trainer:
                     if "out of bounds" not in str(error):
                         raise
                     raise _too_few_outputs("fewer", names, state.labels) from error
-            self._set_trained(estimator, names)
-        self._remember_labelled(state, names)
-        state.names = names.tolist() if config.network else None
-        state.fitted = {"round": state.round, "n_labelled": len(state.labelled)}
-        state.stale = False
+            self._set_trained(estimator, names, state, None)
+        state.names = names.tolist() if self.rules.network else None
+        state.fitted = {"round": state.round, "n_labelled": len(state.labelled), "n_changes": state.n_changes}
 
     def network_state(self) -> dict[str, Any] | None:
-        """What to keep of a trained network; None of an estimator that is fitted again on its labels.
+        """The state of a trained network to keep; None for an estimator that is fitted again on its labels.
 
         Modules and criteria with their buffers, optimizers, the net's history, and what ``net.get_state()`` adds.
         """
@@ -149,24 +153,23 @@ class Trainer:
             return None
         return _network_state(net)
 
-    def _set_trained(self, estimator: Any, names: np.ndarray) -> None:
-        if self.config.network:
+    def _set_trained(self, estimator: Any, names: np.ndarray, state: LoopState, n_labelled: int | None) -> None:
+        rows, labels = state.labelled_set(heldout=False, n_first=n_labelled)
+        codes = encode(labels, names)
+        if self.rules.network:
             n_outputs = self._outputs_of(estimator)
             if n_outputs < len(names):
                 raise _too_few_outputs(n_outputs, names, names.tolist())
             numbered = names.dtype.kind in "iuf" and np.array_equal(names, np.arange(len(names)))
-            if self.config.classes is None and numbered:
+            if self.rules.classes is None and numbered:
                 names = np.arange(n_outputs).astype(names.dtype)
             columns = np.arange(n_outputs)
         else:
             columns = np.asarray(estimator.classes_).astype(np.int64)
         # only now: an estimator whose first training failed is of no use
         self.estimator, self.predictor = estimator, Predictor(estimator, names, columns)
+        self.labelled = take_rows(self.rules.X, rows), codes
         self._n_outputs = len(columns)
-
-    def _remember_labelled(self, state: LoopState, names: np.ndarray, n_labelled: int | None = None) -> None:
-        rows, labels = state.labelled_set(heldout=False, n_first=n_labelled)
-        self.labelled = take_rows(self.config.X, rows), encode(labels, names)
 
     def _count_outputs(self, state: LoopState) -> int | None:
         """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
@@ -178,31 +181,31 @@ class Trainer:
         with suppress(Exception), state.seeded("fit", round=0), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the training will give them
             net.set_params(callbacks="disable")  # a logger or the like must see trainings alone
-            initialize_network(trial, *self._training_data(state, len(state.labelled))[1:])
+            initialize_network(trial, *self._training_data(state, None)[1:])
             self._n_outputs = self._outputs_of(trial)
         return self._n_outputs
 
     def _outputs_of(self, estimator: Any) -> int:
-        first = prediction_input(take_rows(self.config.X, np.arange(1)))
+        first = prediction_input(take_rows(self.rules.X, np.arange(1)))
         n_outputs: int = np.asarray(estimator.predict_proba(first)).shape[1]
         return n_outputs
 
     def _unfitted_copy(self) -> Any:
-        copy = clone(self.config.estimator)
+        copy = clone(self.rules.estimator)
         net = final_network(copy)
         if net is not None:  # a warm start trains the weights of the last fit further
-            net.set_params(warm_start=not self.config.reinitialize)
+            net.set_params(warm_start=not self.rules.reinitialize)
         return copy
 
-    def _class_names(self, state: LoopState, n_labelled: int) -> np.ndarray:
-        labels = state.label_array()[:n_labelled]
-        return class_names(labels, self.config.classes, network=self.config.network, known=state.names)
+    def _class_names(self, state: LoopState, n_labelled: int | None) -> np.ndarray:
+        labels = np.array(state.labels[:n_labelled], dtype=state.label_dtype)
+        return class_names(labels, self.rules.classes, network=self.rules.network, known=state.names)
 
-    def _training_data(self, state: LoopState, n_labelled: int) -> tuple[np.ndarray, Any, np.ndarray]:
-        """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels."""
+    def _training_data(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels, or all."""
         names = self._class_names(state, n_labelled)
         positions, labels = state.labelled_set(heldout=False, n_first=n_labelled)
-        return names, *training_data(self.config.estimator, self.config.X, positions, encode(labels, names))
+        return names, *training_data(self.rules.estimator, self.rules.X, positions, encode(labels, names))
 
 
 def _network_state(net: NeuralNet) -> dict[str, Any]:
@@ -216,7 +219,7 @@ def _network_state(net: NeuralNet) -> dict[str, Any]:
 
 
 @contextmanager
-def _as_before_if_it_fails(estimator: Any) -> Iterator[None]:
+def _restore_if_it_fails(estimator: Any) -> Iterator[None]:
     """A training that raises leaves the network, and the steps before it, as they were."""
     net = final_network(estimator)
     if net is None or not net.initialized_:

@@ -11,7 +11,6 @@ from skal import cli
 from skal.bench import BenchmarkError, markdown_report, run_benchmark, write_report
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError
-from skal.loop._folder import CheckpointFolder
 
 TINY = {"net": "mlp", "n_rounds": 1, "query_size": 5, "max_epochs": 1, "n_pool": 60, "n_test": 40, "n_initial": 10}
 
@@ -68,19 +67,6 @@ def test_an_array_that_says_it_is_larger_than_it_is(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no symbolic links")
-def test_a_link_in_the_place_of_the_next_file_is_not_followed(tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    folder = tmp_path / "checkpoint"
-    checkpoint = CheckpointFolder(folder)
-    checkpoint.save({"round": 1})
-    for name in ("000002-state.json", "manifest.json.new"):
-        (folder / name).symlink_to(victim)
-    checkpoint.save({"round": 2})
-    assert victim.read_text() == "mine"
-    assert CheckpointFolder(folder).load() == ({"round": 2}, None)
-
-
 def test_names_are_neither_html_nor_formulas(make_result, tmp_path):
     scores = np.random.default_rng(0).uniform(size=(2, 3, 3))
     result = make_result(scores, ["random", "=1+<script>alert(1)</script>"], notes="<b>bold</b>")

@@ -30,7 +30,7 @@ def truth(key):
 
 def make_project(folder, n=300, classes=CLASSES, model="linear", **settings):
     source = as_source(DIGITS.images[:n] / 16, [f"digit-{i:04d}" for i in range(n)], None)
-    return Project(source, classes, choose_model(source, model=model), folder, **({"batch": 10} | settings))
+    return Project(source, classes, choose_model(source, model=model), folder, **({"query_size": 10} | settings))
 
 
 @pytest.fixture

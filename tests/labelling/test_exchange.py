@@ -100,7 +100,7 @@ def test_labels_that_differ_are_refused_as_a_whole_unless_asked_for(folder, tmp_
     assert expected(folder) == before | {"blue/00.jpg": "cat", "red/01.png": "brandnew"}
     assert json.loads((folder / "project.json").read_text())["classes"] == [*CLASSES, "brandnew"]
     last = json.loads((folder / "labels.jsonl").read_text().splitlines()[-1])
-    assert (last["source"], last["previous"]) == ("imported", "naïve")
+    assert (last["event"], last["source"]) == ("label", "imported")
 
 
 def test_ids_that_are_not_there_are_refused(folder, tmp_path):

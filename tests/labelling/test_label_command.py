@@ -44,7 +44,7 @@ def refused(arguments, capsys):
 
 def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_path, capsys):
     out = tmp_path / "out"
-    running = command("--demo", "--out", out, "--batch", "10")
+    running = command("--demo", "--out", out, "--query-size", "10")
     client = Client(running.address)
     said = work(client, 25)
     second = refused(["--demo", "--out", out], capsys)
@@ -54,7 +54,7 @@ def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_pa
     said |= work(client, 12)
     running.kill()
     assert labels_of(out) == said
-    running = command("--demo", "--out", out, "--batch", "10")
+    running = command("--demo", "--out", out, "--query-size", "10")
     client = Client(running.address)
     assert client.call("status")["labelled"] == 37
     said |= work(client, 3)
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv"], "--classes cat,dog"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv", "--classes", "a,,b"], "double quotes"),
         (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--size", "-3"], "'size' parameter of label"),
-        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--batch", "0"], "'batch' parameter of label"),
+        (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--query-size", "0"], "'query_size' parameter of label"),
         (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--features", "{f}/a.png"], "an npy file of it"),
         (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--features", "{f}/none.npy"], "an npy file of it"),
         (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--labels", "{f}/none.csv"], "a file that can be read"),

@@ -34,7 +34,7 @@ def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder
     model = choose_model(source)
     assert isinstance(model.make(2), NeuralNetClassifier)
     assert model.make(5).module__n_classes == 5
-    project = Project(source, ["red", "blue"], model, tmp_path / "out", batch=5, share=0)
+    project = Project(source, ["red", "blue"], model, tmp_path / "out", query_size=5, share=0)
     learn(project, lambda item: item["id"].split("/")[0], 20)
     loaded = skal.load_model(tmp_path / "out" / "model")
     paths = [source.path(i) for i in range(24)]
@@ -43,7 +43,7 @@ def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder
 
 def test_texts_are_learnt_with_words_of_all_texts(tmp_path):
     source = TextTable(TEXTS)
-    project = Project(source, ["yes", "no"], choose_model(source), tmp_path, batch=5, share=0)
+    project = Project(source, ["yes", "no"], choose_model(source), tmp_path, query_size=5, share=0)
     learn(project, lambda item: "yes" if "good" in item["text"] else "no")
     loaded = skal.load_model(tmp_path / "model")
     assert loaded.predict(np.array(["a good one", "an awful one"], dtype=object)).tolist() == ["yes", "no"]
@@ -55,7 +55,7 @@ def test_given_features(tmp_path):
     features[:, 0] = [3 if "good" in text else -3 for text in TEXTS]
     np.save(tmp_path / "features.npy", features)
     model = choose_model(source, features=tmp_path / "features.npy")
-    project = Project(source, ["yes", "no"], model, tmp_path / "out", batch=5)
+    project = Project(source, ["yes", "no"], model, tmp_path / "out", query_size=5)
     loop = learn(project, lambda item: "yes" if "good" in item["text"] else "no")
     assert loop.query_strategy_.__class__.__name__ == "UHerding"  # features mean something
     assert (loop.predict(features.astype(np.float32)) == ["yes" if "good" in t else "no" for t in TEXTS]).mean() > 0.9
@@ -96,7 +96,7 @@ def test_a_model_of_ones_own(image_folder, own, tmp_path):
     source = ImageFolder(image_folder)
     assert choose_model(source, model=f"{own}:net").make(7).module__n_classes == 7
     tree = choose_model(source, model=f"{own}:tree")
-    project = Project(source, ["red", "blue"], tree, tmp_path / "out", batch=5, share=0, strategy="margin")
+    project = Project(source, ["red", "blue"], tree, tmp_path / "out", query_size=5, share=0, strategy="margin")
     learn(project, lambda item: item["id"].split("/")[0], 15)
     assert not (tmp_path / "out" / "model").exists()  # a tree cannot be written without pickle
     assert isinstance(choose_model(TextTable(["a"]), model=LogisticRegression()).make(2), LogisticRegression)
@@ -123,7 +123,7 @@ def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, o
     model = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
     assert model.X.shape == (25, 3)
     assert not model.X.any()
-    project = Project(source, ["red", "blue"], model, tmp_path / "out", batch=5)
+    project = Project(source, ["red", "blue"], model, tmp_path / "out", query_size=5)
     loop = learn(project, lambda item: item["id"].split("/")[0], 20)
     good = [i for i, key in enumerate(source.ids) if key != "broken.png"]
     assert (loop.predict(model.X[good]) == [source.ids[i].split("/")[0] for i in good]).all()
@@ -164,7 +164,7 @@ def test_the_network_is_for_square_images_alone():
         ({"model": lambda: 1 / 0}, "returns a classifier. Got 'ZeroDivisionError"),
         ({"features": "no such file.npy"}, "'features' parameter of label"),
         ({"backbone": 3}, "'backbone' parameter of label"),
-        ({"batch": None}, "'batch' parameter of label"),
+        ({"query_size": None}, "'query_size' parameter of label"),
         ({"share": 2}, "'share' parameter of label"),
         ({"stop": 3}, "'stop' parameter of label"),
         ({"port": None}, "'port' parameter of label"),

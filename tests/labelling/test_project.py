@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
-from skal.labelling._label import label, result_of
+from skal.labelling._label import label
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._queue import LEASE, Leases
@@ -48,7 +48,7 @@ def test_the_model_learns_and_says_how_good_it_is(project):
     assert all(point["low"] <= point["score"] <= point["high"] for point in status["curve"])
     held = project.labels().query("source == 'held out'")["id"]
     assert 6 <= len(held) <= 18
-    result = result_of(project)
+    result = project.result()
     state = project.rounds.session.state
     flags = dict(zip(state.labelled, state.heldout, strict=True))
     assert {project.source.ids[i] for i, flag in flags.items() if flag} == set(held)
@@ -109,7 +109,7 @@ def test_leases_end():
 
 
 def test_everything_can_be_labelled(tmp_path):
-    with make_project(tmp_path, n=25, batch=5) as project:
+    with make_project(tmp_path, n=25, query_size=5) as project:
         keys = label_some(project, 25)
         assert sorted(keys) == project.source.ids
         assert project.next("me", 5) == []
@@ -181,7 +181,7 @@ def test_unreadable_images_are_declined_named_and_come_back_when_repaired(image_
 
     def start():
         source = ImageFolder(image_folder, cache=tmp_path / "out")
-        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", batch=5)
+        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=5)
 
     with start() as project:
         with pytest.raises(SampleError, match=r"broken\.jpg must be an image"):
@@ -190,7 +190,7 @@ def test_unreadable_images_are_declined_named_and_come_back_when_repaired(image_
         assert project.status()["declined"] == 0
         assert "broken.jpg" not in [item["id"] for item in project.next("me", 200)]
         assert project.gallery(label="")["items"][0]["unreadable"]
-    assert result_of(project).unreadable == ["broken.jpg"]
+    assert project.result().unreadable == ["broken.jpg"]
     Image.new("RGB", (30, 30), "red").save(broken)
     with start() as project:
         assert project.status()["unreadable"] == []
@@ -200,7 +200,7 @@ def test_unreadable_images_are_declined_named_and_come_back_when_repaired(image_
 def test_a_file_that_changes_under_its_label_is_refused_by_name(image_folder, tmp_path):
     def start():
         source = ImageFolder(image_folder)
-        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", batch=50)
+        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=50)
 
     with start() as project:
         project.answer("red/01.png", "red", client="me")
@@ -212,7 +212,7 @@ def test_a_file_that_changes_under_its_label_is_refused_by_name(image_folder, tm
 def test_files_may_be_added(image_folder, tmp_path):
     for n in (24, 25):
         source = ImageFolder(image_folder, cache=tmp_path / "out")
-        with Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", batch=5) as project:
+        with Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=5) as project:
             assert len(project.labels()) == (n - 24)
             if n == 24:
                 project.answer("red/01.png", "red", client="me")
@@ -251,7 +251,9 @@ def test_label_in_a_script(tmp_path):
         client.call("finish")
 
     ids = [f"digit-{i:04d}" for i in range(200)]
-    found = label(DIGITS.images[:200] / 16, CLASSES, ids=ids, folder=tmp_path, model="linear", batch=10, browser=person)
+    found = label(
+        DIGITS.images[:200] / 16, CLASSES, ids=ids, folder=tmp_path, model="linear", query_size=10, browser=person
+    )
     assert len(found.labels) == 25
     assert (found.labels["label"] == [truth(key) for key in found.labels["id"]]).all()
     assert found.folder == tmp_path

@@ -1,6 +1,9 @@
 """Every request that must be refused is, and what is served is what it says."""
 
+import errno
 import json
+import os
+import shutil
 import socket
 import sys
 import threading
@@ -17,7 +20,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ImageFolder, TextTable
 
-from .conftest import Client, make_project, truth
+from .conftest import CLASSES, Client, make_project, truth
 
 
 @contextmanager
@@ -285,3 +288,69 @@ def test_an_extra_that_is_missing_is_named(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(SkalError, match=r"pip install 'skal-learn\[notebook\]'"):
         cell(project)
+
+
+# --- the journal decides
+
+
+def test_an_undone_label_stays_undone_after_a_kill(tmp_path):
+    """Label 8, let it train, take one back, and kill: the folder is copied as a kill would leave it."""
+    out, killed = tmp_path / "out", tmp_path / "killed"
+    with make_project(out, query_size=8) as project:
+        keys = [item["id"] for item in project.next("me", 8)]
+        for key in keys:
+            project.answer(key, truth(key), client="me")
+        assert project.worker.wait_until_idle()
+        assert project.undo("me")["id"] == keys[-1]
+        shutil.copytree(out, killed)
+    (killed / "lock").unlink()
+    again = make_project(killed, query_size=8)
+    assert sorted(again.labels()["id"]) == sorted(keys[:-1])
+    assert again.status()["labelled"] == len(again.rounds.session.state.labelled) == 7
+    assert keys[-1] in {again.source.ids[i] for i in again.rounds.pool()}
+    again.close()
+
+
+def test_a_full_disk_is_told_in_words_and_the_next_answer_works(client, project, monkeypatch):
+    first, second, third = [item["id"] for item in client.call("next", n=3)["items"]]
+    client.call("answer", id=first, label="1")
+    assert project.worker.wait_until_idle()
+    before = (project.folder / "labels.jsonl").read_bytes()
+    real, journal = os.write, (project.folder / "labels.jsonl").stat().st_ino
+
+    def full(descriptor, data):
+        if os.fstat(descriptor).st_ino != journal:  # the server writes to itself
+            return real(descriptor, data)
+        real(descriptor, bytes(data)[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    calls = [("answer", {"id": second, "label": "2"}), ("undo", {}), ("add_class", {"name": "eleven"})]
+    calls += [("answer", {"id": third, "declined": True})]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for method, given in calls:
+            status, _, data = client.request("POST", f"{client.root}api/{method}", {"client": "test"} | given)
+            assert status == 400
+            assert "No space left on device. Nothing was changed." in json.loads(data)["error"]
+        assert (project.folder / "labels.jsonl").read_bytes() == before
+    assert client.call("status")["labelled"] == 1
+    for method, given in calls:
+        client.call(method, **given)
+    status = client.call("status")
+    assert [each["name"] for each in status["classes"]][-1] == "eleven"
+    assert (status["labelled"], status["declined"]) == (1, 1)  # the second answer was taken back
+
+
+def test_a_class_never_vanishes(tmp_path):
+    """It is in the journal before anything else knows it: neither the settings nor the cache are needed."""
+    project = make_project(tmp_path)
+    (tmp_path / "project.json").unlink()
+    (tmp_path / "project.json").mkdir()  # settings cannot be written
+    assert project.add_class("eleven")[-1] == "eleven"
+    project.close()
+    (tmp_path / "project.json").rmdir()
+    shutil.rmtree(tmp_path / "cache")
+    again = make_project(tmp_path)
+    assert again.classes == [*CLASSES, "eleven"]
+    again.answer("digit-0001", "eleven")
+    again.close()

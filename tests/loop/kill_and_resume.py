@@ -1,4 +1,4 @@
-"""Kill a run at 25 random moments, resume it each time, and compare it with one that nobody disturbed.
+"""Kill a run at 12 random moments, resume it each time, and compare it with one that nobody disturbed.
 
 A script of its own: it forks, so that a resumed run does not have to import everything again, and a process that has
 started threads must not fork.
@@ -20,7 +20,7 @@ from skal import ActiveLearningClassifier
 from skal.nets import MLP
 from skal.strategies import ALBL
 
-N_KILLS = 25
+N_KILLS = 12
 
 
 def data():

@@ -23,12 +23,10 @@ from skorch.callbacks import Callback
 
 from skal import ActiveLearningClassifier
 from skal.callbacks import FreshOptimizer
-from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._fingerprint import describe, fingerprint_data
-from skal.loop._folder import CheckpointFolder
+from skal.exceptions import CheckpointError, InvalidParameterError, SkalWarning
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
-from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling, margin
+from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
 
 
 class Killed(BaseException):
@@ -134,137 +132,112 @@ def test_without_random_state_the_seed_is_in_the_folder(make_loop, flat_data, tm
     same_run(first, make_loop(random_state=None, checkpoint=tmp_path).fit(X, y))
 
 
-def test_no_pickle_in_the_folder(make_loop, flat_data, tmp_path):
+def files(folder):
+    """Names in a checkpoint folder, without the digest in the network's."""
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name.split("-")[0] for name in found}
+
+
+def test_the_folder(make_loop, flat_data, tmp_path):
+    """Labels, a lock, and a cache without pickle; files of others are left alone."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "notes.txt").write_text("mine")
     make_loop(ALBL(), net=ADAM, checkpoint=tmp_path).fit(*flat_data)
-    names = sorted(path.name.split("-")[-1] for path in tmp_path.iterdir())
-    others = ["ids.json", "labels.jsonl", "lock"]
-    assert names == sorted(["manifest.json", "network.json", "network.safetensors", "state.json", *others])
-    for path in tmp_path.glob("*.json"):
-        json.loads(path.read_text())
+    assert files(tmp_path) == {"labels.jsonl", "lock", "cache/state.json", "cache/network", "cache/notes.txt"}
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    json.loads((tmp_path / "cache" / "state.json").read_bytes())
+    assert "label" not in json.loads((tmp_path / "cache" / "state.json").read_bytes())["content"]["state"]["progress"]
 
 
-def test_the_format(make_loop, flat_data, tmp_path):
-    """Folders of this format are out there: a change of it needs a new number, and a way to read the old one."""
-    make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["format"] == 3
-    assert set(manifest) == {"format", "skal", "number", "files", "digest"}
-    content, network = CheckpointFolder(tmp_path).load()
-    assert set(content) == {"fingerprint", "state", "ids", "n_samples", "journal", "strategy", "generators"}
-    assert set(content["fingerprint"]) == {"data", "eval_set", "parameters"}
-    assert content["state"]["fitted"] == {"round": 1, "n_labelled": 13}
-    assert set(content["state"]) == {
-        "seed", "phase", "round", "labelled", "labels", "heldout", "label_dtype", "declined",
-        "asked", "told", "metrics", "seconds_query", "history", "stop_reason", "start",
-        "source", "names", "fitted", "stale", "notes",
-        "audit", "watched", "audit_predictions", "watched_predictions", "elapsed",
-    }  # fmt: skip
-    assert set(network) == {"modules", "optimizers", "history", "classes", "extra"}
-    assert set(network["modules"]) == {"module", "criterion"}
-
-
-def test_a_folder_without_stopping_criteria_goes_on(make_loop, flat_data, tmp_path, same_run, monkeypatch):
-    """Format 2: neither the state nor the parameters knew of them."""
-    loop = make_loop(margin, checkpoint=tmp_path, callbacks=[stop_after(1)])
-    with pytest.raises(Killed):
-        loop.fit(*flat_data)
-    folder = CheckpointFolder(tmp_path)
-    content, _ = folder.load()
-    del content["fingerprint"]["parameters"]["stop"]
-    for name in ("audit", "watched", "audit_predictions", "watched_predictions", "elapsed"):
-        del content["state"][name]
-    with monkeypatch.context() as patch:
-        patch.setattr("skal.loop._folder._FORMAT", 2)
-        folder.save(content)
-    assert json.loads((tmp_path / "manifest.json").read_text())["format"] == 2
-    same_run(clone(loop).set_params(callbacks=None).fit(*flat_data), make_loop(margin).fit(*flat_data))
-
-
-def test_parts_of_skal_may_move(make_loop, flat_data, tmp_path, same_run):
-    """Checkpoints used to say where in skal a strategy lies, and to hash the code of its function."""
-    loop = make_loop(margin, checkpoint=tmp_path, callbacks=[stop_after(1)])
-    with pytest.raises(Killed):
-        loop.fit(*flat_data)
-    folder = CheckpointFolder(tmp_path)
-    content, _ = folder.load()
-    parameters = content["fingerprint"]["parameters"]
-    assert parameters["query_strategy"] == "skal.margin"
-    parameters["query_strategy"] = "skal.strategies._elsewhere.margin 0123456789abcdef"
-    parameters["estimator__module"] = "skal.networks.MLP"
-    folder.save(content)
-    same_run(clone(loop).set_params(callbacks=None).fit(*flat_data), make_loop(margin).fit(*flat_data))
-
-
-@pytest.mark.parametrize("initial", ["auto", "random"])
-def test_checkpoints_from_when_the_default_start_was_random_go_on(initial, flat_data, tmp_path):
-    X, y = flat_data
-    settings = {"n_initial": 8, "query_size": 4, "n_rounds": 3, "random_state": 0}
-    before = ActiveLearningClassifier(LogisticRegression(), initial="random", **settings)
-    with pytest.raises(Killed):
-        clone(before).set_params(checkpoint=tmp_path, callbacks=[stop_after(1)]).fit(X, y)
-    folder = CheckpointFolder(tmp_path)
-    content, _ = folder.load()
-    del content["state"]["start"]
-    folder.save(content)
-    after = ActiveLearningClassifier(LogisticRegression(), initial=initial, **settings, checkpoint=tmp_path).fit(X, y)
-    assert after.queried_.tolist() == before.fit(X, y).queried_.tolist()
-    assert not any("note" in row for row in after.history_)
-
-
-PARTS = ["manifest.json", "state.json", "network.json", "network.safetensors"]
-DAMAGES = [(part, damage) for part in PARTS for damage in ("truncate", "flip", "delete")]
-
-
-@pytest.mark.parametrize(("part", "damage"), DAMAGES)
-def test_damage_is_refused(part, damage, make_loop, flat_data, tmp_path):
-    make_loop(checkpoint=tmp_path).fit(*flat_data)
-    (path,) = tmp_path.glob(f"*{part}")
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "format", "name"])
+@pytest.mark.parametrize("part", ["state.json", "network-*.safetensors"])
+def test_a_damaged_cache_costs_time_and_no_label(part, damage, make_loop, flat_data, tmp_path):
+    first = make_loop(checkpoint=tmp_path).fit(*flat_data)
+    (path,) = (tmp_path / "cache").glob(part)
     data = bytearray(path.read_bytes())
-    if damage == "truncate":
+    if damage == "delete":
+        path.unlink()
+        if part == "state.json":  # then there is no cache at all
+            with make_loop(checkpoint=tmp_path).start(flat_data[0]) as session:
+                assert session.state.labelled == first.queried_.tolist()
+            return
+    elif damage == "truncate":
         path.write_bytes(data[: len(data) // 2])
     elif damage == "flip":
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
+    elif part == "state.json":  # forged, with a good checksum
+        text = (bytes(data[data.index(b'"content": ') + 11 : -1])).decode()
+        text = (
+            text.replace('"format": 1', '"format": 9')
+            if damage == "format"
+            else text.replace("network-", "../network-")
+        )
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        path.write_text(f'{{"sum": "{digest}", "content": {text}}}')
     else:
-        path.unlink()
-    with pytest.raises(CheckpointError, match=rf"damaged file .*{part}.*every file in it but labels"):
-        make_loop(checkpoint=tmp_path).fit(*flat_data)
+        path.rename(path.with_name("network-" + "0" * 32 + ".safetensors"))
+    with pytest.warns(SkalWarning, match="cache in .* cannot be used.*No label is lost"):
+        session = make_loop(checkpoint=tmp_path).start(flat_data[0])
+    assert session.state.labelled == first.queried_.tolist()
+    session.close()
 
 
-def test_a_first_save_that_broke_off_is_no_damage(tmp_path, monkeypatch):
-    """However often it is tried again: as long as there is no manifest there is no state to lose."""
-
-    def dying(*args):
-        raise Killed
-
-    checkpoint = CheckpointFolder(tmp_path)
-    monkeypatch.setattr(os, "replace", dying)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            checkpoint.save({"x": 1}, {"w": torch.ones(2)})
-    monkeypatch.undo()
-    assert len(list(tmp_path.iterdir())) == 4
-    fresh = CheckpointFolder(tmp_path)
-    assert fresh.load() is None
-    fresh.save({"x": 2})
-    assert CheckpointFolder(tmp_path).load() == ({"x": 2}, None)
+def test_a_link_in_the_cache_is_not_followed(make_loop, flat_data, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    cache = tmp_path / "run" / "cache"
+    cache.mkdir(parents=True)
+    for name in ("state.json", "state.json.new"):
+        (cache / name).symlink_to(victim)
+    with pytest.warns(SkalWarning, match="cannot be used"):
+        make_loop(checkpoint=tmp_path / "run", n_rounds=1).fit(*flat_data)
+    assert victim.read_text() == "mine"
 
 
-def test_a_manifest_cannot_name_other_files(tmp_path):
-    """Its digest is no secret: even a forged one reads nothing outside the folder."""
-    CheckpointFolder(tmp_path / "a").save({"x": 1})
-    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    del manifest["digest"]
-    manifest["files"]["state.json"]["name"] = "../secret.json"
-    manifest["digest"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="damaged file manifest"):
-        CheckpointFolder(tmp_path / "a").load()
+def test_a_state_that_json_cannot_hold_is_refused(make_loop, flat_data, tmp_path):
+    class Odd(RandomSampling):
+        def get_state(self):
+            return {1, 2}
+
+        def set_state(self, state):
+            pass
+
+    with pytest.raises(CheckpointError, match=r"numbers, strings and tensors alone\. Got a set"):
+        make_loop(Odd(), checkpoint=tmp_path).fit(*flat_data)
+
+
+CHANGED = {
+    "lambda": (lambda X: X + 1, lambda X: X + 2),
+    "builtin": (torch.relu, torch.tanh),
+    "callback": ([FreshOptimizer()], []),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_parameters_are_compared_by_their_content(kind, make_loop, flat_data, tmp_path):
+    first, second = CHANGED[kind]
+
+    def notes(value):
+        net = {"callbacks": value} if kind == "callback" else {"nonlinearity": value}
+        name = "callbacks" if kind == "callback" else "predict_nonlinearity"
+        loop = make_loop(checkpoint=tmp_path, n_rounds=0, net={} if kind != "callback" else net)
+        if kind != "callback":
+            loop.set_params(**{f"estimator__{name}": value})
+        with loop.start(flat_data[0]) as session:
+            session.ask()
+            return session.state.notes
+
+    assert notes(first) == []
+    assert notes(first) == []
+    assert len(notes(second)) == 1
 
 
 def test_what_does_not_bear_on_the_result_may_change(make_loop, flat_data, tmp_path, capsys):
     make_loop(checkpoint=tmp_path, n_rounds=1).fit(*flat_data)
-    make_loop(checkpoint=tmp_path, n_rounds=1, verbose=1, callbacks=[print], net={"verbose": 1}).fit(*flat_data)
+    loop = make_loop(checkpoint=tmp_path, n_rounds=1, verbose=1, callbacks=[print], net={"verbose": 1})
+    with loop.start(flat_data[0]) as session:
+        assert session.state.notes == []
 
 
 def test_other_data_are_refused(make_loop, flat_data, tmp_path):
@@ -288,94 +261,19 @@ def test_sparse_data(flat_data, tmp_path, same_run):
         loop.fit(sp.csr_matrix(X + 1), y)
 
 
-def test_another_format_is_refused(tmp_path):
-    CheckpointFolder(tmp_path).save({"x": 1})
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 4}))
-    with pytest.raises(CheckpointError, match=r"must be of format 1 to 3\. Got 4 instead"):
-        CheckpointFolder(tmp_path).load()
-
-
-def test_what_json_cannot_hold_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"numbers, strings and tensors alone\. Got a set"):
-        CheckpointFolder(tmp_path).save({"x": {1, 2}})
-
-
-def test_files_of_others_are_left_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    checkpoint = CheckpointFolder(tmp_path)
-    for number in range(3):
-        checkpoint.save({"number": number}, {"w": torch.full((2,), number)})
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert len(list(tmp_path.iterdir())) == 5
-
-
 def test_warm_start_outside_a_network_is_refused(flat_data, tmp_path):
     loop = ActiveLearningClassifier(LogisticRegression(warm_start=True), n_rounds=1, checkpoint=tmp_path)
     with pytest.raises(InvalidParameterError, match="warm_start"):
         loop.fit(*flat_data)
 
 
-def test_a_save_that_breaks_off_anywhere_leaves_a_whole_state(tmp_path, monkeypatch):
-    """The process ends before the k-th operation on the disk, for every k."""
-    real = {name: getattr(os, name) for name in ("fsync", "replace", "unlink")}
-    finished, k = False, 0
-    while not finished:
-        folder = tmp_path / str(k)
-        CheckpointFolder(folder).save({"number": 1}, {"w": torch.ones(2)})
-        checkpoint = CheckpointFolder(folder)
-        checkpoint.load()
-        calls = iter(range(k + 1))
-
-        def dying(name, calls=calls):
-            def operation(*args, **kwargs):
-                if next(calls, None) is None:
-                    raise Killed
-                return real[name](*args, **kwargs)
-
-            return operation
-
-        for name in real:
-            monkeypatch.setattr(os, name, dying(name))
-        try:
-            checkpoint.save({"number": 2}, {"w": torch.zeros(2)})
-            finished = True
-        except Killed:
-            pass
-        monkeypatch.undo()
-        state, network = CheckpointFolder(folder).load()
-        assert (state["number"], network["w"].tolist()) in [(1, [1.0, 1.0]), (2, [0.0, 0.0])]
-        resumed = CheckpointFolder(folder)
-        resumed.load()
-        resumed.save({"number": 3})
-        assert CheckpointFolder(folder).load()[0] == {"number": 3}
-        assert len(list(folder.iterdir())) == 4  # leftovers are gone
-        k += 1
-    assert k > 5
-
-
-def test_killed_twenty_times():
+def test_killed_twelve_times():
     """SIGKILL at random moments; see the script."""
     script = Path(__file__).with_name("kill_and_resume.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "equal after 25 kills" in done.stdout
-
-
-def test_large_data_are_known_by_a_sample():
-    X = np.zeros((3000, 4))
-    before = fingerprint_data(X, max_bytes=1000)
-    X[-1] = 1
-    assert before["sampled"]
-    assert fingerprint_data(X, max_bytes=1000) != before
-
-
-def test_descriptions_do_not_depend_on_addresses():
-    for value in (FreshOptimizer(), torch.nn.Linear(1, 1).float(), lambda x: x + 1, Margin().select, print):
-        assert "0x" not in describe(value)
-    assert describe(lambda x: x + 1) != describe(lambda x: x + 2)
-    assert describe(torch.relu) != describe(torch.tanh)
+    assert "equal after 12 kills" in done.stdout
 
 
 def test_frames_and_series(flat_data, tmp_path, same_run):

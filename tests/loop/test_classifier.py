@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from skal import ActiveLearningClassifier, DynamicAL
 from skal.callbacks import StopAtTrainAccuracy
+from skal.config import config_context
 from skal.exceptions import (
     AdjustedInputWarning,
     BudgetWarning,
@@ -26,7 +27,7 @@ from skal.exceptions import (
     NoLabelledDataError,
     NonFiniteError,
 )
-from skal.loop._state import LoopState
+from skal.loop._progress import LoopState
 from skal.nets import MLP
 from skal.strategies import ALBL, NPC, CoreSet, Entropy, Margin, RandomSampling, margin
 
@@ -348,7 +349,8 @@ def test_callback_stops(make_loop, flat_data):
 
 
 def test_verbose_and_progress(make_loop, flat_data, capsys):
-    make_loop(verbose=1, progress=True).fit(*flat_data, eval_set=flat_data)
+    with config_context(progress=True):
+        make_loop(verbose=1).fit(*flat_data, eval_set=flat_data)
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0].split() == [

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.loop._choice import draw_stratified
 from skal.loop._labels import class_names, common_dtype, encode, read_labels
-from skal.loop._selection import draw_stratified
 from skal.nets import SquaredLoss
 
 NAMES = np.array(["cow", "ant", "bee"])

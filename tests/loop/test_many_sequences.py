@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 COMMANDS = {
-    "kills": (["benchmarks.kill_labels", "--kills", "12"], "no label lost, none at another sample"),
+    "kills": (["benchmarks.kill_labels", "--kills", "8", "--per-project", "2"], "none is at another sample"),
     "sequences": (["benchmarks.label_sequences", "--examples", "12", "--steps", "10"], "agree with the model"),
 }
 

@@ -16,6 +16,7 @@ from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from skorch.callbacks import Callback
 
 from skal import ActiveLearningClassifier, DynamicAL
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.nets import MLP
 from skal.strategies import ALBL, Margin
@@ -166,14 +167,14 @@ def test_a_label_without_an_output_changes_nothing(kind, first, make_net, flat_d
     if not first:
         session.tell(np.resize(names[:-1], len(asked)))
         asked = session.ask()
-    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     before = asdict(session.state)
     draws = torch.get_rng_state()
     with pytest.raises(InvalidParameterError, match=f"an output for each of the {len(names)} classes"):
         session.tell(np.resize(names, len(asked)))
     assert torch.equal(torch.get_rng_state(), draws)
     assert asdict(session.state) == before
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
     good = np.resize(names[:-1], len(asked))
     assert session.tell(good).state.labels[-len(asked) :] == good.tolist()
     session.close()
@@ -269,7 +270,7 @@ def test_a_session_survives_a_restart(when, make_loop, flat_data, tmp_path, same
     loop = make_loop(checkpoint=tmp_path)
     session = loop.start(X)
     assert loop.predict(X).shape == (60,)
-    assert len(loop.queried_) == 9
+    assert len(loop.queried_) == (10 if when == "partly told" else 9)
     if when != "trained":
         assert session.ask().tolist() == asked.tolist()
     session.run(lambda indices, samples: y[indices])
@@ -303,7 +304,6 @@ def test_labels_survive_a_death_during_training(make_loop, flat_data, tmp_path, 
     Mortal.dying = False
     resumed = mortal_loop()
     session = resumed.start(X)
-    assert session.state.phase == "train"
     session.run(lambda indices, samples: y[indices])
     same_run(resumed, make_loop().fit(X, y))
 
@@ -315,7 +315,7 @@ def test_where_a_session_stands(make_loop, flat_data):
     asked = session.ask()
     session.tell([2], asked[:1], end_round=False)
     text, html = repr(session), session._repr_html_()
-    counts = {k: session.state.labels.count(k) + (k == 2) for k in range(3)}
+    counts = {k: session.state.labels.count(k) for k in range(3)}
     shown = ", ".join(f"{k} {n}" for k, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     score = f"eval score {session.state.history[-1]['eval_score']:.3f}"
     assert text == (
@@ -380,7 +380,8 @@ def test_the_bar_begins_where_the_session_does(make_loop, flat_data, tmp_path, c
     X, y = flat_data
     with make_loop(checkpoint=tmp_path).start(X) as session:
         session.tell(y[session.ask()])
-    make_loop(checkpoint=tmp_path, progress=True).start(X).close()
+    with config_context(progress=True):
+        make_loop(checkpoint=tmp_path).start(X).close()
     assert "9/21" in capsys.readouterr().err
 
 
@@ -413,7 +414,6 @@ def test_what_is_no_list_of_ids_and_no_path_is_named(method, value, make_loop, f
         ({"scoring": "acuracy"}, "scoring"),
         ({"scoring": 3}, "scoring"),
         ({"checkpoint": ""}, "checkpoint"),
-        ({"progress": np.array([1, 2])}, "progress"),
     ],
 )
 def test_what_no_loop_can_work_with_is_named(params, name, flat_data):

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from skal.exceptions import SampleError, SkalError
-from skal.labelling._sources._base import Ids, Source
+from skal.labelling._sources._source import Ids, Source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}

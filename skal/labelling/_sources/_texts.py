@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import SampleError, shorten
-from skal.labelling._sources._base import Ids, Source, given_ids, read_table
-from skal.loop._identity import distinct
+from skal.labelling._sources._source import Ids, Source, given_ids, read_table
+from skal.loop._ids import make_distinct
 
 
 class TextTable(Source):
@@ -37,7 +37,7 @@ class TextTable(Source):
         self.texts = [str(text) for text in texts]
         if not self.texts:
             raise SampleError("There must be at least one text. Got none. Check the file.")
-        keys = distinct(map(_hash, self.texts)) if ids is None else given_ids(ids, len(self.texts))
+        keys = make_distinct(map(_hash, self.texts)) if ids is None else given_ids(ids, len(self.texts))
         self.ids = Ids(keys, lambda position: _hash(self.texts[position]))
         self.folder_labels = {}
 

@@ -1,35 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one run is started with: checked at its start, fixed until its end."""
+"""The rules of one run: checked at its start, fixed until its end."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.metrics import get_scorer_names
 from skorch import NeuralNet
 
 from skal._core.containers import n_rows
 from skal._core.estimators import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
-from skal.loop._estimators import final_network, is_warm_started, uses_unlabelled
-from skal.loop._state import LoopState
+from skal.loop._fitting import final_network, is_warm_started, uses_unlabelled
+from skal.loop._progress import LoopState
 from skal.stopping import StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
 from skal.validation import check_choice, check_integer, check_real, check_seed
 
-if TYPE_CHECKING:
-    from skal.loop._classifier import ActiveLearningClassifier
 
-
-@dataclass(frozen=True, eq=False)
-class LoopConfig:
-    """What a run was started with; making one checks it.
+@dataclass(eq=False)
+class Rules:
+    """The parameters of a run and its data; making one checks them.
 
     The fields are the parameters of :class:`~skal.loop.ActiveLearningClassifier`, and
 
@@ -49,16 +47,22 @@ class LoopConfig:
         Which samples ``reader`` has a label for.
     readonly : bool
         Write nothing to the checkpoint.
+    n_samples : int
+    initial_size : int
+        Samples in round 0.
+    network : bool
+        Whether a network does the work.
+    no_label : int or None
+        The number that stands for "no label", if there is one.
+    heldout_share : float
+        Share of the labels that the stopping criterion wants drawn at random and held out.
+    watches : bool
+        Whether the stopping criterion looks at how models change.
     """
 
     owner: str
     X: Any
     eval_set: Any
-    reader: Callable[[np.ndarray, Any], Any] | None
-    ids: Any
-    given: Any
-    askable: np.ndarray | None
-    readonly: bool
     estimator: Any
     query_strategy: Any
     n_initial: int
@@ -73,91 +77,69 @@ class LoopConfig:
     reinitialize: bool
     callbacks: Any
     checkpoint: Any
-    progress: bool
     verbose: int
     random_state: Any
     stop: Any
+    reader: Callable[[np.ndarray, Any], Any] | None = None
+    ids: Any = None
+    given: Any = None
+    askable: np.ndarray | None = None
+    readonly: bool = False
+    n_samples: int = field(init=False)
+    initial_size: int = field(init=False)
+    network: bool = field(init=False)
+    no_label: int | None = field(init=False)
+    heldout_share: float = field(init=False, default=0.0)
+    watches: bool = field(init=False, default=False)
 
     @classmethod
-    def from_classifier(
-        cls,
-        classifier: ActiveLearningClassifier,
-        X: Any,
-        eval_set: Any,
-        *,
-        reader: Any = None,
-        ids: Any = None,
-        given: Any = None,
-        askable: np.ndarray | None = None,
-        readonly: bool = False,
-    ) -> LoopConfig:
-        """With the classifier's parameters as they are now."""
-        data = {"reader": reader, "ids": ids, "given": given, "askable": askable, "readonly": readonly}
-        params, names = classifier.get_params(deep=False), {field.name for field in fields(cls)}
-        own = {name: value for name, value in params.items() if name in names}
-        owner = type(classifier).__name__
+    def of(cls, classifier: BaseEstimator, X: Any, eval_set: Any, **data: Any) -> Rules:
+        """The classifier's parameters as they are now."""
+        owner, names = type(classifier).__name__, {field.name for field in fields(cls)}
+        own = {name: value for name, value in classifier.get_params(deep=False).items() if name in names}
         own["query_strategy"] = named_strategy(owner, "query_strategy", own["query_strategy"])
         own["initial"] = _strategy_or_rule(owner, own["initial"])
-        return cls(owner=owner, X=X, eval_set=eval_set, **data, **own)
+        return cls(owner, X, eval_set, **own, **data)
 
     def __post_init__(self) -> None:
         owner = self.owner
+        self.n_samples = n_rows(self.X)
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
-        self._check_scoring()
-        check_choice(owner, "progress", self.progress, [True, False])
         check_integer(owner, "n_initial", self.n_initial, 0)
         check_integer(owner, "query_size", self.query_size, 1)
         check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
         check_integer(owner, "budget", self.budget, 1, optional=True)
-        self._check_initial()
+        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
+        check_integer(owner, "verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+        check_seed(owner, self.random_state)
+        if isinstance(self.initial, str) or callable(self.initial):
+            self.initial_size = self.n_initial
+            if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
+                expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
+                raise InvalidParameterError.for_parameter(owner, "n_initial", expected, 0, "Pass 1 or more.")
+        else:
+            self._check_positions()
+            self.initial_size = len(self.initial)
+        self.network = isinstance(unwrap_estimator(self.estimator)[0], NeuralNet)
+        self.no_label = -1 if uses_unlabelled(self.estimator) else None
+        if self.scoring is not None:
+            self._check_scoring()
         if self.target_score is not None:
             check_real(owner, "target_score", self.target_score)
             check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
-        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
-        if not isinstance(self.verbose, bool):
-            check_integer(owner, "verbose", self.verbose, 0)
-        callbacks = [] if self.callbacks is None else self.callbacks
-        if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
-            expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
-            raise InvalidTypeError.for_parameter(owner, "callbacks", expected, self.callbacks, remedy)
-        self._check_checkpoint()
-        if self.readonly and self.checkpoint is None:
+        if self.callbacks is not None:
+            self._check_callbacks()
+        if self.checkpoint is not None:
+            self._check_checkpoint()
+        elif self.readonly:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
-        check_seed(owner, self.random_state)
-        self._check_stop()
-
-    @property
-    def n_samples(self) -> int:
-        """Samples in all."""
-        return n_rows(self.X)
-
-    @property
-    def initial_size(self) -> int:
-        """Samples in round 0."""
-        return self.n_initial if isinstance(self.initial, str) or callable(self.initial) else len(self.initial)
-
-    @property
-    def network(self) -> bool:
-        """Whether a network does the work."""
-        return isinstance(unwrap_estimator(self.estimator)[0], NeuralNet)
-
-    @property
-    def heldout_share(self) -> float:
-        """Share of the labels that the stopping criterion wants drawn at random and held out."""
-        return 0.0 if self.stop is None else max(part.share for part in self.stop.parts())
-
-    @property
-    def watches(self) -> bool:
-        """Whether the stopping criterion looks at how models change."""
-        return self.stop is not None and any(part.watches for part in self.stop.parts())
-
-    @property
-    def no_label(self) -> int | None:
-        """The number that stands for "no label", if there is one."""
-        return -1 if uses_unlabelled(self.estimator) else None
+        if self.stop is not None:
+            self._check_stop()
+            self.heldout_share = max(part.share for part in self.stop.parts())
+            self.watches = any(part.watches for part in self.stop.parts())
 
     @property
     def no_given_label(self) -> int | None:
@@ -169,7 +151,7 @@ class LoopConfig:
         free = state.pool(self.n_samples)
         return free if self.askable is None else free[self.askable[free]]
 
-    def planned_labels(self) -> int:
+    def plan_labels(self) -> int:
         """How many labels a run will have in the end, unless something stops it earlier; warns of more than exist."""
         if self.budget is None and self.n_rounds is None:
             return self.n_samples
@@ -184,7 +166,7 @@ class LoopConfig:
             )
         return min(planned, self.n_samples)
 
-    def next_batch_size(self, state: LoopState, n_pool: int) -> int:
+    def next_size(self, state: LoopState, n_pool: int) -> int:
         """How many samples to ask for."""
         size = self.initial_size if state.round == 0 else self.query_size
         left = n_pool if self.budget is None else self.budget - len(state.labelled)
@@ -206,14 +188,17 @@ class LoopConfig:
 
     def _check_scoring(self) -> None:
         known = isinstance(self.scoring, str) and self.scoring in get_scorer_names()
-        if self.scoring is not None and not known and (isinstance(self.scoring, type) or not callable(self.scoring)):
+        if not known and (isinstance(self.scoring, type) or not callable(self.scoring)):
             expected = "None, the name of a scorer of scikit-learn, or a callable scorer(estimator, X, y)"
             remedy = "See sklearn.metrics.get_scorer_names()."
             raise InvalidParameterError.for_parameter(self.owner, "scoring", expected, self.scoring, remedy)
 
+    def _check_callbacks(self) -> None:
+        if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
+            expected, remedy = "a list of callables or None", "Pass for example callbacks=[f] with f(classifier, row)."
+            raise InvalidTypeError.for_parameter(self.owner, "callbacks", expected, self.callbacks, remedy)
+
     def _check_stop(self) -> None:
-        if self.stop is None:
-            return
         if not isinstance(self.stop, StoppingCriterion):
             remedy = "Pass for example stop=StablePredictions() | Budget(500)."
             expected = "a criterion of skal.stopping, or None"
@@ -224,12 +209,7 @@ class LoopConfig:
             expected, remedy = "a classifier with predict_proba for UncertaintyPlateau", "Use StablePredictions."
             raise InvalidParameterError.for_parameter(self.owner, "estimator", expected, self.estimator, remedy)
 
-    def _check_initial(self) -> None:
-        if isinstance(self.initial, str) or callable(self.initial):
-            if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
-                expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
-                raise InvalidParameterError.for_parameter(self.owner, "n_initial", expected, 0, "Pass 1 or more.")
-            return
+    def _check_positions(self) -> None:
         array = np.asarray(self.initial)
         flat = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
         if not flat or array.min() < 0 or array.max() >= self.n_samples or len(np.unique(array)) != len(array):
@@ -243,8 +223,6 @@ class LoopConfig:
         raise InvalidParameterError.for_parameter(self.owner, "initial", expected, array.tolist(), remedy)
 
     def _check_checkpoint(self) -> None:
-        if self.checkpoint is None:
-            return
         is_path = isinstance(self.checkpoint, (str, os.PathLike))
         if not is_path or not os.fspath(self.checkpoint) or Path(self.checkpoint).is_file():
             error = InvalidParameterError if is_path else InvalidTypeError

@@ -13,8 +13,8 @@ import numpy as np
 
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
-from skal.labelling._sources._base import Ids, Source, given_ids
-from skal.loop._identity import distinct
+from skal.labelling._sources._source import Ids, Source, given_ids
+from skal.loop._ids import make_distinct
 
 _NAMES = ("X", "X_train", "images", "x")
 _LABELS = ("y", "y_train", "labels")
@@ -56,7 +56,7 @@ class ArraySource(Source):
             raise SampleError("The samples must be finite numbers. Got NaN or infinity. Fill or remove these rows.")
         self._array = _channels_first(array)
         n = len(array)
-        keys = distinct(self._digest(position) for position in range(n)) if ids is None else given_ids(ids, n)
+        keys = make_distinct(self._digest(position) for position in range(n)) if ids is None else given_ids(ids, n)
         self.ids = Ids(keys, self._digest)
         known = [] if labels is None else np.asarray(labels, dtype=object).tolist()
         self.folder_labels = {

@@ -21,12 +21,13 @@ from skal._core.estimators import refuse_fit_params, unwrap_estimator
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._config import LoopConfig
-from skal.loop._engine import LoopResults
-from skal.loop._estimators import checked_classifier, uses_unlabelled
+from skal.loop._fitting import Predictor, check_estimator, uses_unlabelled
+from skal.loop._labels import check_one_label_each, find_labelled, label_reader
 from skal.loop._model import read_model, write_model
-from skal.loop._reading import check_one_label_each, label_reader, which_have_labels
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
 from skal.loop._session import LabellingSession
+from skal.loop._trainer import Trainer
 
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -75,11 +76,10 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         ``callback(classifier, row)`` is called after every round with its row of the history. One that returns True
         ends the loop.
     checkpoint : path or None, default=None
-        A folder to write to in every round. ``fit`` or ``start`` with the same data and parameters goes on from there.
-    progress : bool, default=False
-        Show one progress bar for the whole run.
+        A folder for the labels and a cache. ``fit`` or ``start`` with the same data and parameters goes on from there.
+        Every label is in its ``labels.jsonl``; its ``cache/`` may be deleted at any time.
     verbose : int, default=0
-        1 shows what happens on the way: a printed row per round.
+        1 prints a row per round. With ``skal.set_config(progress=True)`` there is one progress bar for the whole run.
     random_state : None, int, Generator or RandomState, default=None
         For the initial set, the training and the strategy. The global generators are left alone.
     stop : StoppingCriterion or None, default=None
@@ -148,7 +148,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         reinitialize: bool = False,
         callbacks: Sequence[Callable[..., Any]] | None = None,
         checkpoint: Any = None,
-        progress: bool = False,
         verbose: int = 0,
         random_state: Any = None,
         stop: Any = None,
@@ -167,7 +166,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.reinitialize = reinitialize
         self.callbacks = callbacks
         self.checkpoint = checkpoint
-        self.progress = progress
         self.verbose = verbose
         self.random_state = random_state
         self.stop = stop
@@ -207,7 +205,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         refuse_fit_params(owner, unknown)
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
-        askable = None if oracle is not None else which_have_labels(y, unlabelled=uses_unlabelled(self.estimator))
+        askable = None if oracle is not None else find_labelled(y, unlabelled=uses_unlabelled(self.estimator))
         self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
@@ -329,11 +327,11 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     @classmethod
     def from_model(cls, path: Any) -> ActiveLearningClassifier:
-        """What :func:`skal.load_model` does."""
+        """Read a model; use :func:`skal.load_model`."""
         predictor, attributes = read_model(path)
         loop = cls(predictor.estimator)
-        nothing = np.empty(0, dtype=np.int64)
-        loop._take_results(LoopResults(nothing, [], None, loop.query_strategy, None, predictor))
+        loop._take_results(LoopState(seed=0), None, loop.query_strategy)
+        loop._take_predictor(predictor, None)
         loop.__dict__.update(attributes)
         return loop
 
@@ -344,26 +342,27 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         return state | {"_labelled": None} if "_labelled" in state else state
 
     def _start(self, X: Any, eval_set: Any, **data: Any) -> LabellingSession:
-        config = LoopConfig.from_classifier(self, X, eval_set, **data)
+        rules = Rules.of(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
-        return LabellingSession(self, config, self._take_results)
+        return LabellingSession(self, rules, self._take_results)
 
-    def _take_results(self, results: LoopResults) -> None:
-        self.queried_ = results.queried
-        self.history_ = results.history
-        self.stop_reason_ = results.stop_reason
-        self.query_strategy_ = results.query_strategy
-        self.initial_ = results.initial
-        if results.predictor is not None:
-            self._predictor = results.predictor
-            self._labelled = results.labelled
-            self.estimator_ = results.predictor.estimator
-            self.classes_ = results.predictor.classes
+    def _take_results(self, state: LoopState, trainer: Trainer | None, strategy: Any) -> None:
+        """Set the fitted attributes."""
+        self.queried_ = np.array(state.labelled, dtype=np.int64)
+        self.history_ = [dict(row) for row in state.history]
+        self.stop_reason_, self.query_strategy_, self.initial_ = state.stop_reason, strategy, state.start
+        if trainer is not None and trainer.predictor is not None:
+            self._take_predictor(trainer.predictor, trainer.labelled)
+
+    def _take_predictor(self, predictor: Predictor, labelled: tuple[Any, np.ndarray] | None) -> None:
+        self._predictor, self._labelled = predictor, labelled
+        self.estimator_, self.classes_ = predictor.estimator, predictor.names
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
         # a Pipeline says nothing about text or NaN: its first step does
-        inner, transformers = unwrap_estimator(checked_classifier(type(self).__name__, self.estimator))
+        check_estimator(type(self).__name__, self.estimator)
+        inner, transformers = unwrap_estimator(self.estimator)
         tags = get_tags(transformers[0] if transformers else inner).input_tags
         opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
         opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict

@@ -14,12 +14,14 @@ from skal._core.cache import Cache
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
-from skal.loop._audit import draw, mixed, n_from_audit
-from skal.loop._config import LoopConfig
+from skal.loop._heldout import draw, mix, n_from_audit
 from skal.loop._labels import encode, read_labels
-from skal.loop._state import LoopState
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
 from skal.loop._trainer import Trainer
 from skal.strategies._default import Recommended
+
+Choice = tuple[np.ndarray, list[Any] | None]  # positions in X, and the strategy's metrics
 
 
 class Selector:
@@ -27,96 +29,106 @@ class Selector:
 
     Parameters
     ----------
-    config : LoopConfig
+    rules : Rules
 
     Attributes
     ----------
     strategy : callable
         A copy of the user's, with what it learns from round to round.
+    cache : Cache
+        Features that are kept from round to round.
     """
 
-    def __init__(self, config: LoopConfig) -> None:
-        self.config = config
-        strategy = config.query_strategy
-        self.strategy = clone(strategy) if hasattr(strategy, "get_params") else strategy
-        self._cache = Cache()
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.strategy = _copy(rules.query_strategy)
+        self.cache = Cache()
 
-    def select(self, state: LoopState, trainer: Trainer) -> tuple[np.ndarray, list[Any] | None]:
+    def select(self, state: LoopState, trainer: Trainer) -> Choice:
         """Positions in X of this round's samples, and the strategy's metrics."""
-        draw(state, self.config)
-        pool = self.config.pool(state)
-        size = self.config.next_batch_size(state, len(pool))
-        given = not isinstance(self.config.initial, str) and not callable(self.config.initial)
+        if self.rules.stop is not None or state.audit:
+            return self._select_beside_audit(state, trainer)
+        pool = self.rules.pool(state)
+        return self._choose(state, trainer, pool, self.rules.next_size(state, len(pool)))
+
+    def _select_beside_audit(self, state: LoopState, trainer: Trainer) -> Choice:
+        """A part of the batch is drawn at random, from samples that no strategy chooses."""
+        draw(state, self.rules)
+        pool = self.rules.pool(state)
+        size = self.rules.next_size(state, len(pool))
+        given = not isinstance(self.rules.initial, str) and not callable(self.rules.initial)
         if not state.audit or (state.round == 0 and given):
             return self._choose(state, trainer, pool, size)
-        own = np.setdiff1d(pool, state.audit)  # what the strategy may choose from
-        n_audit = max(n_from_audit(state, size, self.config.heldout_share), size - len(own))
-        nothing = np.empty(0, dtype=np.int64), None
-        chosen, metrics = self._choose(state, trainer, own, size - n_audit) if size > n_audit else nothing
-        return mixed(state, chosen, metrics, n_audit)
+        own = np.setdiff1d(pool, state.audit)  # the strategy may choose from these
+        n_audit = max(n_from_audit(state, size, self.rules.heldout_share), size - len(own))
+        chosen, metrics = np.empty(0, dtype=np.int64), None
+        if size > n_audit:
+            chosen, metrics = self._choose(state, trainer, own, size - n_audit)
+        return mix(state, chosen, metrics, n_audit)
 
-    def _choose(
-        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
-    ) -> tuple[np.ndarray, list[Any] | None]:
+    def _choose(self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int) -> Choice:
         """By the strategy, or by the rule of the start."""
         if trainer.estimator is not None:
-            return self._query(state, trainer, pool, size)
-        seed, initial = state.seed_for("start"), self.config.initial
+            labelled = None
+            if trainer.predictor is not None:
+                # a strategy is part of the training: it does not see held-out labels
+                rows, labels = state.labelled_set(heldout=False)
+                codes = encode(labels, trainer.predictor.names)
+                known = codes >= 0  # a class that came after the last training that succeeded has no output yet
+                labelled = take_rows(self.rules.X, rows[known]), codes[known]
+            original = self.rules.query_strategy
+            return self._query(trainer.estimator, labelled, self.strategy, original, state, "query", pool, size)
+        seed, initial = state.seed_for("start"), self.rules.initial
         if state.round == 0 and callable(initial):
-            return self._start(state, trainer, pool, size)
+            strategy = _copy(initial)
+            found = self._query(trainer.untrained(state), None, strategy, initial, state, "start", pool, size)
+            reason = "as asked for"
+            if isinstance(strategy, Recommended):  # the meaning of its numbers depends on its choice
+                strategy, reason, found = strategy.strategy_, strategy.reason_, (found[0], None)
+            state.start = f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
+            return found
         if state.round == 0:
             state.start = initial if isinstance(initial, str) else "positions"
         if state.round == 0 and not isinstance(initial, str):
             positions = np.asarray(initial, dtype=np.int64)
-            return positions[np.isin(positions, state.pool(self.config.n_samples))], None
+            return positions[np.isin(positions, state.pool(self.rules.n_samples))], None
         if state.round == 0 and initial == "stratified":
-            labels, free = self._read_all_labels(), set(pool.tolist())
-            return draw_stratified([label if i in free else None for i, label in enumerate(labels)], size, seed), None
+            free = set(pool.tolist())
+            all_labels = [label if i in free else None for i, label in enumerate(self._read_all_labels())]
+            return draw_stratified(all_labels, size, seed), None
         return np.random.default_rng(seed).choice(pool, size=size, replace=False), None
 
-    def _start(
-        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
-    ) -> tuple[np.ndarray, list[Any] | None]:
-        """By a strategy, before anything is labelled."""
-        initial = self.config.initial
-        strategy = clone(initial) if hasattr(initial, "get_params") else initial
-        learner = ActiveLearner(trainer.untrained(state), strategy)
-        learner.cache = self._cache
-        with state.seeded("start"):
-            _seed_strategy(strategy, initial, state.seed_for("start"), state.round)
-            chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
-        if isinstance(strategy, Recommended):  # what its numbers mean depends on its choice
-            strategy, reason, metrics = strategy.strategy_, strategy.reason_, None
-        else:
-            reason = "as asked for"
-        state.start = f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
-        return chosen, _as_numbers(metrics)
-
     def _query(
-        self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int
-    ) -> tuple[np.ndarray, list[Any] | None]:
-        learner = ActiveLearner(trainer.estimator, self.strategy)
-        if trainer.predictor is not None:
-            # a strategy is part of the training: held-out labels are none of its
-            rows, labels = state.labelled_set(heldout=False)
-            codes = encode(labels, trainer.predictor.names)
-            known = codes >= 0  # a class that came after the last training that succeeded has no output yet
-            learner.X_training = take_rows(self.config.X, rows[known])
-            learner.y_training = codes[known]  # type: ignore
-        learner.cache = self._cache
-        with state.seeded("query"):
-            _seed_strategy(self.strategy, self.config.query_strategy, state.seed_for("query"), state.round)
-            chosen, _, metrics = learner.query(self.config.X, n_instances=size, return_metrics=True, candidates=pool)
-        return chosen, _as_numbers(metrics)
+        self,
+        estimator: Any,
+        labelled: tuple[Any, np.ndarray] | None,
+        strategy: Any,
+        original: Any,
+        state: LoopState,
+        purpose: str,
+        pool: np.ndarray,
+        size: int,
+    ) -> Choice:
+        """Ask a strategy: the one place where a learner is made for a query."""
+        learner = ActiveLearner(estimator, strategy)
+        if labelled is not None:
+            learner.X_training, learner.y_training = labelled  # type: ignore[assignment]
+        seed = state.seed_for(purpose)
+        learner.cache = self.cache
+        with state.seeded(purpose):
+            _seed_strategy(strategy, original, seed, state.round)
+            chosen, _, metrics = learner.query(self.rules.X, n_instances=size, return_metrics=True, candidates=pool)
+        values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1)
+        return chosen, values.tolist() if values.dtype.kind in "biuf" else None
 
     def _read_all_labels(self) -> list[Any]:
-        reader = self.config.reader
+        reader = self.rules.reader
         if reader is None:
             raise InvalidParameterError(
                 "A stratified start reads all labels, so y must be given. Got no y instead. Use initial='random', or "
                 "give the positions of the first samples."
             )
-        return read_labels(reader(np.arange(self.config.n_samples), None), self.config.no_label)[0]
+        return read_labels(reader(np.arange(self.rules.n_samples), None), self.rules.no_label)[0]
 
 
 def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
@@ -153,16 +165,14 @@ def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
     return chosen
 
 
-def _as_numbers(metrics: Any) -> list[Any] | None:
-    """A strategy's metrics as a list, None if they are not numbers."""
-    values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1)
-    return values.tolist() if values.dtype.kind in "biuf" else None
+def _copy(strategy: Any) -> Any:
+    return clone(strategy) if hasattr(strategy, "get_params") else strategy
 
 
 def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
     """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators.
 
-    What computes a strategy's features is fixed, and draws nothing.
+    The transformer of a strategy's features is fixed, and draws nothing.
     """
     if isinstance(value, (list, tuple)):
         for part in value:

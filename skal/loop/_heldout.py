@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is measured beside the rounds: random labels that are held out, and how models change on a fixed random set.
+"""Measurements beside the rounds: random labels that are held out, and how models change on a fixed random set.
 
 A strategy chooses a biased sample, and what it leaves is biased too. So the samples of the audit are drawn before
 anything is queried, and no strategy chooses among them; a share of every batch is taken from them.
@@ -13,9 +13,9 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from skal._core.containers import take_rows
-from skal.loop._config import LoopConfig
-from skal.loop._labels import Predictor
-from skal.loop._state import LoopState
+from skal.loop._fitting import Predictor
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
 from skal.stopping import Forecast, forecast_accuracy
 
 SOURCE = "held out"
@@ -23,19 +23,19 @@ N_AUDIT = 500  # so many give an interval of ±4 %
 N_WATCHED = 1000
 
 
-def draw(state: LoopState, config: LoopConfig) -> None:
+def draw(state: LoopState, rules: Rules) -> None:
     """Draw the audit and the watched samples, if they are needed and not drawn yet."""
-    share, watches = config.heldout_share, config.watches
+    share, watches = rules.heldout_share, rules.watches
     if state.audit and not share:
         _release(state)
     drawn = bool(state.watched) and bool(state.audit or not share)
     if drawn or state.audit_predictions or not (watches or share):
         return
-    given = [] if isinstance(config.initial, str) or callable(config.initial) else np.asarray(config.initial).tolist()
+    given = [] if isinstance(rules.initial, str) or callable(rules.initial) else np.asarray(rules.initial).tolist()
     asked = state.asked if state.phase == "answer" else []
-    free = np.setdiff1d(config.pool(state), [*state.audit, *given, *asked])
+    free = np.setdiff1d(rules.pool(state), [*state.audit, *given, *asked])
     order = np.random.default_rng(state.seed_for("audit", round=0)).permutation(free).tolist()
-    wanted = min(N_AUDIT, max(1, round(share * config.n_samples))) if share else 0
+    wanted = min(N_AUDIT, max(1, round(share * rules.n_samples))) if share else 0
     n_audit = max(0, wanted - len(state.audit))  # after a loss of the other files some are known from the journal
     state.audit = [*state.audit, *order[:n_audit]]
     state.watched = order[n_audit:][: max(1, N_WATCHED - len(state.audit))]
@@ -44,28 +44,25 @@ def draw(state: LoopState, config: LoopConfig) -> None:
 
 def _release(state: LoopState) -> None:
     """Nobody measures any more: labels that were held out are there to be trained on."""
-    audit = set(state.audit)
-    pairs = zip(state.labelled, state.heldout, strict=True)
-    state.heldout = [flag and position not in audit for position, flag in pairs]
     state.audit, state.watched, state.audit_predictions, state.watched_predictions = [], [], [], None
-    state.stale = True
+    if state.fitted is not None:
+        state.fitted = state.fitted | {"n_changes": -1}
 
 
 def n_from_audit(state: LoopState, size: int, share: float) -> int:
     """How many of a batch of ``size`` are taken from the audit, so that all labels have the share."""
     wanted = round(share * (len(state.labelled) + size)) - sum(state.heldout)
-    return max(0, min(wanted, size, len(left(state))))
+    return max(0, min(wanted, size, len(open_audit(state))))
 
 
-def left(state: LoopState) -> list[int]:
+def open_audit(state: LoopState) -> list[int]:
     """Samples of the audit that have not been labelled or declined, in their random order."""
-    known = {*state.labelled, *state.declined}
-    return [position for position in state.audit if position not in known]
+    return [position for position in state.audit if position not in state.answers]
 
 
-def mixed(state: LoopState, chosen: np.ndarray, metrics: list[Any] | None, n_audit: int) -> tuple[np.ndarray, Any]:
+def mix(state: LoopState, chosen: np.ndarray, metrics: list[Any] | None, n_audit: int) -> tuple[np.ndarray, Any]:
     """A batch with samples of the audit at random places, so that an unfinished batch has its share of them."""
-    drawn = np.array(left(state)[:n_audit], dtype=np.int64)
+    drawn = np.array(open_audit(state)[:n_audit], dtype=np.int64)
     places = np.random.default_rng(state.seed_for("audit")).choice(len(chosen) + n_audit, n_audit, replace=False)
     is_drawn = np.isin(np.arange(len(chosen) + n_audit), places)
     batch = np.empty(len(is_drawn), dtype=np.int64)
@@ -76,12 +73,12 @@ def mixed(state: LoopState, chosen: np.ndarray, metrics: list[Any] | None, n_aud
     return batch, metrics
 
 
-def measure(state: LoopState, config: LoopConfig, predictor: Predictor | None) -> dict[str, Any]:
+def measure(state: LoopState, rules: Rules, predictor: Predictor | None) -> dict[str, Any]:
     """Columns of the history for the model that has just been trained; the state keeps what the next one needs."""
-    if predictor is None or not (config.watches or config.heldout_share):
+    if predictor is None or not (rules.watches or rules.heldout_share):
         return {}
     rows = np.array([*state.audit, *state.watched], dtype=np.int64)
-    samples = take_rows(config.X, rows)
+    samples = take_rows(rules.X, rows)
     proba = predictor.predict_proba(samples) if hasattr(predictor.estimator, "predict_proba") else None
     names = predictor.names
     if proba is None:
@@ -125,10 +122,8 @@ def agreement(first: np.ndarray, second: np.ndarray) -> float:
 
 def correctness(state: LoopState) -> tuple[np.ndarray, np.ndarray]:
     """(T,) labels of each model, and (T, H) whether each classifies each held-out sample of the audit correctly."""
-    known = zip(state.labelled, state.labels, state.heldout, strict=True)
-    labels = {position: label for position, label, heldout in known if heldout}
-    columns = [i for i, position in enumerate(state.audit) if position in labels]
-    truth = [labels[state.audit[i]] for i in columns]
+    columns = [i for i, position in enumerate(state.audit) if state.answers.get(position) is not None]
+    truth = [state.answers[state.audit[i]] for i in columns]
     table = [
         [said["names"][said["codes"][i]] == label for i, label in zip(columns, truth, strict=True)]
         for said in state.audit_predictions

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a loop must know of an estimator: what is inside it, and what data it is given."""
+"""How a loop deals with an estimator: its inner network, the data that it is fitted on, and predictions in labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet, NeuralNetBinaryClassifier
@@ -15,22 +16,15 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
+from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidTypeError
 
 
-def _nested(estimator: Any) -> Iterator[Any]:
-    """The estimator, and what is inside it: the last step of a Pipeline, the estimator of a wrapper."""
-    while estimator is not None:
-        yield estimator
-        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
-
-
-def checked_classifier(owner: str, estimator: Any) -> Any:
-    """The estimator, if it is an object that scikit-learn can fit and copy."""
+def check_estimator(owner: str, estimator: Any) -> None:
+    """Refuse what scikit-learn cannot fit and copy."""
     if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
         raise InvalidTypeError.for_parameter(owner, "estimator", expected, estimator, remedy)
-    return estimator
 
 
 def uses_unlabelled(estimator: Any) -> bool:
@@ -45,7 +39,9 @@ def uses_unlabelled(estimator: Any) -> bool:
     (True, False)
     """
     known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
-    return any(isinstance(part, known) or getattr(part, "uses_unlabelled", False) for part in _nested(estimator))
+    while estimator is not None and not (isinstance(estimator, known) or getattr(estimator, "uses_unlabelled", False)):
+        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
+    return estimator is not None
 
 
 def final_network(estimator: Any) -> NeuralNet | None:
@@ -117,3 +113,45 @@ def initialize_network(estimator: Any, X: Any, y: np.ndarray | None) -> None:
         estimator.initialize_for(X, y)
     else:
         estimator.initialize()
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
+
+    Attributes
+    ----------
+    estimator : fitted classifier
+    names : (m,) array
+        ``names[k]`` is the label that the estimator knows as k.
+    columns : (k,) int64 array
+        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output, which is
+        never predicted.
+    """
+
+    estimator: Any
+    names: np.ndarray
+    columns: np.ndarray
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) labels."""
+        if (self.columns < len(self.names)).all():
+            codes = np.asarray(self.estimator.predict(prediction_input(X)))
+            return self.names[codes.reshape(-1).astype(np.int64)]
+        labels: np.ndarray = self.names[self.predict_proba(X).argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, m) probabilities, in the order of ``names``."""
+        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
+        net = final_network(self.estimator)
+        if net is not None and needs_softmax(net):
+            proba = softmax(proba, axis=1)
+        n_names = len(self.names)
+        by_number = np.zeros((len(proba), max(n_names, self.columns.max() + 1)), dtype=proba.dtype)
+        by_number[:, self.columns] = proba
+        result = by_number[:, :n_names]
+        if by_number.shape[1] > n_names:  # without the spare outputs the rows must sum to 1 again
+            total = result.sum(axis=1, keepdims=True)
+            result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
+        return result

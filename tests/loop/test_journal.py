@@ -1,0 +1,251 @@
+"""One journal: events with checksums are the only truth, and a failed write is a failed write."""
+
+import builtins
+import errno
+import json
+import os
+import shutil
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from sklearn.dummy import DummyClassifier
+
+from skal import ActiveLearningClassifier
+from skal.exceptions import CheckpointError, SkalWarning
+
+X = np.arange(40.0).reshape(20, 2)
+IDS = [f"s{i}" for i in range(20)]
+
+
+def start(folder, **params):
+    loop = ActiveLearningClassifier(
+        DummyClassifier(), "random_sampling", initial="random", n_initial=4, query_size=2, n_rounds=None,
+        checkpoint=folder, random_state=0,
+    )  # fmt: skip
+    return loop.start(X, ids=IDS, **params)
+
+
+def labels(session):
+    found = session.labels()
+    return dict(zip(found["id"], found["label"], strict=True))
+
+
+def write_some(folder):
+    with start(folder) as session:
+        session.tell(["a", "b", "a", None])
+        asked = session.ask()
+        session.tell(["b"], asked[:1], end_round=False)
+        session.relabel({session.ids[asked[0]]: "a"})
+        return labels(session)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A folder with six events, and the labels that hold."""
+    session = start(tmp_path)
+    session.ask()
+    session.close()
+    return tmp_path, write_some(tmp_path)
+
+
+def test_every_change_of_one_byte_is_noticed(written):
+    """A bit that flips anywhere, in any line: the last line is taken for a torn write, any other is named."""
+    folder, expected = written
+    path = folder / "labels.jsonl"
+    whole = path.read_bytes()
+    start_of_last = whole[:-1].rfind(b"\n") + 1
+    rng = np.random.default_rng(0)
+    for place in rng.choice(len(whole), size=60, replace=False).tolist():
+        data = bytearray(whole)
+        data[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        number = whole[:place].count(b"\n") + 1
+        if place >= start_of_last:
+            with pytest.warns(SkalWarning, match="last line of .* was never written to its end"):
+                session = start(folder)
+            assert len(session.labels()) == len(expected)  # it was a correction
+            session.close()
+        else:
+            with pytest.raises(CheckpointError, match=rf"labels\.jsonl .*damaged line {number}:.*delete line {number}"):
+                start(folder)
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))  # the remedy that the message names
+    with start(folder) as session:
+        assert len(session.labels()) == len(expected) - 1
+
+
+def test_a_lost_line_feed_is_no_torn_write(written):
+    """Two whole lines in one: they were confirmed."""
+    folder, _ = written
+    path = folder / "labels.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1].replace(b"}\n{", b"}\x0b{") + b"\n")
+    with pytest.raises(CheckpointError, match="damaged line 1:"):
+        start(folder)
+
+
+def test_a_journal_that_was_cut_is_said(written):
+    folder, _ = written
+    path = folder / "labels.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.warns(SkalWarning, match=r"has 2 lines, and had 4 .* restore the file"):
+        session = start(folder)
+    assert len(session.labels()) == 2
+    session.close()
+
+
+def test_a_torn_line_is_left_out_said_and_overwritten(written):
+    folder, expected = written
+    path = folder / "labels.jsonl"
+    whole = path.read_bytes()
+    for torn in (b'{"event": "label", "id": "torn", "lab', b"\0\0\0\0", b"no json\n"):
+        path.write_bytes(whole + torn)
+        with pytest.warns(SkalWarning, match="last line"), start(folder, readonly=True) as looking:
+            assert labels(looking) == expected
+        assert path.read_bytes() == whole + torn
+        with pytest.warns(SkalWarning, match="last line"):
+            session = start(folder)
+        session.add({"s0" if "s0" not in expected else "s1": "b"})
+        session.close()
+        assert path.read_bytes().startswith(whole + b'{"event": "label"')
+        assert path.read_bytes().count(b"\n") == whole.count(b"\n") + 1
+
+
+@pytest.mark.parametrize("cache", ["there", "of before", "deleted"])
+def test_what_the_journal_says_holds_whatever_the_cache_says(cache, tmp_path):
+    """Label, train, take back, decline, correct: the next start knows it, from any state of the cache."""
+    session = start(tmp_path)
+    asked = session.ask()
+    session.tell(["a", "b", "a", "b"])
+    session.ask()
+    ids = [session.ids[i] for i in asked]
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    session.relabel({ids[0]: "b"})
+    session.decline([ids[1], ids[2]])
+    session.undecline([ids[2]])
+    session.add({next(key for key in IDS if key not in ids): "a"})
+    expected, declined = labels(session), session.state.declined
+    session.close()
+    if cache != "there":
+        shutil.rmtree(tmp_path / "cache")
+    if cache == "of before":
+        (tmp_path / "copy").rename(tmp_path / "cache")
+    with start(tmp_path) as again:
+        assert labels(again) == expected
+        assert {IDS[i]: label for i, label in zip(again.state.labelled, again.state.labels, strict=True)} == expected
+        assert again.state.declined == declined
+        seen = set()
+        while len(batch := again.ask()):
+            seen.update(again.ids[batch])
+            again.tell(["a"] * len(batch))
+    assert ids[2] in seen  # its label was taken back: it is asked for again
+    assert ids[1] not in seen
+
+
+def test_nothing_is_written_on_top_of_another_writer(written):
+    """Should a lock fail after all."""
+    folder, _ = written
+    session = start(folder)
+    path = folder / "labels.jsonl"
+    path.write_bytes(path.read_bytes() * 2)
+    kept = path.read_bytes()
+    with pytest.raises(CheckpointError, match="somebody else has written"):
+        session.add({key: "a" for key in IDS if key not in labels(session)})
+    assert path.read_bytes() == kept
+
+
+# --- disks that fail
+
+
+class Disk:
+    """Lets one operation on the disk fail, and counts them."""
+
+    NAMES = ("open", "write", "fsync", "ftruncate", "replace", "mkdir", "unlink", "utime", "lseek", "fstat")
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch, self.real = monkeypatch, {name: getattr(os, name) for name in self.NAMES}
+        self.real_open, self.count, self.fails_at, self.code = builtins.open, 0, None, errno.ENOSPC
+
+    @contextmanager
+    def fail(self, at, code):
+        """The operation number ``at`` fails; with code 0 a write is short before the disk is full."""
+        self.count, self.fails_at, self.code = 0, at, code
+        with self.monkeypatch.context() as patch:
+            for name in self.NAMES:
+                patch.setattr(os, name, self.operation(name))
+            patch.setattr(builtins, "open", self.open)
+            yield
+
+    def operation(self, name):
+        def operate(*args, **kwargs):
+            if self.due():
+                if name == "write" and self.code == 0:
+                    self.real["write"](args[0], bytes(args[1])[: len(args[1]) // 2])
+                raise OSError(self.code or errno.ENOSPC, os.strerror(self.code or errno.ENOSPC))
+            return self.real[name](*args, **kwargs)
+
+        return operate
+
+    def open(self, file, mode="r", *args, **kwargs):
+        if set(mode) & set("wxa+") and self.due():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.real_open(file, mode, *args, **kwargs)
+
+    def due(self):
+        self.count += 1
+        return self.count == self.fails_at
+
+
+OPERATIONS = [
+    ("tell", lambda s, asked: s.tell(["a"], asked[:1], end_round=False), {0: "a"}, []),
+    ("decline", lambda s, asked: s.decline([IDS[asked[1]]]), {}, [1]),
+    ("relabel", lambda s, asked: s.relabel({IDS[asked[0]]: "b"}), {0: "b"}, []),
+    ("undecline", lambda s, asked: s.undecline([IDS[asked[1]]]), {1: None}, []),
+    ("add", lambda s, asked: s.add({IDS[asked[1]]: "c"}), {1: "c"}, []),
+    ("end", lambda s, asked: s.tell(["a", "b"], asked[2:4]), {2: "a", 3: "b"}, []),
+]
+
+
+def work(session, asked):
+    """Every operation; one that fails is tried again, and must then work. Gives what was confirmed, and failures."""
+    expected, failures = {}, 0
+    for name, operation, changes, _ in OPERATIONS:
+        before = labels(session), session.state.declined, session.ask().tolist() if name != "end" else None
+        try:
+            operation(session, asked)
+        except CheckpointError as error:
+            failures += "Nothing was changed" in str(error)
+            assert (labels(session), session.state.declined) == before[:2]
+            operation(session, asked)
+        expected |= {IDS[asked[i]]: label for i, label in changes.items()}
+    return {key: label for key, label in expected.items() if label is not None}, failures
+
+
+@pytest.mark.filterwarnings("ignore:The cache in:skal.exceptions.SkalWarning")
+def test_every_operation_on_the_disk_may_fail_once(tmp_path, monkeypatch):
+    """Whatever fails, by turns with a full disk, a broken one and a short write: no confirmed label is lost."""
+    disk, at, n_failures = Disk(monkeypatch), 1, 0
+    while True:
+        folder = tmp_path / str(at)
+        with disk.fail(at, [errno.ENOSPC, errno.EIO, 0][at % 3]):
+            try:
+                session = start(folder)
+            except CheckpointError:
+                session = start(folder)
+            asked = session.ask().tolist()
+            expected, failures = work(session, asked)
+            assert labels(session) == expected
+            session.ask()
+            session.close()
+        n_failures += failures
+        with start(folder) as again:
+            assert labels(again) == expected
+            again.tell(["a"] * len(again.ask()))
+        for line in (folder / "labels.jsonl").read_text().splitlines():
+            json.loads(line)
+        if disk.count < at:
+            break
+        at += 1
+    assert at > 50
+    assert n_failures > 20
