@@ -72,8 +72,8 @@ def _item_digest(item: Any) -> bytes:
     digest = object_digest(item)
     if digest is None:
         raise InvalidTypeError(
-            f"The samples must have content that can be read. Got a {type(item).__name__} that does not show it. Return "
-            "arrays, tensors, numbers or texts from the Dataset, or give the samples ids."
+            f"The samples must have content that can be read. Got a {type(item).__name__} that does not show it. "
+            "Return arrays, tensors, numbers or texts from the Dataset, or give the samples ids."
         )
     return _digest(digest.encode())
 
