@@ -487,6 +487,10 @@ class Constraint(ABC):
         """
 
 
+def _or_words(remedy: str, words: tuple[str, ...]) -> str:
+    return ", or ".join([remedy, *map(repr, words)]) + "."
+
+
 @dataclass(frozen=True)
 class Integer(Constraint):
     """An integer from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
@@ -519,10 +523,9 @@ class Integer(Constraint):
 
     def check(self, owner: str, name: str, value: Any) -> None:
         """Refuse anything else."""
-        if isinstance(value, str) and self.words:
-            check_choice(owner, name, value, self.words, remedy=self.remedy)
-        else:
-            check_integer(owner, name, value, self.minimum, self.maximum, optional=self.optional, remedy=self.remedy)
+        if not (isinstance(value, str) and value in self.words):
+            remedy = self.remedy or _or_words("Pass an integer within these bounds", self.words)
+            check_integer(owner, name, value, self.minimum, self.maximum, optional=self.optional, remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -557,11 +560,10 @@ class Real(Constraint):
 
     def check(self, owner: str, name: str, value: Any) -> None:
         """Refuse anything else."""
-        if isinstance(value, str) and self.words:
-            check_choice(owner, name, value, self.words, remedy=self.remedy)
-        else:
-            bounds = {"below_maximum": self.below_maximum, "optional": self.optional, "remedy": self.remedy}
-            check_real(owner, name, value, self.minimum, self.maximum, **bounds)  # type: ignore[arg-type]
+        if not (isinstance(value, str) and value in self.words):
+            bounds: dict[str, Any] = {"below_maximum": self.below_maximum, "optional": self.optional}
+            remedy = self.remedy or _or_words("Pass a number within these bounds", self.words)
+            check_real(owner, name, value, self.minimum, self.maximum, **bounds, remedy=remedy)
 
 
 class Choice(Constraint):

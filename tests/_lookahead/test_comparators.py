@@ -45,7 +45,8 @@ class Loud(Callback):
 
 def retrainer_of(net, X, y, pool, batch_size=256):
     learner = learner_of(net, X, y)
-    context = QueryContext(learner, pool, batch_size=batch_size)
+    with config_context(batch_size=batch_size):
+        context = QueryContext(learner, pool)
     return Retrainer(context, np.arange(len(pool)))
 
 

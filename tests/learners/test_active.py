@@ -152,7 +152,7 @@ def test_metrics_are_returned_on_request(flat_data):
     assert len(learner.query(X, 3)) == 2
 
 
-@pytest.mark.parametrize("strategy", [entropy, Entropy(), partial(entropy, batch_size=16)])
+@pytest.mark.parametrize("strategy", [entropy, Entropy(), partial(entropy, subset=None)])
 def test_skals_strategies_give_their_metrics(flat_data, strategy):
     X, y = flat_data
     learner = ActiveLearner(GaussianNB(), strategy, X, y)
@@ -603,11 +603,3 @@ def test_labels_that_cannot_be_trained_on_are_taken_back(make_net, flat_data):
     assert len(other.y_training) == 9
     other.teach(X[9:12], y[9:12])
     assert len(other.y_training) == 12
-
-
-def test_query_size_is_another_name_of_n_instances(flat_data):
-    X, y = flat_data
-    learner = ActiveLearner(GaussianNB(), margin, X_training=X[:9], y_training=y[:9])
-    np.testing.assert_array_equal(learner.query(X, query_size=4)[0], learner.query(X, n_instances=4)[0])
-    with pytest.raises(InvalidParameterError, match="'query_size' parameter of query"):
-        learner.query(X, n_instances=4, query_size=4)

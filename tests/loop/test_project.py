@@ -505,7 +505,6 @@ CHANGES = {
     "estimator__module__hidden": {"estimator__module__hidden": (7,)},
     "estimator": {"estimator": LogisticRegression()},
     "query_strategy": {"query_strategy": BADGE()},
-    "query_strategy__batch_size": {"query_strategy__batch_size": 7},
     "classes": {"classes": ["aardvark", "ant", "bee", "cow"], "estimator__module__n_classes": 4},
     "reinitialize": {"reinitialize": True},
     "initial": {"initial": "random"},

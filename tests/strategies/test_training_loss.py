@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from skal.reuse import feature_reuse
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal.diagnostics import approximation_ratio_of, training_dynamics_of
 from skal.exceptions import InvalidParameterError, OutputError
-from skal.reuse import feature_reuse
 from skal.strategies import BADGE, EGL, DynamicAL
 from skal.tangent import gradient_scores, loss_gradient
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.samples import Samples
+from skal._core.pool import Samples
 from skal.tangent import _factors
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms, pieces

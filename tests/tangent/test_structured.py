@@ -7,7 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from skal._core.graph import nodes_behind
+from skal._core.last_layer import nodes_behind
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
