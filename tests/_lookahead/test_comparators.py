@@ -26,6 +26,7 @@ from skal._lookahead.comparators import (
 )
 from skal._lookahead.posterior import Outputs
 from skal.callbacks import OneCycle
+from skal.config import config_context
 from skal.context import Network, QueryContext, Samples
 from skal.exceptions import InvalidParameterError
 from skal.nets import CNN, MLP, SquaredLoss
