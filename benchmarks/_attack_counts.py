@@ -119,7 +119,7 @@ def _calls(learner: Any, X: np.ndarray) -> dict[str, Callable[[], Any]]:
         "read_images(size)": lambda: read_images([], HUGE),
         "LabellingSession.forecast(more)": session_forecast,
         "load(image_size)": lambda: load("digits", image_size=HUGE),
-        "RememberedFeatures(batch_size)": lambda: RememberedFeatures(PCA(2).fit(flat), batch_size=HUGE).transform(flat),
+        "set_config(batch_size)": lambda: set_config(batch_size=HUGE),
         "StopAtTrainAccuracy(every)": stopping,
     }
     for name in ("mu", "iterations_per_epoch", "darp_every", "batch_size"):

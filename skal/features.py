@@ -145,7 +145,7 @@ def compute_features(features: Any, samples: Samples, *, owner: str = "skal") ->
     features : transformer, callable, nn.Module or None
         What computes them. None takes the samples as they are, behind the transform that they bring.
     samples : Samples
-        n of them.
+        What they are computed for, n of them.
     owner : str
         Who works on the features, for messages.
 

@@ -470,7 +470,14 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
 
 
 class Constraint(ABC):
-    """What a parameter may be, declared once in the ``constraints`` of a class."""
+    """What a parameter may be, declared once in the ``constraints`` of a class.
+
+    Examples
+    --------
+    >>> from skal.validation import Constraint, Integer
+    >>> isinstance(Integer(1), Constraint)
+    True
+    """
 
     @abstractmethod
     def check(self, owner: str, name: str, value: Any) -> None:

@@ -167,7 +167,7 @@ def test_kernels_stay_on_the_device(kind):
     learner, X_pool = on_fake_device()
     samples = Samples(X_pool)
     with MODE, Host():
-        engine = QueryContext(learner, X_pool).engine()
+        engine = QueryContext(learner, X_pool).engine
         assert kernel_matrix(engine, samples, None, kind).is_meta
         assert kernel_matrix(engine, samples.take(range(5)), samples, kind).is_meta
         assert kernel_diagonal(engine, samples, "pntk").is_meta

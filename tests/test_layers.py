@@ -1,7 +1,9 @@
-"""Imports between the parts of skal go one way, from the command line down to the networks."""
+"""Imports between the parts of skal go one way, from the command line down to the networks, and never in a circle."""
 
 import ast
 import re
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,20 +16,23 @@ LAYERS = [
     {"loop", "semi_supervised", "checks"},
     {"learners"},
     {"strategies"},
-    {"diagnostics", "loss_prediction", "_lookahead"},
-    {"base", "context", "compat"},
-    {"tangent", "callbacks"},
-    {"_core", "reuse", "features"},
-    {"nets", "datasets"},
-    {"stopping"},
+    {"diagnostics", "loss_prediction", "_lookahead", "audit", "stopping"},
+    {"base"},
+    {"context", "compat"},
+    {"tangent", "features", "callbacks"},
+    {"_core"},
+    {"nets", "datasets", "config"},
     {"validation"},
     {"exceptions", "_version", "config"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
-SHARED = {"_coverage", "_coverage_strategy", "_features", "_fisher", "_gains", "_kernel_source", "_kmeans", "_pairs"}
+SHARED = {"_coverage", "_coverage_strategy", "_fisher", "_gains", "_kernel_source", "_kmeans", "_pairs"}
 SHARED |= {"_measures", "_names", "_pool_features", "_similarity", "_temperature", "_two_level", "_typicality"}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")
+
+
+PARTS = {path.relative_to(SKAL).with_suffix("").parts[0] for path in FILES}
 
 
 def part_of(path):
@@ -61,6 +66,9 @@ def test_imports_go_down(path):
         if part in {"nets", "datasets"}:
             known = {part, "validation", "exceptions"}
             assert target in known, f"{path.name} imports {name}: {part} must know nothing of the rest of skal"
+        assert part != "strategies" or target != "_core", (
+            f"{path.name} imports {name}: strategies see their context alone"
+        )
         if part == "strategies" and path != SKAL / "strategies" / "__init__.py" and target == "strategies":
             own = path.relative_to(SKAL / "strategies").with_suffix("").parts[0]
             other = [*name.split("."), "all of them"][2]
@@ -82,10 +90,59 @@ def test_contributing_has_the_same_layers_and_a_line_for_every_part():
     block = text.split("## Layers")[1].split("```")[1].removeprefix("text\n")
     assert [set(line.split(", ")) for line in block.splitlines()] == LAYERS
     map_of_parts = text.split("## Layers")[0]
-    for part in LEVEL.keys() - {"_version"}:
+    for part in PARTS - {"_version"}:
         assert re.search(rf"^\|.*`skal/{part}(/|\.py)`", map_of_parts, re.MULTILINE), f"{part} is not on the map"
 
 
 def test_the_docstring_of_skal_names_every_room():
     named = set(re.findall(r"``skal\.(\w+)``", ast.get_docstring(ast.parse((SKAL / "__init__.py").read_text("utf-8")))))
-    assert named == set(LEVEL) - {"_version"}
+    assert named == PARTS - {"_version"}
+
+
+def module_name(path):
+    return ".".join(["skal", *path.relative_to(SKAL).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def needed(path, modules):
+    """The modules that must be there before this one: imports for types count, those inside functions do not."""
+    nodes = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in inside]
+        else:
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                nodes.extend(ast.iter_child_nodes(node))
+            continue
+        yield from (name for name in names if name in modules)
+
+
+def cycle(graph):
+    """Modules that import one another in a circle; empty if there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_module_imports_itself_in_a_circle():
+    modules = {module_name(path): path for path in FILES}
+    graph = {name: set(needed(path, modules)) - {name} for name, path in modules.items()}
+    rooms = defaultdict(dict)
+    for name, others in graph.items():
+        rooms[name.split(".")[1]][name] = others
+    # first room by room, so that every room with a circle is named
+    assert {room: found for room, part in rooms.items() if (found := cycle(part))} == {}
+    assert cycle(graph) == []
+
+
+def test_no_two_modules_have_the_same_base_name():
+    places = defaultdict(list)
+    for path in FILES:
+        if path.name != "__init__.py":
+            places[path.stem.lstrip("_")].append(path.relative_to(SKAL).as_posix())
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}

@@ -126,7 +126,28 @@ class _Before:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before."""
+    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The one to evaluate.
+
+    Yields
+    ------
+    None
+        Inside, the module is in eval mode.
+
+    Examples
+    --------
+    >>> from skal.context import evaluating
+    >>> module = nn.Dropout()
+    >>> with evaluating(module):
+    ...     module.training
+    False
+    >>> module.training
+    True
+    """
     flags = [(submodule, submodule.training) for submodule in module.modules()]
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     # embeddings with max_norm rescale their weights whenever they are called

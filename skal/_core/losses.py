@@ -42,12 +42,32 @@ def _is_label(labels: Tensor, like: Tensor) -> Tensor:
 
 
 class Loss(ABC):
-    """The loss of one sample as a function of its logits and its label."""
+    """The loss of one sample as a function of its logits and its label.
+
+    Examples
+    --------
+    >>> from skal.context import CrossEntropy, Loss
+    >>> isinstance(CrossEntropy(), Loss)
+    True
+    """
 
     ignore_index: int | None = None  # a label that costs nothing
 
     def gradient(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(n, C) logits, (n,) labels -> (n, C) derivatives of each sample's loss, row by row, also under ``vmap``."""
+        """Derivatives of each sample's loss with respect to its logits, row by row, also under ``vmap``.
+
+        Parameters
+        ----------
+        logits : (n, C) tensor
+            Before any softmax.
+        labels : (n,) tensor
+            Class numbers.
+
+        Returns
+        -------
+        (n, C) tensor
+            In the type of the logits.
+        """
         precise = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         return self._gradient(precise, labels).to(logits.dtype)
 
@@ -55,7 +75,18 @@ class Loss(ABC):
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor: ...
 
     def lengths(self, logits: Tensor) -> Tensor:
-        """(n, C) lengths of the gradient for every label."""
+        """Length of the gradient for every label.
+
+        Parameters
+        ----------
+        logits : (n, C) tensor
+            Before any softmax.
+
+        Returns
+        -------
+        (n, C) tensor
+            One column per label.
+        """
         n, C = logits.shape
         labels = torch.arange(C, device=logits.device)
         gradients = (self.gradient(logits, label.expand(n)) for label in labels)
@@ -73,10 +104,19 @@ class CrossEntropy(Loss):
     Parameters
     ----------
     weight : (C,) tensor, optional
+        Of the classes; w above.
     smoothing : float
+        As of ``torch.nn.CrossEntropyLoss``; ε above.
     ignore_index : int, optional
+        A label that costs nothing.
     epsilon : float
-        skorch's ``−log(p + ε)`` for NLLLoss, which multiplies the derivative by ``p_y / (p_y + ε)``.
+        Of skorch's ``−log(p + ε)`` for NLLLoss, which multiplies the derivative by ``p_y / (p_y + ε)``.
+
+    Examples
+    --------
+    >>> from skal.context import CrossEntropy
+    >>> CrossEntropy().gradient(torch.zeros(1, 2), torch.tensor([0]))
+    tensor([[-0.5000,  0.5000]])
     """
 
     weight: Tensor | None = None
@@ -112,7 +152,18 @@ class CrossEntropy(Loss):
         return gradient if self.ignore_index is None else gradient * (labels != self.ignore_index).unsqueeze(-1)
 
     def lengths(self, logits: Tensor) -> Tensor:
-        """As in closed form ``w_y √((Σ_{others} p)² + Σ_{others} p²)``, without smoothing."""
+        """Length of the gradient for every label; without smoothing ``w_y √((Σ_{others} p)² + Σ_{others} p²)``.
+
+        Parameters
+        ----------
+        logits : (n, C) tensor
+            Before any softmax.
+
+        Returns
+        -------
+        (n, C) tensor
+            One column per label.
+        """
         if self.smoothing:
             return super().lengths(logits)
         p = softmax(logits)

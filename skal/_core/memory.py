@@ -79,12 +79,14 @@ def fill_rows(parts: Iterator[Result], n: int) -> Result:
     Parameters
     ----------
     parts : iterator of tensors, or of tuples of them
+        One part of the rows after the other.
     n : int
         Rows of all parts together.
 
     Returns
     -------
-    tensor, or tuple of them
+    tensor, or tuple of tensors
+        All rows, in their order.
 
     Examples
     --------

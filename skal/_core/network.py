@@ -366,8 +366,12 @@ class Network:
 
         Parameters
         ----------
-        function, samples, step
-            As of :meth:`collect`, but ``function`` may return anything.
+        function : callable
+            From Samples to anything. It may run in another process.
+        samples : Samples
+            What it is called with, in parts.
+        step : int
+            Parts are cut at multiples of this.
 
         Returns
         -------

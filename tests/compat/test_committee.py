@@ -53,7 +53,7 @@ SCORES = {
         (margin, "margin"),
         (least_confidence, "least_confidence"),
         (Entropy(), "entropy"),
-        (partial(margin, batch_size=8), "margin"),
+        (partial(margin, subset=100), "margin"),
     ],
 )
 def test_strategies_use_the_mean_of_the_probabilities(make_committee, flat_data, strategy, name, container):

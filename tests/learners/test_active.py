@@ -31,7 +31,18 @@ from skal.exceptions import (
     NonFiniteError,
     NotFittedError,
 )
-from skal.strategies import Entropy, Margin, MaxHerding, UHerding, entropy, least_confidence, margin, random_sampling
+from skal.features import Cache
+from skal.strategies import (
+    CoreSet,
+    Entropy,
+    Margin,
+    MaxHerding,
+    UHerding,
+    entropy,
+    least_confidence,
+    margin,
+    random_sampling,
+)
 
 
 class Recorder(ClassifierMixin, BaseEstimator):
@@ -152,7 +163,7 @@ def test_metrics_are_returned_on_request(flat_data):
     assert len(learner.query(X, 3)) == 2
 
 
-@pytest.mark.parametrize("strategy", [entropy, Entropy(), partial(entropy, subset=None)])
+@pytest.mark.parametrize("strategy", [entropy, Entropy(), partial(entropy, random_state=0)])
 def test_skals_strategies_give_their_metrics(flat_data, strategy):
     X, y = flat_data
     learner = ActiveLearner(GaussianNB(), strategy, X, y)
@@ -603,3 +614,22 @@ def test_labels_that_cannot_be_trained_on_are_taken_back(make_net, flat_data):
     assert len(other.y_training) == 9
     other.teach(X[9:12], y[9:12])
     assert len(other.y_training) == 12
+
+
+def test_n_instances_has_no_other_name(flat_data):
+    X, y = flat_data
+    learner = ActiveLearner(GaussianNB(), margin, X_training=X[:9], y_training=y[:9])
+    with pytest.raises(InvalidParameterError, match="Got 'query_size' instead"):
+        learner.query(X, query_size=4)
+
+
+def test_a_cache_keeps_features_from_query_to_query(flat_data):
+    X, y = flat_data
+    learner = ActiveLearner(GaussianNB(), CoreSet(features=lambda X: X**2), X_training=X[:9], y_training=y[:9])
+    assert learner.cache is None
+    expected = learner.query(X, 4)[0]
+    learner.cache = Cache()
+    for _ in range(2):
+        np.testing.assert_array_equal(learner.query(X, 4)[0], expected)
+    assert learner.cache.n_computed == 60
+    assert ActiveLearner(GaussianNB()).cache is None
