@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from skal._core.generators import preserved_rng
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown
 from skal import ActiveLearner
-from skal._core.generators import preserved_rng
 from skal.datasets import load
 from skal.nets import CNN
 from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling

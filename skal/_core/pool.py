@@ -337,7 +337,7 @@ def _leaves(sample: Any) -> list[Any]:
     try:
         if isinstance(sample, torch.Tensor):
             sample = sample.detach().cpu()
-            sample = sample.float() if sample.dtype == torch.bfloat16 else sample
+            sample = (sample.float() if sample.dtype == torch.bfloat16 else sample).numpy()
         array = np.array(sample)
     except Exception:  # a sparse tensor, for example
         return [None]

@@ -109,7 +109,7 @@ class _DrawingDataset(TensorDataset):
 
     def __getitem__(self, row: Any) -> Any:
         random.random(), np.random.random(), torch.rand(1)
-        return super().__getitem__(row)
+        return super().__getitem__(row)  # type: ignore[no-untyped-call]
 
 
 def check_drawing_dataset(strategy: Any, learner: Any, X_pool: Any) -> None:
