@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.decomposition import PCA
 from sklearn.naive_bayes import GaussianNB
 
 import skal.nets
@@ -21,7 +20,6 @@ from skal.bench import run_benchmark
 from skal.callbacks import StopAtTrainAccuracy
 from skal.datasets import load
 from skal.diagnostics import convergence
-from skal.features import RememberedFeatures
 from skal.labelling import read_images
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, darp

@@ -28,7 +28,7 @@ from benchmarks._measure import markdown
 from skal.context import QueryContext
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._pool_features import PoolFeatures
-from skal.strategies._typiclust import clustered
+from skal.strategies._typiclust import cluster_pool
 
 WIDTH = 512
 N_LABELLED = 100
@@ -65,7 +65,7 @@ class _OurClusters:
         context = QueryContext(learner, X[:-N_LABELLED])
         read = PoolFeatures(context, "input")
         n, labelled = context.n_pool, read.of(context.labelled)
-        clusters = clustered(read, n, labelled, self.n_clusters, n, np.random.default_rng(0))
+        clusters = cluster_pool(read, n, labelled, self.n_clusters, np.random.default_rng(0))
         return torch.cat(clusters).numpy()
 
 

@@ -23,7 +23,7 @@ from benchmarks._measure import interleaved, markdown
 from skal.datasets import load
 from skal.nets import CNN, MLP
 from skal.strategies import NPC
-from skal.strategies._npc._spectral import (
+from skal.strategies._spectral import (
     KernelBlocks,
     draw_batches,
     greedy_search,
@@ -50,7 +50,7 @@ def blocks(K: np.ndarray, n: int) -> KernelBlocks:
 
 def by_dense(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     """λ_min of every batch from all eigenvalues of its matrix."""
-    return np.array([np.linalg.eigvalsh(parts.joined(batch))[0] for batch in batches])
+    return np.array([np.linalg.eigvalsh(parts.join(batch))[0] for batch in batches])
 
 
 def by_scipy_lobpcg(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ def by_scipy_lobpcg(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     rng = np.random.default_rng(0)
     values = []
     for batch in batches:
-        M = parts.joined(batch)
+        M = parts.join(batch)
         start = rng.normal(size=(len(M), 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says so where it has not converged
@@ -71,7 +71,7 @@ def by_torch_lobpcg(parts: KernelBlocks, batches: np.ndarray) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     values = []
     for batch in batches:
-        M = torch.from_numpy(parts.joined(batch))
+        M = torch.from_numpy(parts.join(batch))
         start = torch.randn(len(M), 1, dtype=M.dtype, generator=generator)
         values.append(float(torch.lobpcg(M, k=1, X=start, largest=False)[0]))
     return np.array(values)

@@ -271,9 +271,12 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         n_pool, subset = context.n_pool, getattr(self, "subset", None)
         if subset is None or subset >= n_pool:
             return np.arange(n_pool), context
-        generator = make_generator(type(self).__name__, getattr(self, "random_state", None))
-        rows = np.sort(generator.choice(n_pool, size=subset, replace=False))
+        rows = np.sort(self._subset_generator().choice(n_pool, size=subset, replace=False))
         return rows, context.restrict(rows)
+
+    def _subset_generator(self) -> np.random.Generator:
+        """Where the draw of a subset comes from; a strategy that keeps state may draw otherwise in every round."""
+        return make_generator(type(self).__name__, getattr(self, "random_state", None))
 
 
 def _constraints_of(cls: type) -> dict[str, Constraint]:

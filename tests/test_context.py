@@ -19,7 +19,8 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal.context import QueryContext, unwrap_estimator
+from skal.config import config_context
+from skal.context import QueryContext
 from skal.exceptions import (
     EmptyPoolError,
     InvalidTypeError,
@@ -68,7 +69,8 @@ def fitted(make_net, flat_data):
 def test_the_net_is_found_and_sees_what_the_estimator_sees(fitted, name, n_transformers, flat_data):
     X, y = flat_data
     estimator = fitted[name]
-    context = QueryContext(learner_of(estimator, X, y), X, batch_size=7)
+    with config_context(batch_size=7):
+        context = QueryContext(learner_of(estimator, X, y), X)
     assert isinstance(context.net, NeuralNetClassifier)
     assert len(context.transformers) == n_transformers
     np.testing.assert_allclose(context.predict_proba(), estimator.predict_proba(X), rtol=1e-5, atol=1e-6)
@@ -93,7 +95,7 @@ class Wrapper(ClassifierMixin, BaseEstimator):
 def test_the_fitted_clone_of_a_wrapper_is_preferred(make_net, flat_data):
     X, y = flat_data
     wrapper = Wrapper(make_net()).fit(X, y)
-    assert unwrap_estimator(wrapper)[0] is wrapper.estimator_
+    assert QueryContext(learner_of(wrapper), X).net is wrapper.estimator_
 
 
 def test_an_unfitted_wrapper_is_not_fitted(make_net, flat_data):
@@ -113,7 +115,8 @@ def test_sklearn_classifiers_and_pipelines_predict_as_they_do(flat_data, batch_s
     X, y = flat_data
     for estimator in (GaussianNB(), KNeighborsClassifier(3), make_pipeline(StandardScaler(), GaussianNB())):
         estimator.fit(X, y)
-        context = QueryContext(learner_of(estimator), X, batch_size=batch_size)
+        with config_context(batch_size=batch_size):
+            context = QueryContext(learner_of(estimator), X)
         assert not context.has_network
         np.testing.assert_allclose(context.predict_proba(), estimator.predict_proba(X))
         assert context.n_classes == 3
@@ -133,7 +136,8 @@ def test_texts_go_through_a_pipeline_to_a_net(make_net):
     # skorch takes the sparse matrix of the vectorizer as it is while fitting, so the net is fitted on dense rows
     rows = make_pipeline(*[step for _, step in pipeline.steps[:-1]]).fit_transform(texts).toarray()
     net.fit(rows, y)
-    proba = QueryContext(learner_of(pipeline), texts, batch_size=3).predict_proba()
+    with config_context(batch_size=3):
+        proba = QueryContext(learner_of(pipeline), texts).predict_proba()
     np.testing.assert_allclose(proba, net.predict_proba(rows), rtol=1e-5)
 
 
@@ -266,7 +270,8 @@ def test_restricting_keeps_what_has_been_found(flat_learner, flat_data):
 
 def test_embeddings_of_pool_and_labelled(flat_learner, flat_data):
     X, _ = flat_data
-    context = QueryContext(flat_learner, X, batch_size=7)
+    with config_context(batch_size=7):
+        context = QueryContext(flat_learner, X)
     features, logits = context.embeddings()
     assert features.shape == (60, 8)
     assert logits.shape == (60, 3)
@@ -278,7 +283,7 @@ def test_embeddings_of_pool_and_labelled(flat_learner, flat_data):
 def test_no_labelled_data(flat_learner, flat_data, X, n):
     context = QueryContext(learner_of(flat_learner.estimator, X, None), flat_data[0], owner="Mine")
     assert context.n_labelled == n
-    for ask in (lambda: context.labelled, lambda: context.y_labelled, context.require_labels):
+    for ask in (lambda: context.labelled, lambda: context.labels, context.require_labels):
         with pytest.raises(NoLabelledDataError, match=r"Mine needs labelled data.*Got none instead\. Teach"):
             ask()
 
@@ -295,7 +300,7 @@ def test_labels_in_any_container(flat_learner, flat_data):
         (TensorDataset(tensor), y),
     ]:
         context = QueryContext(learner_of(flat_learner.estimator, X_training, y_training), X)
-        assert context.y_labelled.tolist() == y.tolist()
+        assert context.labels.tolist() == y.tolist()
         assert context.class_labels.dtype == np.int64
         assert context.class_labels.tolist() == y.tolist()
         assert context.n_labelled == len(context.labelled) == 60
@@ -357,5 +362,6 @@ def test_a_pool_is_looked_at_for_nan_once(on_disk, flat_learner, flat_data, tmp_
         return all_finite(values, **kwargs)
 
     monkeypatch.setattr(containers, "all_finite", counted)
-    Margin(batch_size=16).scores(flat_learner, X)
+    with config_context(batch_size=16):
+        Margin().scores(flat_learner, X)
     assert sum(looked_at) == len(X)

@@ -26,9 +26,9 @@ from skal.context import QueryContext, Samples
 from skal.exceptions import NonFiniteError
 from skal.nets import SquaredLoss
 from skal.strategies import BALD, EGL, DynamicAL, NTKLookahead
-from skal.strategies._badge import kmeans_plus_plus, represented
-from skal.strategies._bald._information import predictive_information
+from skal.strategies._badge import kmeans_plus_plus, nearest_masses
 from skal.strategies._coreset import furthest_first
+from skal.strategies._information import predictive_information
 from skal.strategies._kmeans import nearest_centres
 from skal.strategies._similarity import nearest_distances, similarity_to
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
@@ -180,7 +180,7 @@ def test_fake_tensors_refuse_two_devices():
 
 def _badge(points):
     kmeans_plus_plus(points, points, 1, np.random.default_rng(0))
-    represented(points, points, np.array([0, 1]), points[:, 0])
+    nearest_masses(points, points, np.array([0, 1]), points[:, 0])
 
 
 def _coreset(points):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,6 +26,7 @@ from skal._core.guard import preserve_rng
 from skal.config import config_context
 
 _SMALLEST = 256  # samples of the smallest pool that is measured
+_LONG = 0.5  # seconds of a query after which no larger pool is measured
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class QueryCost:
 def measure_cost(strategy: Any, context: Any, X_pool: Any, n_instances: int) -> QueryCost:
     """The cost of a query, from queries on the first samples of the pool.
 
-    Passes and memory grow linearly with the pool, up to the memory bound; time may have a quadratic part.
+    Passes grow linearly with the pool; memory, up to the bound, and time may have a quadratic part.
 
     Parameters
     ----------
@@ -98,30 +100,38 @@ def measure_cost(strategy: Any, context: Any, X_pool: Any, n_instances: int) -> 
         As in the query.
     """
     n = min(context.n_pool, getattr(strategy, "subset", None) or context.n_pool)
-    smallest = max(_SMALLEST, 2 * n_instances)
-    sizes = sorted({min(n, smallest * factor) for factor in (1, 2, 4)})
+    module = context.network.module if context.has_network else None
     learner = copy(context.learner)
     learner.cache = None
-    probes = [_Probe(strategy, learner, take_rows(X_pool, slice(0, size)), n_instances) for size in sizes]
-    module = context.network.module if context.has_network else None
-    counts = [probe.measure(module) for probe in probes]
-    forward, backward, memory = (_line(sizes, [count[i] for count in counts], n) for i in range(3))
+    sizes: list[int] = []
+    times: list[float] = []
+    counts: list[tuple[int, int, int]] = []
+    for size in sorted({min(n, max(_SMALLEST, 2 * n_instances) * factor) for factor in (1, 2, 4)}):
+        if len(sizes) > 1 and times[-1] > _LONG:
+            break
+        probe = _Probe(strategy, learner, take_rows(X_pool, slice(0, size)), n_instances)
+        sizes.append(size)
+        times.append(probe.seconds())  # first, so that what is loaded on first use is not measured
+        counts.append(probe.measure(module))
+    forwards, backwards, memories = zip(*counts, strict=True)
+    # similarities of all pairs may be kept, as far as there is room
+    memory = max(_line(sizes, memories, n), min(_parabola(sizes, memories, n), context.memory))
     if context.memory_bound is not None:
-        memory = min(memory, max(context.memory_bound, max(count[2] for count in counts)))
+        memory = min(memory, max(context.memory_bound, *memories))
     jobs = 1 if context.sharding is None else context.sharding.jobs()
-    seconds = _parabola(sizes, [probe.seconds() for probe in probes], n)
-    return QueryCost(Passes(round(forward), round(backward)), round(memory), seconds / jobs)
+    passes = Passes(round(_line(sizes, forwards, n)), round(_line(sizes, backwards, n)))
+    return QueryCost(passes, round(memory), _parabola(sizes, times, n) / jobs)
 
 
-def _line(sizes: list[int], values: list[float], n: int) -> float:
-    """The value at n of the line through the last two points; of a single point itself."""
-    if len(sizes) == 1 or sizes[-1] == n:
+def _line(sizes: Sequence[int], values: Sequence[float], n: int) -> float:
+    """The value at n of the line through the last two points, or of the last point if that is n."""
+    if sizes[-1] == n:
         return values[-1]
     slope = (values[-1] - values[-2]) / (sizes[-1] - sizes[-2])
     return values[-1] + max(0.0, slope) * (n - sizes[-1])
 
 
-def _parabola(sizes: list[int], values: list[float], n: int) -> float:
+def _parabola(sizes: Sequence[int], values: Sequence[float], n: int) -> float:
     """The value at n of ``a + b x + c x²`` with a, b, c ≥ 0, fitted to the points."""
     if sizes[-1] == n:
         return values[-1]
@@ -177,16 +187,15 @@ def _counting(module: nn.Module | None) -> Iterator[list[int]]:
     def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
         n = 1 if first is None or not first.ndim else len(first)
-        level = torch._C._functorch.maybe_get_level(first) if first is not None else -1
-        if level > 0:  # inside vmap a pass stands for all samples of the chunk, and comes with its derivative
-            inner = first
-            while torch._C._functorch.maybe_get_level(inner) > 0:
-                inner = torch._C._functorch.get_unwrapped(inner)
-            n = max(n, len(inner))
+        in_vmap = first is not None and maybe_get_level(first) > 0
+        if first is not None and in_vmap:  # a pass stands for all samples of the chunk, and comes with its derivative
+            while maybe_get_level(first) > 0:
+                first = get_unwrapped(first)
+            n = max(n, len(first))
             counts[1] += n
         counts[0] += n
         for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor) and leaf.requires_grad and level <= 0:
+            if isinstance(leaf, Tensor) and leaf.requires_grad and not in_vmap:
                 leaf.register_hook(lambda gradient, n=n: counts.__setitem__(1, counts[1] + n))
                 break
 
@@ -201,14 +210,15 @@ class _Allocations(TorchDispatchMode):
     """Bytes of the tensors that torch makes while it is on, at the peak."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak, self._now, self._seen = 0, 0, set[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {storage.data_ptr() for storage in _storages((*args, *(kwargs or {}).values()))}
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-                self._add(leaf.untyped_storage())
+        for storage in _storages([result]):
+            if storage.data_ptr() not in given:  # views, and what is written in place, take no room
+                self._add(storage)
         return result
 
     def _add(self, storage: Any) -> None:
@@ -223,3 +233,13 @@ class _Allocations(TorchDispatchMode):
     def _remove(self, address: int, size: int) -> None:
         self._seen.discard(address)
         self._now -= size
+
+
+def _storages(values: Iterable[Any]) -> Iterator[Any]:
+    """Of all tensors among arguments or results of an operation; a tree of torch's would take far longer."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided:
+                yield value.untyped_storage()
+        elif isinstance(value, (tuple, list)):
+            yield from _storages(value)

@@ -4,12 +4,13 @@
 from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
 from skal.strategies._bait import BAIT, bait
-from skal.strategies._bald import BALD, EPIG, bald, epig
+from skal.strategies._bald import BALD, bald
 from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._default import Recommended
 from skal.strategies._drop_query import DropQuery, drop_query
 from skal.strategies._dynamic import DynamicAL, dynamic_al
 from skal.strategies._egl import EGL, egl
+from skal.strategies._epig import EPIG, epig
 from skal.strategies._falcun import Falcun, falcun
 from skal.strategies._herding import MaxHerding, UHerding, max_herding, uherding
 from skal.strategies._learning_loss import LearningLoss, learning_loss

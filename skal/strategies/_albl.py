@@ -201,7 +201,7 @@ class ALBL(QueryStrategy):
                 f"The arms of {type(self).__name__} must stay the same during a run. Got {n_arms} arms and a state "
                 f"with {len(state['weights'])} weights. Call set_state({{}}) to start again."
             )
-        weights = self._rewarded(context, state)
+        weights = self._reward(context, state)
         common = context.for_arms()
         lists = [arm.select_as_arm(common, n_instances)[0] for arm in arms]
         generator, floor = self._generator(), smallest_probability(n_arms, self.horizon)
@@ -218,7 +218,10 @@ class ALBL(QueryStrategy):
             return np.random.default_rng([int(self.random_state), n_rounds, *purpose])
         return make_generator(type(self).__name__, self.random_state)
 
-    def _rewarded(self, context: QueryContext, state: dict[str, Any]) -> np.ndarray:
+    def _subset_generator(self) -> np.random.Generator:
+        return self._generator(1)
+
+    def _reward(self, context: QueryContext, state: dict[str, Any]) -> np.ndarray:
         """The weights after the last batch's reward; its samples join those that count for the next one."""
         weights, pending = np.array(state["weights"]), state["pending"]
         if pending is None or context.n_labelled < pending["first_row"] + len(pending["records"]):
@@ -226,15 +229,15 @@ class ALBL(QueryStrategy):
         rows = range(pending["first_row"], pending["first_row"] + len(pending["records"]))
         new = [[row, 1 / record["probability"]] for row, record in zip(rows, pending["records"], strict=True)]
         state["queried"] = [*state["queried"], *new]
-        right = self._predicted_right(context, np.array([row for row, _ in state["queried"]]))
+        right = self._is_right(context, np.array([row for row, _ in state["queried"]]))
         importance = np.array([weight for _, weight in state["queried"]])
         scale = importance.sum() if self.reward == "normalized" else state["pool_size"] * self.horizon
         reward = float(importance @ right / scale)
         for record in pending["records"]:
-            weights = updated_weights(weights, reward, record, self.horizon, self.delta)
+            weights = update_weights(weights, reward, record, self.horizon, self.delta)
         return weights
 
-    def _predicted_right(self, context: QueryContext, rows: np.ndarray) -> np.ndarray:
+    def _is_right(self, context: QueryContext, rows: np.ndarray) -> np.ndarray:
         predicted = context.predict_proba(context.labelled.take(rows)).argmax(axis=1)
         if not context.has_network:
             predicted = np.asarray(context.estimator.classes_)[predicted]
@@ -253,7 +256,7 @@ def smallest_probability(n_arms: int, horizon: int) -> float:
     return min(sqrt(log(n_arms) / (n_arms * horizon)), 1 / n_arms)
 
 
-def updated_weights(
+def update_weights(
     weights: np.ndarray, reward: float, record: dict[str, Any], horizon: int, delta: float
 ) -> np.ndarray:
     """``w_k exp(p_min / 2 (r̂_k + v̂_k √(ln(K/δ) / (K T))))``, normalised to sum 1.
@@ -304,7 +307,7 @@ def draw_batch(
     -------
     picked : (n_instances,) array of distinct indices
     records : list of dict
-        What :func:`updated_weights` needs to know about each.
+        What :func:`update_weights` needs to know about each.
     """
     n_arms = len(weights)
     arms = (1 - n_arms * floor) * weights / weights.sum() + floor

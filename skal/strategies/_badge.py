@@ -113,7 +113,7 @@ class BADGE(TwoLevelStrategy):
                 return *kmeans_plus_plus(q, phi, n, generator, block=_block(block_bytes, _REFRESH)), None
             mass = torch.as_tensor(masses).to(phi)
             picked, squares = kmeans_plus_plus(q, phi, n, generator, mass, block=_block(block_bytes, _REFRESH))
-            return picked, squares, represented(q, phi, picked, mass, _block(block_bytes, n))
+            return picked, squares, nearest_masses(q, phi, picked, mass, _block(block_bytes, n))
 
         return choose
 
@@ -213,7 +213,7 @@ def _block(n_bytes: int, n_chosen: int) -> int:
     return min(_BLOCK, rows_within(n_bytes, 32 * n_chosen))
 
 
-def represented(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor, block: int = _BLOCK) -> np.ndarray:
+def nearest_masses(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor, block: int = _BLOCK) -> np.ndarray:
     """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
     rows, total = _OuterProducts(q, phi), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
     block = min(block, product_rows(phi))

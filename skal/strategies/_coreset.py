@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ _ROUNDING = 1e-12
 _BLOCK_BYTES = 2**25
 # and on a processor, so that they are read again while they are in the cache
 _CACHE_BYTES = 2**20
-# points at the top of the list whose distances are kept up to date
+# points with the largest distances that are brought up to date at first
 _FIRST_LOOK = 64
 
 
@@ -137,7 +136,7 @@ def furthest_first(
     block_bytes : int
         Of the distances that are computed at once.
     first_look : int
-        How many points are kept up to date while the furthest of all is one of them.
+        How many points are brought up to date at first, when the furthest of all may have come nearer.
 
     Returns
     -------
@@ -155,79 +154,40 @@ def furthest_first(
     if size > torch.finfo(_exact(points)).max ** 0.5 / (8 * points.shape[1]):  # squares would overflow
         scaled = furthest_first(points / size, (c / size for c in centres), n_instances, block_bytes, first_look)
         return scaled[0], scaled[1] * size
-    ranking = _Ranking(points, n_instances, block_bytes)
+    bounds = _Bounds(points, n_instances, block_bytes)
     any_centre = False
     for block in centres:
-        ranking.compare(ranking.exact(block))
+        bounds.compare(bounds.centre(block))
         any_centre = True
     picked: list[int] = []
     squares: list[float] = []
-    if not any_centre:  # the first is the point nearest to the mean
-        ranking.compare(torch.zeros_like(ranking.mean)[None])
-        picked.append(int(ranking.nearest.argmin()))
+    if not any_centre:
+        bounds.compare(torch.zeros_like(bounds.mean)[None])
+        picked.append(int(bounds.nearest.argmin()))
         squares.append(np.inf)
-        ranking.nearest.fill_(torch.inf)
-        ranking.compare(ranking.exact(points[picked]))
-        ranking.nearest[picked] = -torch.inf  # never again
-    top = ranking.top(first_look)
+        bounds.nearest.fill_(torch.inf)
+        bounds.choose(picked[0])
+        bounds.update(None)
+    looked_at = torch.zeros(0, dtype=torch.int64, device=points.device)
     while len(picked) < n_instances:
-        wide = first_look
-        while (found := top.furthest()) is None:
-            ranking.put_back(top)
-            if wide > first_look:
-                ranking.bring_up_to_date(wide)
-            top = ranking.top(first_look)
-            wide *= 4
-        place, square = found
-        picked.append(top.rows[place])
-        squares.append(square)
-        ranking.choose(top.points[place])
-        top.choose(place)
+        bounds.update(looked_at[:first_look])  # those that were furthest a moment ago are likely to be so again
+        n_rows = first_look
+        while not bounds.is_up_to_date(best := int(bounds.nearest.argmax())):  # the first of equals
+            furthest = bounds.nearest.topk(min(n_rows, len(points))).indices
+            looked_at = torch.cat([furthest, furthest.new_tensor([best])])
+            bounds.update(looked_at if n_rows <= len(points) // 4 else None)
+            n_rows *= 4
+        picked.append(best)
+        squares.append(float(bounds.nearest[best]))
+        bounds.choose(best)
     return np.array(picked), np.sqrt(squares)
 
 
-@dataclass
-class _Top:
-    """The points at the top of the list, compared with all centres, and the highest old distance of the others.
-
-    Attributes
-    ----------
-    rows : list of int
-        Which points, in the pool's order.
-    points : (k, d) tensor
-    norms, nearest : (k,) tensors
-        Squared norms, and squared distances to the nearest centre; minus infinity for chosen points.
-    others : tuple of float and int
-        The largest squared distance of the other points, which may have shrunk since, and minus the first row with it.
-    """
-
-    rows: list[int]
-    points: Tensor
-    norms: Tensor
-    nearest: Tensor
-    others: tuple[float, int]
-
-    def furthest(self) -> tuple[int, float] | None:
-        """Where the furthest of all points stands here, and its squared distance; None if it may be another one.
-
-        Of points at the same distance it is the first in the pool.
-        """
-        largest, where = self.nearest.max(dim=0)
-        square, place = float(largest), int(where)
-        return None if (square, -self.rows[place]) < self.others else (place, square)
-
-    def choose(self, place: int) -> None:
-        """Make one of the points a centre."""
-        square = _nearest_squares(self.points, self.norms, self.points[place, None], self.norms[place, None])
-        torch.minimum(self.nearest, square, out=self.nearest)
-        self.nearest[place] = -torch.inf  # never again
-
-
-class _Ranking:
-    """All points by their distance to the nearest centre, when that may still ignore some of the chosen ones.
+class _Bounds:
+    """Squared distances of all points to the nearest centre, which may still ignore some of the chosen ones.
 
     A distance to the nearest centre can only shrink, so that an old one is a bound: points are brought up to date only
-    when they come to the top of the list.
+    when they may be the furthest.
 
     Parameters
     ----------
@@ -253,63 +213,38 @@ class _Ranking:
         self.chosen = self.mean.new_empty(n_instances, points.shape[1])
         self.n_chosen = 0
 
-    def exact(self, rows: Tensor) -> Tensor:
+    def centre(self, rows: Tensor) -> Tensor:
         """Rows (n, d) in float64, less the mean: distances do not change, and rounding shrinks."""
         return rows.to(self.mean.dtype, copy=True).sub_(self.mean)
 
     def compare(self, centres: Tensor, rows: Tensor | None = None) -> None:
-        """Lower the squared distances to the nearest centre where one of these is nearer; of all points, or of some."""
+        """Lower the bounds where one of these centres is nearer; of all points, or of some."""
         if not len(centres):
             return
         centre_norms = _squared_norms(centres)
         step = min(rows_within(self.block_bytes, centres.element_size() * len(centres)), self.product_rows)
         for start in range(0, len(self.points) if rows is None else len(rows), step):
             some = slice(start, start + step) if rows is None else rows[start : start + step]
-            block = self.exact(self.points[some])
+            block = self.centre(self.points[some])
             squares = _nearest_squares(block, _squared_norms(block), centres, centre_norms)
             self.nearest[some] = torch.minimum(self.nearest[some], squares)
 
-    def choose(self, point: Tensor) -> None:
-        """Note a new centre (d,), with which nothing is compared yet."""
-        self.chosen[self.n_chosen] = point
+    def choose(self, row: int) -> None:
+        """Make a point a centre, with which nothing is compared yet; it is never chosen again."""
+        self.chosen[self.n_chosen] = self.centre(self.points[row])
         self.n_chosen += 1
+        self.nearest[row] = -torch.inf
 
-    def bring_up_to_date(self, size: int) -> None:
-        """Compare the points at the top of the list with the chosen ones; all of them if there are not many more."""
-        rows = None if size > len(self.points) // 4 else self.nearest.topk(size).indices
+    def is_up_to_date(self, row: int) -> bool:
+        """Whether a point's bound is its distance."""
+        return int(self.known[row]) == self.n_chosen
+
+    def update(self, rows: Tensor | None) -> None:
+        """Compare some points, or all, with the chosen ones that they have not been compared with."""
         known = self.known if rows is None else self.known[rows]
-        self.compare(self.chosen[int(known.min()) : self.n_chosen], rows)
-        self.known[slice(None) if rows is None else rows] = self.n_chosen
-
-    def top(self, size: int) -> _Top:
-        """Take the top of the list out of it, up to date."""
-        rows = self._top_rows(size)
-        points = self.exact(self.points[rows])
-        norms, nearest = _squared_norms(points), self.nearest[rows]
-        missed = self.chosen[int(self.known[rows].min()) : self.n_chosen]
-        if len(missed):
-            nearest = torch.minimum(nearest, _nearest_squares(points, norms, missed, _squared_norms(missed)))
-        others = -np.inf, 0
-        if len(rows) < len(self.points):
-            self.nearest[rows] = -torch.inf
-            square, row = self.nearest.max(dim=0)
-            others = float(square), -int(row)
-        return _Top(rows.tolist(), points, norms, nearest, others)
-
-    def put_back(self, top: _Top) -> None:
-        """Put points that were taken out back into the list."""
-        self.nearest[top.rows] = top.nearest
-        self.known[top.rows] = self.n_chosen
-
-    def _top_rows(self, size: int) -> Tensor:
-        """The points with the largest distances, the first in the pool where they are the same; in the pool's order."""
-        if size >= len(self.points):
-            return torch.arange(len(self.points), device=self.points.device)
-        last = self.nearest.topk(size).values[-1]
-        above = self.nearest > last
-        level = ~(above | (self.nearest < last))  # with NaN, which centres give that are too long to be squared
-        n_level = size - int(above.sum())
-        return torch.cat([above.nonzero()[:, 0], level.nonzero()[:n_level, 0]]).sort().values
+        if len(known):
+            self.compare(self.chosen[int(known.min()) : self.n_chosen], rows)
+            self.known[slice(None) if rows is None else rows] = self.n_chosen
 
 
 def _squared_norms(points: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from skal.context import rows_within
 from skal.strategies._gains import Gains
 from skal.strategies._pool_features import row_keys
-from skal.strategies._similarity import Kernel, covered_by
+from skal.strategies._similarity import Kernel, coverage_by
 
 BLOCK_BYTES = 2**24  # of features and similarities that are worked on at once
 _FIRST_LOOK = 64  # candidates whose gains are brought up to date at first
@@ -35,7 +35,7 @@ def _gains_in_double(
     step = rows_within(block_bytes, 8 * (2 * features.shape[1] + 3 * len(features)))
     for points, weight in zip(evaluation.split(step), weights.split(step), strict=True):
         similarity = kernel.precisely_to(points)
-        covered = covered_by(centres, similarity, len(points), block_bytes, centres)
+        covered = coverage_by(centres, similarity, len(points), block_bytes, centres)
         gains += similarity(features).sub_(covered).clamp_min_(0) @ weight.double()
     return gains
 
@@ -118,7 +118,7 @@ def greedy_coverage(
     """
     gains_of = Gains(read, len(keys), kernel, evaluation, weights, labelled, room, block_bytes)
 
-    def compared(rows: Tensor) -> Tensor:
+    def compare(rows: Tensor) -> Tensor:
         """Gains of rivals, summed over the samples that one of them may cover better."""
         features = read(rows)
         counting = gains_of.samples_for(features)
@@ -153,7 +153,7 @@ def greedy_coverage(
             n_looked_at *= 4
         rows = (rivals & open_).nonzero()[:, 0]
         if 1 < len(rows) <= _MOST_RIVALS and kernel.error(weights.dtype) > _DOUBLE_ERROR:
-            gains[rows] = exact = compared(rows)
+            gains[rows] = exact = compare(rows)
             rows = rows[exact >= exact.amax() * (1 - 1e-12)]
         chosen = rows if len(rows) == 1 else rows[content(rows).argmax()][None]
         picked.append(int(chosen))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,43 +13,15 @@ from torch import Tensor
 from skal.base import QueryStrategy
 from skal.context import QueryContext, Samples
 from skal.exceptions import InvalidParameterError
-from skal.strategies._coverage import BLOCK_BYTES, greedy_coverage
-from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
+from skal.strategies._coverage import greedy_coverage
+from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import KERNELS, Kernel
-from skal.validation import (
-    Choice,
-    Features,
-    Integer,
-    Real,
-    make_generator,
-)
+from skal.validation import Choice, Features, Integer, Real, make_generator
 
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
 _FEWEST = 256  # evaluation samples that a bound may leave
 _SAMPLE_BYTES = 64  # of a candidate: its key, its gain and what is known of it
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How a query uses its memory.
-
-    Parameters
-    ----------
-    n_evaluation : int
-        e
-    room : int
-        Bytes for similarities.
-    block_bytes : int
-        Of what is worked on at once.
-    n_bytes : int
-        At the peak.
-    """
-
-    n_evaluation: int
-    room: int
-    block_bytes: int
-    n_bytes: int
 
 
 class CoverageStrategy(QueryStrategy):
@@ -75,12 +46,8 @@ class CoverageStrategy(QueryStrategy):
         return "tangent" if self.kernel == "tangent" else self.features
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        n = context.n_pool
-        shape = feature_shape(context, self._spec)
-        plan = self._plan(context, n, shape)
-        room = None if context.memory_bound is None else context.memory // 2
-        read = PoolFeatures(context, self._spec, room=room, block_bytes=plan.block_bytes)
-        rows = self._evaluation_rows(n, plan.n_evaluation)
+        n, read = context.n_pool, PoolFeatures(context, self._spec)
+        rows = self._evaluation_rows(n, self._n_that_fit(context, read))
         evaluation = read.gather(rows)
         labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
         kernel = Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
@@ -96,41 +63,29 @@ class CoverageStrategy(QueryStrategy):
             read.copy_keys(context.labelled) if context.n_labelled else torch.zeros(0, device=read.device),
             n_instances,
             symmetric=len(rows) == n,
-            room=plan.room,
-            block_bytes=plan.block_bytes,
+            room=context.memory // (2 if context.memory_bound is None else 4),
+            block_bytes=read.block_bytes,
         )
 
-    def _plan(self, context: QueryContext, n: int, shape: FeatureShape) -> _Plan:
-        """Half of a bound for features, a quarter for similarities, an eighth for what is worked on."""
-        row = shape.row_bytes
-        wanted = self._n_evaluation(n)
-        of_one = self._evaluation_bytes(context, shape)  # of an evaluation sample
-        fixed = _SAMPLE_BYTES * n + 3 * row * context.n_labelled
+    def _n_that_fit(self, context: QueryContext, read: PoolFeatures) -> int:
+        """Evaluation samples: half of a bound is for features, a quarter for similarities, an eighth for work."""
+        n, wanted = context.n_pool, self._n_evaluation(context.n_pool)
         if context.memory_bound is None:
-            shared = row * n if wanted == n else 0
-            kept, block_bytes, room = 2 * row * n, BLOCK_BYTES, context.memory // 2
-            used = wanted
-        else:
-            bound, fewest = context.memory, min(n, _FEWEST)
-            fits = max(0, 5 * bound // 8 - fixed) // of_one
-            needed = fewest if self.evaluation == "auto" else wanted
-            if fits < needed:
-                smallest = -(-8 * (fixed + needed * of_one) // 5)
-                owner = type(self).__name__
-                expected = f"at least {smallest} bytes for {needed} evaluation samples of {n}"
-                remedy = "Raise it, or take fewer of the pool with subset, or fewer evaluation samples with evaluation."
-                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, context.max_memory, remedy)
-            used = min(wanted, fits)
-            kept = 2 * row * n if 2 * row * n <= bound // 2 else 0
-            shared = row * n if kept and used == n else 0
-            block_bytes, room = min(BLOCK_BYTES, bound // 16), bound // 4
-        similarities = min(room, shape.item_bytes * n * used)
-        later = kept // 2 + used * of_one - shared + similarities + 2 * block_bytes
-        return _Plan(used, room, block_bytes, fixed + max(kept, later))
+            return wanted
+        of_one = self._evaluation_bytes(context, read)
+        fixed = _SAMPLE_BYTES * n + 3 * read.row_bytes * context.n_labelled
+        fits = max(0, 5 * context.memory // 8 - fixed) // of_one
+        needed = min(n, _FEWEST) if self.evaluation == "auto" else wanted
+        if fits < needed:
+            smallest = -(-8 * (fixed + needed * of_one) // 5)
+            expected = f"at least {smallest} bytes for {needed} evaluation samples of {n}"
+            remedy = "Raise it, or take fewer of the pool with subset, or fewer evaluation samples with evaluation."
+            raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
+        return min(wanted, fits)
 
-    def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
+    def _evaluation_bytes(self, context: QueryContext, read: PoolFeatures) -> int:
         """Of an evaluation sample: features, in double precision too for one kernel, and what is known of it."""
-        return shape.row_bytes + (8 * shape.width if self.kernel == "laplace" else 0) + 32
+        return read.row_bytes + (8 * read.width if self.kernel == "laplace" else 0) + 32
 
     def _evaluation_rows(self, n_pool: int, n: int) -> np.ndarray:
         if n == n_pool:

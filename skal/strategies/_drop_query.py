@@ -16,8 +16,6 @@ from skal.strategies._kmeans import kmeans
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
 
-__all__ = ["DropQuery", "drop_query"]
-
 
 class DropQuery(QueryStrategy):
     """Query samples that the classifier takes for others when features are dropped, one from each of some clusters.
@@ -99,7 +97,7 @@ class DropQuery(QueryStrategy):
         read = PoolFeatures(context, self.features)
         changed = self._changes(context, generator)
         keys = read.copy_keys().cpu().numpy()
-        candidates = changing(changed, keys, n_instances)
+        candidates = unstable_rows(changed, keys, n_instances)
         points = read(torch.as_tensor(candidates, device=read.device))
         nearest = nearest_to_centres(points, n_instances, generator)
         return candidates[nearest], changed[candidates[nearest]]
@@ -115,7 +113,7 @@ class DropQuery(QueryStrategy):
                 )
             inputs, logits = context.embeddings()
 
-            def predicted(values: Tensor) -> np.ndarray:
+            def predict(values: Tensor) -> np.ndarray:
                 with torch.no_grad():
                     return _classes(last.layer(values))
 
@@ -123,15 +121,15 @@ class DropQuery(QueryStrategy):
         else:
             inputs = context.features("input")
 
-            def predicted(values: Tensor) -> np.ndarray:
+            def predict(values: Tensor) -> np.ndarray:
                 return np.asarray(context.inner_estimator.predict(values.cpu().numpy()))
 
-            before = predicted(inputs)
+            before = predict(inputs)
         changes = np.zeros(len(before))
         for _ in range(self.n_trials):
             dropped = generator.random(tuple(inputs.shape)) < self.p
             masked = inputs.masked_fill(torch.as_tensor(dropped, device=inputs.device), 0)
-            changes += predicted(masked) != before
+            changes += predict(masked) != before
         return changes / self.n_trials
 
 
@@ -142,7 +140,7 @@ def _classes(logits: Tensor) -> np.ndarray:
     return found.cpu().numpy()
 
 
-def changing(changed: np.ndarray, keys: np.ndarray, n_instances: int) -> np.ndarray:
+def unstable_rows(changed: np.ndarray, keys: np.ndarray, n_instances: int) -> np.ndarray:
     """Rows that change in more than half of the trials, at least as many as are asked for, copies last.
 
     Parameters

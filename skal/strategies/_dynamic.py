@@ -85,6 +85,7 @@ class DynamicAL(ScoreStrategy):
         "gamma": Real(remedy="Use 2 for the paper's score, 0, or float('inf')."),
         "batch": Choice("top", "greedy"),
         "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",)),
+        "backend": Choice("auto", "structured", "backpack", "func"),
     }
 
     def __init__(
@@ -140,9 +141,9 @@ class DynamicAL(ScoreStrategy):
         if not self._interacts:
             return super()._select(context, n_instances)
         engine = self._engine(context)
-        if self._keeps_all(context, engine, context.n_pool):
+        if self._keeps_all(context, engine):
             return self._exact_greedy(context, engine, n_instances)
-        scores, room = self._checked_finite(self._pool_scores(context, engine)), self._room(engine)
+        scores = self._check_finite(self._pool_scores(context, engine))
         if self.n_features is None:
 
             def with_all(best: int, gains: Tensor) -> Tensor:
@@ -150,6 +151,8 @@ class DynamicAL(ScoreStrategy):
                 return loss_scores(engine, context.pool, None, chosen)[1]
 
             return greedy_batch(scores, with_all, n_instances)
+        row_bytes = self._sketch_length * engine.network.precision.itemsize
+        room = rows_within(3 * engine.memory, row_bytes, at_least=0)
         candidates = np.sort(top(scores.cpu().numpy(), min(context.n_pool, max(room, n_instances))))
         seed = int(make_generator(type(self).__name__, self.random_state).integers(2**31))
         features = loss_features(engine, context.pool.take(candidates), self._sketch_length, seed)
@@ -166,7 +169,7 @@ class DynamicAL(ScoreStrategy):
             direction = loss_gradient(network, context.labelled, context.class_labels, batch_size=engine.batch_size)
         kept = keep_gradients(engine, context.pool, [LossCotangent(network.loss)])
         norms, dots = engine.scores(kept.gradients[0], kept.n, direction)
-        scores = self._checked_finite(dynamic_scores(norms, dots, float(self.gamma)))
+        scores = self._check_finite(dynamic_scores(norms, dots, float(self.gamma)))
         columns: dict[int, Tensor] = {}
 
         def products(best: int, gains: Tensor) -> Tensor:
@@ -181,7 +184,7 @@ class DynamicAL(ScoreStrategy):
 
         return greedy_batch(scores, products, n_instances)
 
-    def _checked_finite(self, scores: Tensor) -> Tensor:
+    def _check_finite(self, scores: Tensor) -> Tensor:
         if not bool(torch.isfinite(scores).all()):
             raise InvalidParameterError.for_parameter(
                 type(self).__name__, "gamma", "small enough for finite scores", self.gamma, "Use float('inf')."
@@ -192,21 +195,12 @@ class DynamicAL(ScoreStrategy):
     def _sketch_length(self) -> int:
         return _SKETCH if self.n_features == "auto" else int(self.n_features)  # type: ignore[arg-type]
 
-    def _kept_bytes(self, context: QueryContext, engine: TangentEngine) -> int:
-        """Of what an exact ``greedy`` keeps of one sample, and of products with some others while they are made."""
+    def _keeps_all(self, context: QueryContext, engine: TangentEngine) -> bool:
+        """Whether ``greedy`` keeps the exact gradients of the pool."""
         kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
-        return kept + 8 * _KEPT_COLUMNS + 20 * _COLUMNS + 64
-
-    def _keeps_all(self, context: QueryContext, engine: TangentEngine, n: int) -> bool:
-        """Whether ``greedy`` keeps the exact gradients of n samples."""
-        return self.n_features in ("auto", None) and n * self._kept_bytes(context, engine) <= 3 * engine.memory
-
-    def _room(self, engine: TangentEngine) -> int:
-        """Samples whose sketches ``greedy`` may keep."""
-        return rows_within(3 * engine.memory, self._row_bytes(engine), at_least=0)
-
-    def _row_bytes(self, engine: TangentEngine) -> int:
-        return 0 if self.n_features is None else self._sketch_length * engine.network.precision.itemsize
+        # and products with some others while they are made
+        of_one = kept + 8 * _KEPT_COLUMNS + 20 * _COLUMNS + 64
+        return self.n_features in ("auto", None) and context.n_pool * of_one <= 3 * engine.memory
 
 
 def dynamic_scores(squared_norms: Tensor, dots: Tensor, gamma: float) -> Tensor:

@@ -70,12 +70,7 @@ class EGL(ScoreStrategy):
     }
 
     def __init__(
-        self,
-        *,
-        layers: str = "all",
-        backend: str = "auto",
-        subset: int | None = None,
-        random_state: Any = None,
+        self, *, layers: str = "all", backend: str = "auto", subset: int | None = None, random_state: Any = None
     ) -> None:
         self.layers = layers
         self.backend = backend

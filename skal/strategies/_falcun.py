@@ -10,10 +10,8 @@ from torch.utils.data import Dataset
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext, copy_groups
-from skal.strategies._measures import UNCERTAINTIES
+from skal.strategies._probabilities import UNCERTAINTIES
 from skal.validation import Real, make_generator
-
-__all__ = ["Falcun", "falcun"]
 
 
 class Falcun(QueryStrategy):
@@ -62,19 +60,11 @@ class Falcun(QueryStrategy):
     True
     """
 
-    constraints: ClassVar = {
-        "gamma": Real(0),
-    }
+    constraints: ClassVar = {"gamma": Real(0)}
     needs_network = False
     draws_from_pool = True
 
-    def __init__(
-        self,
-        *,
-        gamma: float = 10.0,
-        subset: int | None = None,
-        random_state: Any = None,
-    ) -> None:
+    def __init__(self, *, gamma: float = 10.0, subset: int | None = None, random_state: Any = None) -> None:
         self.gamma = gamma
         self.subset = subset
         self.random_state = random_state
@@ -83,10 +73,10 @@ class Falcun(QueryStrategy):
         generator = make_generator(type(self).__name__, self.random_state)
         is_dataset = isinstance(context.pool.X, Dataset)
         keys = np.arange(context.n_pool) if is_dataset else copy_groups(context.pool.digests())
-        return drawn(context.predict_proba(), keys, n_instances, self.gamma, generator)
+        return draw_relevant(context.predict_proba(), keys, n_instances, self.gamma, generator)
 
 
-def drawn(
+def draw_relevant(
     proba: np.ndarray, keys: np.ndarray, n_instances: int, gamma: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows, one after the other, in proportion to ``(uncertainty + distance)^gamma``.

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from skal.context import rows_within
-from skal.strategies._pairs import Pairs, pairs_above
-from skal.strategies._similarity import Kernel, covered_by
+from skal.strategies._similarity import Kernel, coverage_by, true_positions
 
 _TILE = 1024  # columns of similarities that are made at once, near the processor
 _TILE_ROWS = 512
@@ -65,7 +64,7 @@ class Gains:
         self._read, self._n, self._kernel, self._evaluation, self._weights = read, n, kernel, evaluation, weights
         self._room = room
         self._similarity = kernel.to(evaluation)
-        self.covered = covered_by(labelled, self._similarity, e, min(2**21, block_bytes), weights)
+        self.covered = coverage_by(labelled, self._similarity, e, min(2**21, block_bytes), weights)
         self._error = 2 * kernel.error(weights.dtype)  # of a similarity and of what is covered
         self._rounding = _ROUNDING * torch.finfo(weights.dtype).eps
         # similarities are worked on three times, near the processor
@@ -97,7 +96,7 @@ class Gains:
             else:
                 # nothing is kept yet: those that are asked for after this look are likely to be asked for again
                 gains = torch.empty(n, dtype=torch.float64, device=self._place.device)
-                for some, values in self._computed(self._rows()):
+                for some, values in self._parts(self._rows()):
                     gains[some] = self._of_values(values)[0]
         everything = float(self._weights.sum(dtype=torch.float64))
         return gains, self._error * everything + self._rounding * gains
@@ -109,14 +108,14 @@ class Gains:
             gains, counting = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
             return gains, self._error * counting + self._rounding * gains
         if self._counts is not None:
-            return self._recounted(rows, self._counts)
+            return self._recount(rows, self._counts)
         gains = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
         errors = torch.empty_like(gains)
         stored = self._place[rows] >= 0
         for positions in stored.nonzero()[:, 0].split(self._step):
             gains[positions], errors[positions] = self._of_values(self._store[self._place[rows[positions]]])
         start, missing = 0, (~stored).nonzero()[:, 0]
-        for some, values in self._computed(rows[missing]):
+        for some, values in self._parts(rows[missing]):
             self._keep(some, values)
             positions = missing[start : start + len(some)]
             gains[positions], errors[positions] = self._of_values(values)
@@ -126,7 +125,7 @@ class Gains:
     def cover(self, row: Tensor) -> None:
         """Count a candidate, a tensor of one, among those that cover."""
         if self._pairs is not None:
-            self.covered = self._pairs.covered_with(row, self.covered)
+            self.covered = self._pairs.cover_with(row, self.covered)
             return
         place = int(self._place[row])
         values = self._store[place] if place >= 0 else self._similarity(self._read(row))[0]
@@ -145,7 +144,7 @@ class Gains:
     def _rows(self) -> Tensor:
         return torch.arange(self._n, device=self._place.device)
 
-    def _computed(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _parts(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Similarities of candidates, part by part: there may be no room for the features of all of them."""
         for some in rows.split(self._reads):
             parts = zip(some.split(self._step), self._read(some).split(self._step), strict=True)
@@ -162,14 +161,14 @@ class Gains:
         """Gains of all candidates where they are numbers of samples of one weight."""
         counts = torch.empty(self._n, dtype=torch.float64, device=self._place.device)
         uncovered = (self.covered == 0).to(self._weights)  # whole numbers, whose sums are exact
-        for some, values in self._computed(self._rows()):
+        for some, values in self._parts(self._rows()):
             counts[some] = (values @ uncovered).double()
         self._counts, self._n_picks = counts, 0
         self._counted = torch.zeros_like(self._place, dtype=torch.int32)  # how many picks a count knows of
         self._covered_by = torch.where(self.covered == 0, _NOBODY, -1).int()  # the number of a pick
         return counts * float(self._weights[0]), torch.zeros_like(counts)
 
-    def _recounted(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def _recount(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Gains of some candidates, without the samples that were covered since they were counted."""
         for first in self._counted[rows].unique().tolist():
             new = ((self._covered_by >= first) & (self._covered_by < _NOBODY)).nonzero()[:, 0]
@@ -183,7 +182,7 @@ class Gains:
     def _share_that_counts(self) -> float:
         """Of the pairs, from a few candidates."""
         few = torch.linspace(0, self._n - 1, min(self._n, 32), device=self._place.device).round().long()
-        counts = [int((values > self.covered).sum()) for _, values in self._computed(few)]
+        counts = [int((values > self.covered).sum()) for _, values in self._parts(few)]
         return sum(counts) / (len(few) * len(self._weights))
 
     def _keep(self, rows: Tensor, values: Tensor) -> None:
@@ -223,7 +222,7 @@ class Gains:
         return self.of(self._rows())[0]
 
     def _parts_that_count(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for some, values in self._computed(self._rows()):
+        for some, values in self._parts(self._rows()):
             yield pairs_above(values, self.covered, int(some[0]), 0)
 
     def _halves_that_count(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -233,3 +232,70 @@ class Gains:
             skipped = max(0, bottom - left)  # the tile on the diagonal has both of its halves
             samples, candidates, similarities = pairs_above(values, self.covered[top:bottom, None], top, left, skipped)
             yield candidates, samples, similarities
+
+
+def pairs_above(
+    values: Tensor, covered: Tensor, top: int, left: int, skipped: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns and values of a tile that are above what is covered; without its first columns, if so wanted."""
+    above = values > covered
+    above[:, :skipped] = False
+    flat = true_positions(above)
+    rows = flat.div(values.shape[1], rounding_mode="floor")
+    return (rows + top).int(), (flat - rows * values.shape[1] + left).int(), values.flatten()[flat]
+
+
+class Pairs:
+    """Pairs of a candidate and an evaluation sample with their similarity, by candidate.
+
+    There is one tensor for all from the start: many small ones, made one after the other, leave gaps in memory.
+    """
+
+    def __init__(self, n: int, capacity: int, like: Tensor) -> None:
+        self._rows = torch.empty(capacity, dtype=torch.int32, device=like.device)
+        self._columns = torch.empty_like(self._rows)
+        self._values = like.new_empty(capacity)
+        self._n, self._size = n, 0
+
+    def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> bool:
+        """Whether there was room for more pairs."""
+        start, stop = self._size, self._size + len(rows)
+        if stop > len(self._rows):
+            return False
+        self._rows[start:stop], self._columns[start:stop], self._values[start:stop] = rows, columns, values
+        self._size = stop
+        return True
+
+    def sort(self) -> None:
+        """By candidate; no more pairs can be added."""
+        rows = self._rows[: self._size]
+        order = rows.sort(stable=True).indices
+        self._columns, self._values = self._columns[order], self._values[order]
+        self._counts = torch.bincount(rows, minlength=self._n)
+        self._starts = self._counts.cumsum(0) - self._counts
+        del self._rows
+
+    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of some candidates: the position among them, the evaluation sample and the similarity of each pair."""
+        counts = self._counts[rows]
+        owner = torch.repeat_interleave(counts)
+        shift = self._starts[rows] - (counts.cumsum(0) - counts)
+        flat = torch.arange(len(owner), device=rows.device) + shift[owner]
+        return owner, self._columns[flat].long(), self._values[flat]
+
+    def gains(self, rows: Tensor, covered: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Gains of some candidates, and the weight of what they cover better: (r,) -> (r,), (r,)."""
+        owner, columns, values = self._of(rows)
+        excess = values.sub_(covered[columns]).clamp_min_(0)
+        weights = weights[columns].double()
+        sums = torch.zeros(2, len(rows), dtype=torch.float64, device=rows.device)
+        sums[0].index_add_(0, owner, weights * excess)
+        sums[1].index_add_(0, owner, weights.mul_(excess > 0))
+        return sums[0], sums[1]
+
+    def cover_with(self, row: Tensor, covered: Tensor) -> Tensor:
+        """What is covered once a candidate is among those that cover."""
+        _, columns, values = self._of(row)
+        covered = covered.clone()
+        covered[columns] = torch.maximum(covered[columns], values)
+        return covered

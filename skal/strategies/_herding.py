@@ -11,10 +11,9 @@ from torch import Tensor
 from skal.base import query_function
 from skal.context import QueryContext, Samples
 from skal.strategies._coverage_strategy import CoverageStrategy
-from skal.strategies._measures import UNCERTAINTIES
-from skal.strategies._pool_features import FeatureShape, PoolFeatures
+from skal.strategies._pool_features import PoolFeatures
+from skal.strategies._probabilities import UNCERTAINTIES, fit_temperature, temper
 from skal.strategies._similarity import labelled_radius
-from skal.strategies._temperature import fitted_temperature, tempered
 from skal.validation import Choice, Real
 
 
@@ -192,14 +191,14 @@ class UHerding(CoverageStrategy):
         return labelled_radius(labelled, self.radius) if isinstance(self.radius, str) else float(self.radius)
 
     def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
-        temperature = fitted_temperature(context) if self.temperature == "auto" else float(self.temperature)
-        proba = tempered(context.predict_proba(samples), temperature)
+        temperature = fit_temperature(context) if self.temperature == "auto" else float(self.temperature)
+        proba = temper(context.predict_proba(samples), temperature)
         uncertainty: np.ndarray = np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
         return uncertainty
 
-    def _evaluation_bytes(self, context: QueryContext, shape: FeatureShape) -> int:
+    def _evaluation_bytes(self, context: QueryContext, read: PoolFeatures) -> int:
         # outputs, probabilities, their logarithms and what is made of them
-        return super()._evaluation_bytes(context, shape) + 40 * context.n_classes
+        return super()._evaluation_bytes(context, read) + 40 * context.n_classes
 
 
 max_herding = query_function(MaxHerding, "max_herding", __name__)

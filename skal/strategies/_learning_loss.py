@@ -57,12 +57,7 @@ class LearningLoss(ScoreStrategy):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        subset: int | None = None,
-        random_state: Any = None,
-    ) -> None:
+    def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:
         self.subset = subset
         self.random_state = random_state
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,33 +17,6 @@ _CACHE_BYTES = 2**20  # of features that are worked on several times, near the p
 _ROWS = 4096  # that are looked at at once
 
 
-@dataclass(frozen=True)
-class FeatureShape:
-    """What the features of one sample take.
-
-    Parameters
-    ----------
-    width : int
-        d
-    item_bytes : int
-        Of a number.
-    """
-
-    width: int
-    item_bytes: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Of a sample."""
-        return self.width * self.item_bytes
-
-
-def feature_shape(context: QueryContext, features: Any) -> FeatureShape:
-    """From the first sample."""
-    first = context.features(features, context.pool.take(range(1)))
-    return FeatureShape(first.shape[1], first.element_size())
-
-
 class PoolFeatures:
     """Features of the pool: kept if there is room for them, otherwise computed whenever they are asked for.
 
@@ -55,35 +27,32 @@ class PoolFeatures:
         See :meth:`~skal.context.QueryContext.features`.
     normalize : bool
         Whether rows are scaled to length 1; rows of zeros stay as they are.
-    room : int or None
-        Bytes for the features; None is no bound.
-    block_bytes : int
-        Of features that are read at once, where they are not kept.
+    room : int, optional
+        Bytes for the features; by default half of a bound, and any number where there is none.
 
     Attributes
     ----------
-    width : int
-        d
+    width, row_bytes : int
+        d, and the bytes of a sample's features.
+    block_bytes : int
+        Of what is worked on at once, at most a sixteenth of the memory.
     """
 
     def __init__(
-        self,
-        context: QueryContext,
-        features: Any,
-        *,
-        normalize: bool = True,
-        room: int | None = None,
-        block_bytes: int = _BLOCK_BYTES,
+        self, context: QueryContext, features: Any, *, normalize: bool = True, room: int | None = None
     ) -> None:
         self._context, self._normalize = context, normalize
         self._features = features
-        self.width = 0
+        self.width, self.block_bytes = 0, min(_BLOCK_BYTES, context.memory // 16)
         first = self.of(context.pool.take(range(1)))
         self.width, self.device = first.shape[1], first.device
+        self.row_bytes = self.width * first.element_size()
         # as they come, normalised, and on the way through a network
-        self._step = min(_ROWS, rows_within(block_bytes, 3 * self.width * first.element_size()))
+        self._step = min(_ROWS, rows_within(self.block_bytes, 3 * self.row_bytes))
+        if room is None and context.memory_bound is not None:
+            room = context.memory // 2
         # twice: as they come, and normalised
-        fits = room is None or 2 * context.n_pool * self.width * first.element_size() <= room
+        fits = room is None or 2 * context.n_pool * self.row_bytes <= room
         self._kept = self.of(None) if fits else None
         self._refuse_constant(first)
 

@@ -138,7 +138,7 @@ def labelled_radius(labelled: Tensor, radius: str) -> float:
     return float(nearest.min() if radius == "minimum" else nearest.median())
 
 
-def covered_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: int, like: Tensor) -> Tensor:
+def coverage_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: int, like: Tensor) -> Tensor:
     """The largest similarity of each of n evaluation samples to a centre, 0 without any: (m, d) -> (n,)."""
     covered = like.new_zeros(n)
     for some in centres.split(rows_within(block_bytes, 24 * n)) if len(centres) else ():

@@ -27,13 +27,7 @@ Choose = Callable[["np.ndarray | range", int, "np.ndarray | None"], Chosen]
 class TwoLevelStrategy(QueryStrategy):
     """A strategy that keeps something of every sample: all of them at once, or in two stages if memory is short."""
 
-    def __init__(
-        self,
-        *,
-        features: Any = "auto",
-        subset: int | None = None,
-        random_state: Any = None,
-    ) -> None:
+    def __init__(self, *, features: Any = "auto", subset: int | None = None, random_state: Any = None) -> None:
         self.features = features
         self.subset = subset
         self.random_state = random_state
@@ -121,37 +115,16 @@ def select_in_levels(
     candidates: np.ndarray | range = range(n_pool)
     masses = np.ones(n_pool)
     while len(candidates) > room:
-        n_parts, size = _cut(len(candidates), n_instances, room)
+        n_parts = -(-len(candidates) // room)
+        size = max(n_instances, min(_SHORTLIST * n_instances, room // n_parts))
         bounds = np.linspace(0, len(candidates), n_parts + 1).astype(int)
         shortlists = []
         for part in (slice(*pair) for pair in pairwise(bounds)):
             some = candidates[part]
-            picked, _, represented = choose(some, min(size, len(some)), masses[part])
-            shortlists.append((np.asarray(some)[picked], np.ones(len(picked)) if represented is None else represented))
+            picked, _, stands_for = choose(some, min(size, len(some)), masses[part])
+            shortlists.append((np.asarray(some)[picked], np.ones(len(picked)) if stands_for is None else stands_for))
         candidates, masses = (np.concatenate(column) for column in zip(*shortlists, strict=True))
     order = np.argsort(candidates)
     rows = np.asarray(candidates)[order]
     picked, metrics, _ = choose(rows, n_instances, masses[order])
     return rows[picked], metrics
-
-
-def _cut(n: int, n_instances: int, room: int) -> tuple[int, int]:
-    """Number of parts, and length of a part's shortlist."""
-    n_parts = -(-n // room)
-    return n_parts, max(n_instances, min(_SHORTLIST * n_instances, room // n_parts))
-
-
-def n_shortlisted(n: int, n_instances: int, room: int | None) -> int:
-    """How many samples are looked at again, on all levels together.
-
-    Examples
-    --------
-    >>> n_shortlisted(1000, 10, None), n_shortlisted(1000, 10, 250)
-    (0, 160)
-    """
-    total = 0
-    while room is not None and n > room >= 2 * n_instances:
-        n_parts, size = _cut(n, n_instances, room)
-        n = min(n, n_parts * size)
-        total += n
-    return total

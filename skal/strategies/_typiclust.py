@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar
@@ -17,8 +16,7 @@ from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kmeans import kmeans, nearest_centres
-from skal.strategies._pool_features import FeatureShape, PoolFeatures, feature_shape
-from skal.strategies._typicality import BLOCK_BYTES, most_typical
+from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, make_generator
 
 _POINTS_PER_CLUSTER = 256
@@ -27,31 +25,11 @@ _FEWEST = 64  # of them that a bound must leave room for
 _SEEDS = 500  # samples at least, among which k-means finds its first centres
 _SAMPLE_BYTES = 64  # of a sample of the pool: its key, its cluster and its place there
 _SMALL_CLUSTER = 5  # samples up to which a cluster is left for last
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How a query uses its memory.
-
-    Parameters
-    ----------
-    block_bytes : int
-        Of what is worked on at once.
-    step : int
-        Samples that k-means reads at once.
-    n_members : int
-        Of a cluster, among which the most typical is looked for.
-    n_seeds : int
-        Samples among which k-means finds its first centres.
-    n_bytes : int
-        At the peak.
-    """
-
-    block_bytes: int
-    step: int
-    n_members: int
-    n_seeds: int
-    n_bytes: int
+_BLOCK_BYTES = 2**26
+# squared distances of features of length 1 are wrong by less than 2e-6 in single precision, so that mean distances of
+# more than this are right to 5e-5
+_SURELY = 0.15
+_CLOSE = 1e-4
 
 
 class TypiClust(QueryStrategy):
@@ -104,11 +82,7 @@ class TypiClust(QueryStrategy):
     True
     """
 
-    constraints: ClassVar = {
-        "max_clusters": Integer(1),
-        "n_neighbors": Integer(1),
-        "features": Features(),
-    }
+    constraints: ClassVar = {"max_clusters": Integer(1), "n_neighbors": Integer(1), "features": Features()}
     needs_fitted = needs_network = False
     draws_from_pool = True
 
@@ -129,15 +103,11 @@ class TypiClust(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
-        shape = feature_shape(context, self.features)
-        plan = self._plan(context, context.n_pool, n_instances, shape)
-        room = None if context.memory_bound is None else context.memory // 2
-        read = PoolFeatures(context, self.features, room=room, block_bytes=plan.block_bytes)
+        read = PoolFeatures(context, self.features)
+        n_clusters = min(context.n_labelled + n_instances, self.max_clusters)
+        n_members, n_seeds = self._sizes_that_fit(context, read, n_clusters)
         labelled = read.of(context.labelled) if context.n_labelled else read(torch.arange(0, device=read.device))
-        n_clusters = self._n_clusters(context, n_instances)
-        clusters, of_labelled = clustered(
-            read, context.n_pool, labelled, n_clusters, plan.step, generator, n_seeds=plan.n_seeds
-        )
+        clusters, of_labelled = cluster_pool(read, context.n_pool, labelled, n_clusters, generator, n_seeds)
         counts = torch.bincount(of_labelled, minlength=n_clusters)
         keys = read.copy_keys()
         taken = read.copy_keys(context.labelled) if context.n_labelled else keys[:0]
@@ -150,52 +120,35 @@ class TypiClust(QueryStrategy):
             n_instances,
             self.n_neighbors,
             generator,
-            n_members=max(plan.n_members, n_instances),
-            block_bytes=plan.block_bytes,
+            n_members=max(n_members, n_instances),
+            block_bytes=min(_BLOCK_BYTES, context.memory // 16),
         )
 
-    def _n_clusters(self, context: QueryContext, n_instances: int) -> int:
-        return min(context.n_labelled + n_instances, self.max_clusters)
+    def _sizes_that_fit(self, context: QueryContext, read: PoolFeatures, n_clusters: int) -> tuple[int, int]:
+        """Members of a cluster that are compared, and samples among which k-means finds its first centres.
 
-    def _plan(self, context: QueryContext, n: int, n_instances: int, shape: FeatureShape) -> _Plan:
-        """Half of a bound for features, an eighth each for blocks of them, k-means and the members of a cluster."""
-        row, n_clusters = shape.row_bytes, self._n_clusters(context, n_instances)
-        of_member = row + 8 * shape.width  # in double precision too
-        fixed = _SAMPLE_BYTES * n + (3 * context.n_labelled + 4 * n_clusters) * row
-        if context.memory_bound is None:
-            kept, share = 2 * row * n, context.memory // 8
-        else:
-            bound = context.memory
-            smallest = max(3 * fixed // 2, 8 * _FEWEST * of_member, 8 * 16 * n_clusters**2)
-            if bound < smallest:
-                owner, remedy = type(self).__name__, "Raise it, or take fewer of the pool with subset."
-                expected = f"at least {smallest} bytes for {n_clusters} clusters of {n} samples"
-                raise InvalidParameterError.for_parameter(owner, "max_memory", expected, context.max_memory, remedy)
-            kept, share = 2 * row * n if 2 * row * n <= bound // 2 else 0, bound // 8
-        block_bytes = min(BLOCK_BYTES, share // 2)
-        members = min(n, _MOST_MEMBERS, rows_within(share, of_member))
+        Half of a bound is for features, an eighth each for blocks of them, k-means and the members of a cluster.
+        """
+        of_member, share = read.row_bytes + 8 * read.width, context.memory // 8  # in double precision too
+        fixed = _SAMPLE_BYTES * context.n_pool + (3 * context.n_labelled + 4 * n_clusters) * read.row_bytes
+        smallest = max(3 * fixed // 2, 8 * _FEWEST * of_member, 8 * 16 * n_clusters**2)
+        if context.memory_bound is not None and context.memory < smallest:
+            expected = f"at least {smallest} bytes for {n_clusters} clusters of {context.n_pool} samples"
+            remedy = "Raise it, or take fewer of the pool with subset."
+            raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
         n_seeds = max(n_clusters, min(max(_SEEDS, 4 * n_clusters), int((share / 16) ** 0.5)))
-        work = min(max(members * of_member + block_bytes, 16 * n_seeds**2), 2 * share)
-        step = rows_within(block_bytes, 4 * (row + 4 * n_clusters))
-        n_bytes = fixed + max(kept, kept // 2 + work)
-        return _Plan(block_bytes, step, members, n_seeds, n_bytes)
+        return min(_MOST_MEMBERS, rows_within(share, of_member)), n_seeds
 
 
-def clustered(
-    read: PoolFeatures,
-    n_pool: int,
-    labelled: Tensor,
-    n_clusters: int,
-    step: int,
-    generator: np.random.Generator,
-    *,
-    n_seeds: int | None = None,
+def cluster_pool(
+    read: Any, n_pool: int, labelled: Tensor, n_clusters: int, generator: np.random.Generator, n_seeds: int = _SEEDS
 ) -> tuple[Tensor, Tensor]:
     """K-means clusters of the pool, and of the labelled samples: (N,), (n,).
 
     They are found on the labelled samples and at most 256 random ones of the pool per cluster: more would not move
-    them. The others are then put into the nearest ones.
+    them. The others are then put into the nearest ones. ``read`` gives the features of rows.
     """
+    step = rows_within(read.block_bytes, 4 * (read.row_bytes + 4 * n_clusters))
     parts: list[Any] = _slices(n_pool, step)
     n = min(n_pool, _POINTS_PER_CLUSTER * n_clusters)
     if n < n_pool:
@@ -206,7 +159,7 @@ def clustered(
         yield from map(read, parts)
         yield labelled
 
-    n_seeds = min(n_pool, n_seeds or max(_SEEDS, 4 * n_clusters))
+    n_seeds = min(n_pool, n_seeds)
     few = np.sort(generator.choice(n_pool, size=n_seeds, replace=False))
     sample = torch.cat([read(torch.as_tensor(few, device=read.device)), labelled[-n_seeds:]])
     centres, clusters = kmeans(blocks, sample, n_clusters, generator)
@@ -241,7 +194,7 @@ def typical_choice(
     generator: np.random.Generator,
     *,
     n_members: int = _MOST_MEMBERS,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int = _BLOCK_BYTES,
 ) -> tuple[np.ndarray, np.ndarray]:
     """One sample after the other from the cluster with the fewest labels; of several the largest.
 
@@ -300,6 +253,59 @@ def typical_choice(
         spent |= keys == keys[row]
         heappush(queue, (small, labels + 1, size, k))
     return np.array(picked[:n_instances]), np.array(values[:n_instances])
+
+
+def typicality(points: Tensor, n_neighbors: int, block_bytes: int = _BLOCK_BYTES) -> np.ndarray:
+    """One over the mean distance to the nearest other points, in double precision: (n, d) -> (n,).
+
+    A point without neighbours, or with copies alone, is as typical as can be.
+
+    Examples
+    --------
+    >>> typicality(torch.tensor([[0.0], [1.0], [3.0]]), n_neighbors=1)
+    array([1. , 1. , 0.5])
+    """
+    if len(points) == 1:
+        return np.full(1, 1e300)
+    points = points.double()  # squares of small distances lose half of their digits
+    typicalities: np.ndarray = 1 / np.maximum(_mean_distances(points, n_neighbors, block_bytes).cpu().numpy(), 1e-300)
+    return typicalities
+
+
+def most_typical(
+    load: Callable[[], Tensor], n_neighbors: int, block_bytes: int = _BLOCK_BYTES
+) -> Iterator[tuple[int, float]]:
+    """Points by their typicality, the most typical first: pairs of position and typicality.
+
+    Where single precision, if that is the features' own, tells the first one from all others, the others are computed
+    when they are asked for. Until then the points, which ``load`` gives, are not kept.
+    """
+    first, points = None, load()
+    if points.dtype == torch.float32 and len(points) > 1:
+        means = _mean_distances(points, n_neighbors, block_bytes)
+        low = means.min()
+        if float(low) > _SURELY and int((means <= low * (1 + _CLOSE)).sum()) == 1:
+            first = int(means.argmin())
+            del points
+            yield first, 1 / float(low)
+            points = load()
+    typical = typicality(points, n_neighbors, block_bytes)
+    del points
+    for row in np.argsort(-typical, kind="stable").tolist():
+        if row != first:
+            yield row, float(typical[row])
+
+
+def _mean_distances(points: Tensor, n_neighbors: int, block_bytes: int) -> Tensor:
+    """Of every point to its nearest other points: (n, d) -> (n,)."""
+    k = min(n_neighbors, len(points) - 1)
+    lengths, means = points.square().sum(1), []
+    step = rows_within(block_bytes, 2 * points.element_size() * len(points))
+    for start, rows in zip(range(0, len(points), step), points.split(step), strict=True):
+        squares = torch.addmm(lengths, rows, points.T, alpha=-2).add_(lengths[start : start + len(rows), None])
+        squares.diagonal(start).fill_(torch.inf)
+        means.append(squares.topk(k, largest=False, sorted=False).values.clamp_min_(0).sqrt_().mean(1))
+    return torch.cat(means)
 
 
 typiclust = query_function(TypiClust, "typiclust", __name__)

@@ -9,19 +9,14 @@ import numpy as np
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
-from skal.strategies._measures import entropy_scores, least_confidence_scores, margin_scores
+from skal.strategies._probabilities import entropy_scores, least_confidence_scores, margin_scores
 from skal.validation import Choice
 
 
 class _Uncertainty(ScoreStrategy):
     needs_network = False
 
-    def __init__(
-        self,
-        *,
-        subset: int | None = None,
-        random_state: Any = None,
-    ) -> None:
+    def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:
         self.subset = subset
         self.random_state = random_state
 
@@ -107,17 +102,9 @@ class Margin(_Uncertainty):
     array([1])
     """
 
-    constraints: ClassVar = {
-        "on": Choice("probabilities", "logits"),
-    }
+    constraints: ClassVar = {"on": Choice("probabilities", "logits")}
 
-    def __init__(
-        self,
-        *,
-        on: str = "probabilities",
-        subset: int | None = None,
-        random_state: Any = None,
-    ) -> None:
+    def __init__(self, *, on: str = "probabilities", subset: int | None = None, random_state: Any = None) -> None:
         self.on = on
         super().__init__(subset=subset, random_state=random_state)
 

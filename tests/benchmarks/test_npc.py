@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import npc
-from skal.strategies._npc._spectral import draw_batches
+from skal.strategies._spectral import draw_batches
 
 
 @pytest.fixture(scope="module")

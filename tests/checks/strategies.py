@@ -1,11 +1,12 @@
 """Strategies as a third party would write them, and one to break."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 
 from skal.base import QueryStrategy, ScoreStrategy
-from skal.exceptions import InvalidParameterError
-from skal.validation import make_generator
+from skal.validation import Real, make_generator
 
 
 class FarthestFirst(QueryStrategy):
@@ -13,26 +14,22 @@ class FarthestFirst(QueryStrategy):
 
     needs_labels = True
 
-    def __init__(self, *, batch_size=256, n_jobs=None):
-        self.batch_size = batch_size
-        self.n_jobs = n_jobs
+    constraints: ClassVar = {"power": Real(0.1, 10)}
 
-    def _check_params(self):
-        super()._check_params()
-        if self.n_jobs not in (None, 1, 2):
-            raise InvalidParameterError.for_parameter("FarthestFirst", "n_jobs", "1 or 2", self.n_jobs, "Use 1.")
+    def __init__(self, *, power=1.0):
+        self.power = power
 
     def _select(self, context, n_instances):
         pool, _ = context.embeddings()
         labelled, _ = context.embeddings(context.labelled)
-        distances = torch.cdist(pool.double(), labelled.double()).min(dim=1).values
+        distances = torch.cdist(pool.double(), labelled.double()).min(dim=1).values ** self.power
         chosen, metrics = [], []
         for _ in range(n_instances):
             self._mask(distances, chosen)
             best = int(distances.argmax())
             chosen.append(best)
             metrics.append(float(distances[best]))
-            new = torch.cdist(pool.double(), pool[best : best + 1].double())[:, 0]
+            new = torch.cdist(pool.double(), pool[best : best + 1].double())[:, 0] ** self.power
             distances = torch.minimum(distances, new)
         return np.array(chosen), np.array(metrics)
 
@@ -58,12 +55,14 @@ class RandomBatch(QueryStrategy):
 class Base(ScoreStrategy):
     """A score strategy to break."""
 
-    def __init__(self, *, batch_size=256):
-        self.batch_size = batch_size
+    constraints: ClassVar = {"power": Real(0.1, 10)}
+
+    def __init__(self, *, power=2):
+        self.power = power
 
     def _score(self, context):
         proba = context.predict_proba()
-        return -(proba**2).sum(axis=1)
+        return -(proba**self.power).sum(axis=1)
 
 
 class ByPosition(Base):

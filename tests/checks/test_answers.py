@@ -73,7 +73,7 @@ class CountsSeenClasses(Base):
     needs_labels = True
 
     def _score(self, context):
-        n_classes = len(np.unique(context.y_labelled))
+        n_classes = len(np.unique(context.labels))
         ordered = np.sort(context.predict_proba()[:, :n_classes], axis=1)
         return ordered[:, -2] - ordered[:, -1]
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 import skal.checks
-from skal.checks import CHECKS, CheckFailure, check_interrupt, check_strategy, check_untouched, make_learner
+from skal.checks import (
+    CHECKS,
+    CheckFailure,
+    check_drawing_dataset,
+    check_interrupt,
+    check_strategy,
+    check_untouched,
+    make_learner,
+)
 from skal.checks._state import snapshot
 from skal.strategies import Entropy
 
@@ -24,7 +32,7 @@ def test_every_check_is_exported():
 
 def test_every_check_has_a_broken_strategy():
     caught = {check for check, _, _ in ANSWERS + ERRORS + INPUTS + PARAMETERS}
-    assert caught | {check_interrupt, check_untouched} == set(CHECKS)
+    assert caught | {check_drawing_dataset, check_interrupt, check_untouched} == set(CHECKS)
 
 
 @pytest.mark.parametrize("strategy", [FarthestFirst(), RandomBatch()], ids=repr)

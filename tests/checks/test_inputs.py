@@ -16,6 +16,7 @@ from skal.checks import (
     check_search,
     check_train_mode,
 )
+from skal.config import get_config
 
 from .strategies import Base, ByPosition, FarthestFirst, TakesOutputsForLogits, outputs_as_found
 
@@ -28,7 +29,7 @@ class PerBatch(Base):
 class PerJob(FarthestFirst):
     def _select(self, context, n_instances):
         indices, metrics = super()._select(context, n_instances)
-        return (indices[::-1], metrics) if self.n_jobs == 2 else (indices, metrics)
+        return (indices[::-1], metrics) if get_config()["n_jobs"] == 2 else (indices, metrics)
 
 
 class AsFound(Base):

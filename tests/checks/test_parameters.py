@@ -20,22 +20,22 @@ class HidesParameter(Base):
 
 
 class ChecksInInit(Base):
-    def __init__(self, *, batch_size=256):
-        if not isinstance(batch_size, int):
-            raise TypeError("batch_size")
-        self.batch_size = batch_size
+    def __init__(self, *, power=2):
+        if not isinstance(power, int):
+            raise TypeError("power")
+        self.power = power
 
 
 class WorksInInit(Base):
-    def __init__(self, *, batch_size=256):
-        self.batch_size = batch_size
+    def __init__(self, *, power=2):
+        self.power = power
         self.cache = {}
 
 
 class Signed(Base):
-    def __init__(self, *, sign=1, batch_size=256):
+    def __init__(self, *, sign=1, power=2):
         self.sign = sign
-        self.batch_size = batch_size
+        self.power = power
 
     def _score(self, context):
         return super()._score(context) * (-1 if self.sign == -1 else 1)
@@ -48,8 +48,8 @@ class LosesSign(Signed):
 
 class BareError(Base):
     def _check_params(self):
-        if self.batch_size != 256 and not (isinstance(self.batch_size, int) and self.batch_size > 0):
-            raise ValueError("wrong batch_size")
+        if not isinstance(self.power, int):
+            raise ValueError("wrong power")
 
 
 class GlobalDraws(Base):
@@ -79,15 +79,15 @@ def test_check_catches(check, strategy, message, learner, X_pool):
 @pytest.mark.parametrize(
     ("message", "missing"),
     [
-        ("batch_size is wrong", "what it got"),
-        ("batch_size must be larger. Got 0.", "what to do"),
+        ("power is wrong", "what it got"),
+        ("power must be larger. Got 0.", "what to do"),
         ("It must be larger. Got 0 instead. Raise it.", "must name"),
     ],
 )
 def test_error_messages_must_be_complete(message, missing, learner, X_pool):
     class Terse(Base):
         def _check_params(self):
-            if self.batch_size != 256:
+            if self.power != 2:
                 raise InvalidParameterError(message)
 
     with pytest.raises(CheckFailure, match=missing):

@@ -18,13 +18,13 @@ class Tempered(ScoreStrategy):
     _parameter_constraints: ClassVar = {
         "temperature": [Interval(Real, 0, None, closed="neither")],
         "measure": [StrOptions({"entropy", "gini"})],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "n_terms": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def __init__(self, *, temperature=1.0, measure="entropy", batch_size=256):
+    def __init__(self, *, temperature=1.0, measure="entropy", n_terms=256):
         self.temperature = temperature
         self.measure = measure
-        self.batch_size = batch_size
+        self.n_terms = n_terms
 
     def _check_params(self):
         self._validate_params()
@@ -43,8 +43,8 @@ def test_scikit_learns_errors_are_accepted(params):
 
 
 def test_the_errors_are_scikit_learns():
-    with pytest.raises(ValueError, match="The 'batch_size' parameter of Tempered must be an int"):
-        Tempered(batch_size=0)(*make_learner(), 1)
+    with pytest.raises(ValueError, match="The 'n_terms' parameter of Tempered must be an int"):
+        Tempered(n_terms=0)(*make_learner(), 1)
 
 
 def test_a_parameter_without_constraint_is_still_found():

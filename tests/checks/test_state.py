@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skal.checks import CheckFailure, check_interrupt, check_untouched
+from skal.checks import CheckFailure, check_drawing_dataset, check_interrupt, check_untouched
 
 from .strategies import Base
 
@@ -97,9 +97,9 @@ DISTURBED = {
 
 
 class Disturbing(Base):
-    def __init__(self, *, disturb=None, batch_size=256):
+    def __init__(self, *, disturb=None, power=2):
         self.disturb = disturb
-        self.batch_size = batch_size
+        self.power = power
 
     def _score(self, context):
         scores = super()._score(context)
@@ -136,9 +136,9 @@ def test_untouched_catches_changes_of_net_and_data(disturb, message, learner, X_
 class Reseeding(Base):
     """Leaves a global generator elsewhere. The base class restores them around ``_select``, not around this."""
 
-    def __init__(self, *, seed=None, batch_size=256):
+    def __init__(self, *, seed=None, power=2):
         self.seed = seed
-        self.batch_size = batch_size
+        self.power = power
 
     def select(self, learner, X_pool, n_instances=1):
         self.seed()
@@ -171,3 +171,18 @@ def test_interrupt_catches_what_is_not_given_back(learner, X_pool):
     check_untouched(LeavesTraces(), learner, X_pool)
     with pytest.raises(CheckFailure, match=r"interrupted in pass 1 must leave everything.*optimizer state"):
         check_interrupt(LeavesTraces(), learner, X_pool)
+
+
+class ReadsOutsideTheGuard(Base):
+    """Looks at the pool before the query begins, so that whatever a Dataset draws stays drawn."""
+
+    def select(self, learner, X_pool, n_instances=1):
+        X_pool[0]
+        return super().select(learner, X_pool, n_instances)
+
+
+def test_drawing_dataset_catches_reading_outside_the_guard(learner, X_pool):
+    check_drawing_dataset(Base(), learner, X_pool)
+    check_untouched(ReadsOutsideTheGuard(), learner, X_pool)  # an array draws nothing
+    with pytest.raises(CheckFailure, match=r"Dataset that draws.*numpy's global generator"):
+        check_drawing_dataset(ReadsOutsideTheGuard(), learner, X_pool)

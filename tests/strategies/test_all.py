@@ -25,7 +25,6 @@ CASES: dict[str, list[dict]] = {
     "ALBL": [{}, {"uniform": True, "reward": "paper"}],
     "BALD": [{}, {"n_passes": 3}],
     "EGL": [{}, {"layers": "last"}],
-    "Entropy": [{}, {"batch_size": 3}],
     "Margin": [{}, {"on": "logits"}],
     "NTKLookahead": [
         {},

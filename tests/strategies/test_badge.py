@@ -8,7 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-from skal._core.losses import CrossEntropy
+from skal.config import config_context
+from skal.context import CrossEntropy
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BADGE, CoreSet, badge
 from skal.strategies._badge import _draw, _OuterProducts, kmeans_plus_plus
@@ -174,9 +175,11 @@ def test_a_network_that_changes_its_last_layers_output_is_refused():
 
 
 def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
-    assert len(badge(flat_learner, flat_data[0], 3, max_memory="1MB")) == 3
-    with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
-        badge(flat_learner, flat_data[0], 20, max_memory="1KB")
+    with config_context(max_memory="1MB"):
+        assert len(badge(flat_learner, flat_data[0], 3)) == 3
+    error = pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer")
+    with error, config_context(max_memory="1KB"):
+        badge(flat_learner, flat_data[0], 20)
 
 
 def test_a_linear_classifier_and_a_linear_network_are_one():

@@ -8,9 +8,10 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError
 from skal.strategies import BAIT
-from skal.strategies._fisher import forward_backward
+from skal.strategies._bait import forward_backward
 
 from ..support.learners import learner_of
 
@@ -105,16 +106,20 @@ def test_numbers_that_overflow_when_squared_are_scaled(data):
 def test_a_bound_on_memory_leaves_as_many_as_fit_or_says_what_is_needed(data):
     X, y = data
     learner = learner_of(LogisticRegression().fit(X[:10], y[:10]), X[:10], y[:10])
-    with pytest.raises(
-        InvalidParameterError, match=r"'max_memory' parameter of BAIT must be at least \d+ bytes"
-    ) as caught:
-        BAIT(max_memory=1000).select(learner, X[10:], 5)
+    with (
+        pytest.raises(
+            InvalidParameterError, match=r"'max_memory' parameter of BAIT must be at least \d+ bytes"
+        ) as caught,
+        config_context(max_memory=1000),
+    ):
+        BAIT().select(learner, X[10:], 5)
     smallest = int(str(caught.value).split("at least ")[1].split()[0])
-    with pytest.raises(InvalidParameterError):
-        BAIT(max_memory=smallest - 1).select(learner, X[10:], 5)
-    tight = BAIT(max_memory=smallest, random_state=0)
-    assert len(set(tight(learner, X[10:], 5).tolist())) == 5
-    assert tight.cost(learner, X[10:], 5).memory <= smallest
+    with pytest.raises(InvalidParameterError), config_context(max_memory=smallest - 1):
+        BAIT().select(learner, X[10:], 5)
+    tight = BAIT(random_state=0)
+    with config_context(max_memory=smallest):
+        assert len(set(tight(learner, X[10:], 5).tolist())) == 5
+        assert tight.cost(learner, X[10:], 5).memory <= smallest
 
 
 def test_features_of_another_kind(data):

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from skal.config import config_context
 from skal.context import Network, Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, UnsupportedLayerError
 from skal.strategies import BALD, bald
-from skal.strategies._bald._dropout import apply_dropout, draw_mask, dropout_outputs
-from skal.strategies._bald._information import grouped, joint_information
+from skal.strategies._dropout import apply_dropout, draw_mask, dropout_outputs
+from skal.strategies._information import group_labels, joint_information
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import TextTransformer
@@ -113,7 +114,8 @@ def test_scores_depend_neither_on_chunks_nor_on_order(build, batch_size):
     )
     order = np.random.default_rng(1).permutation(11)
     expected = BALD(random_state=0).scores(learner, X)
-    got = BALD(random_state=0, batch_size=batch_size).scores(learner, X[order])
+    with config_context(batch_size=batch_size):
+        got = BALD(random_state=0).scores(learner, X[order])
     np.testing.assert_allclose(got, expected[order], rtol=1e-3, atol=1e-6)
     assert expected.min() > 1e-4
 
@@ -276,13 +278,17 @@ def test_joint_batches_through_the_strategy(learner):
     assert indices[0] == scores.argmax()
     np.testing.assert_allclose(gains[0], scores.max(), rtol=1e-9)
     assert len(set(indices.tolist())) == 5
-    again, _ = BALD(random_state=0, batch="joint", batch_size=3).select(learner, X, 5)
+    joint = BALD(random_state=0, batch="joint")
+    with config_context(batch_size=3):
+        again, _ = joint.select(learner, X, 5)
     assert again.tolist() == indices.tolist()
     # half of it is room for six samples of 20 passes and 3 classes: the six with the highest scores take part
-    few, _ = BALD(random_state=0, batch="joint", max_memory=2 * 6 * (8 * 20 * 3 + 24)).select(learner, X, 5)
+    with config_context(max_memory=2 * 6 * (8 * 20 * 3 + 24)):
+        few, _ = joint.select(learner, X, 5)
     assert set(few) <= set(np.argsort(-scores)[:6])
-    with pytest.raises(InvalidParameterError, match=r"max_memory.* must be at least 5,040 bytes"):
-        BALD(random_state=0, batch="joint", max_memory=4000).select(learner, X, 5)
+    error = pytest.raises(InvalidParameterError, match=r"max_memory.* must be at least 5,040 bytes")
+    with error, config_context(max_memory=4000):
+        joint.select(learner, X, 5)
     within, _ = BALD(random_state=0, batch="joint", subset=7).select(learner, X, 7)
     assert set(within) == set(np.flatnonzero(np.isfinite(BALD(random_state=0, subset=7).scores(learner, X))))
 
@@ -350,7 +356,7 @@ def test_groups_bound_every_gain(n_groups):
     proba = torch.as_tensor(table(6, 30, 4))
     weights = torch.as_tensor(rng.dirichlet(np.full(6, 0.5), size=60))
     share = torch.as_tensor(rng.dirichlet(np.ones(60)))
-    few_weights, few_share = grouped(weights, share, n_groups)
+    few_weights, few_share = group_labels(weights, share, n_groups)
     assert len(few_share) == n_groups
     np.testing.assert_allclose(few_share.sum(), 1)
     np.testing.assert_allclose(few_share @ few_weights, share @ weights)

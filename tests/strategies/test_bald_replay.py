@@ -7,10 +7,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from skal.context import Network, Samples
-from skal.strategies import BALD
-from skal.strategies._bald import _dropout
-from skal.strategies._bald._dropout import dropout_outputs
-from skal.strategies._bald._replay import Replay
+from skal.strategies import BALD, _dropout
+from skal.strategies._dropout import dropout_outputs
+from skal.strategies._replay import Replay
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import ResidualBlock, TextTransformer

@@ -7,6 +7,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import CoreSet, coreset
 from skal.strategies._coreset import furthest_first
@@ -174,14 +175,17 @@ def test_many_labelled_samples_come_in_blocks(flat_learner, flat_data):
     many = np.tile(X[:15], (600, 1))  # 9,000 rows
     learner = learner_of(flat_learner.estimator, many, np.zeros(9000, int))
     few, _ = CoreSet().select(flat_learner, X[15:], 10)
-    assert CoreSet(batch_size=1000).select(learner, X[15:], 10)[0].tolist() == few.tolist()
+    with config_context(batch_size=1000):
+        assert CoreSet().select(learner, X[15:], 10)[0].tolist() == few.tolist()
 
 
 def test_a_memory_bound_below_two_batches_is_refused(flat_learner, flat_data):
     X = flat_data[0]
-    assert len(CoreSet(max_memory="1GB")(flat_learner, X, 3)) == 3
-    with pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer"):
-        CoreSet(max_memory="400B")(flat_learner, X, 3)
+    with config_context(max_memory="1GB"):
+        assert len(CoreSet()(flat_learner, X, 3)) == 3
+    error = pytest.raises(InvalidParameterError, match=r"max_memory.*two batches.*fewer")
+    with error, config_context(max_memory="400B"):
+        CoreSet()(flat_learner, X, 3)
 
 
 def test_bad_parameters(flat_learner, flat_data):

@@ -13,10 +13,11 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from skal.config import config_context
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, NoNetworkError, NotFittedError
 from skal.strategies import BAIT, MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._coverage import greedy_coverage
-from skal.strategies._pairs import Pairs
+from skal.strategies._gains import Pairs
 from skal.strategies._pool_features import row_keys
 from skal.strategies._similarity import Kernel, similarity_to
 from skal.tangent import tangent_kernel
@@ -195,25 +196,27 @@ def test_balls_are_judged_in_double_precision_at_their_edge():
 def test_too_small_a_bound_names_the_smallest_that_works(strategy, data):
     X, y = data
     learner = learner_on(X[:10], y[:10])
-    with pytest.raises(
-        InvalidParameterError, match=r"'max_memory' parameter of \w+ must be at least \d+ bytes"
-    ) as caught:
-        clone(strategy).set_params(max_memory=1000).select(learner, X[10:], 5)
+    with (
+        pytest.raises(
+            InvalidParameterError, match=r"'max_memory' parameter of \w+ must be at least \d+ bytes"
+        ) as caught,
+        config_context(max_memory=1000),
+    ):
+        clone(strategy).select(learner, X[10:], 5)
     smallest = int(str(caught.value).split("at least ")[1].split()[0])
-    with pytest.raises(InvalidParameterError):
-        clone(strategy).set_params(max_memory=smallest - 1).select(learner, X[10:], 5)
-    enough = clone(strategy).set_params(max_memory=smallest)
-    assert len(set(enough(learner, X[10:], 5).tolist())) == 5
-    assert enough.cost(learner, X[10:], 5).memory <= 1.2 * smallest
+    with pytest.raises(InvalidParameterError), config_context(max_memory=smallest - 1):
+        clone(strategy).select(learner, X[10:], 5)
+    with config_context(max_memory=smallest):
+        assert len(set(clone(strategy)(learner, X[10:], 5).tolist())) == 5
 
 
 def test_an_evaluation_set_of_a_given_size_is_not_cut(data):
     X, y = data
     learner = learner_on(X[:10], y[:10])
-    strategy = MaxHerding(evaluation=None, max_memory=300_000)
-    with pytest.raises(InvalidParameterError, match="bytes for 290 evaluation samples of 290"):
-        strategy.select(learner, X[10:], 5)
-    strategy.set_params(evaluation="auto", random_state=0).select(learner, X[10:], 5)  # fewer, which fit
+    with config_context(max_memory=300_000):
+        with pytest.raises(InvalidParameterError, match="bytes for 290 evaluation samples of 290"):
+            MaxHerding(evaluation=None).select(learner, X[10:], 5)
+        MaxHerding(random_state=0).select(learner, X[10:], 5)  # fewer, which fit
 
 
 def learner_on(X, y=None):
@@ -287,8 +290,9 @@ def test_copies_come_last_however_a_network_rounds_their_features(strategy, feat
     net = net_of(nn.Sequential(backbone, nn.Linear(203, 3)))
     learner = learner_of(net, X[:13], np.arange(13) % 3)
     origin = np.concatenate([np.arange(60), rng.permutation(60), rng.permutation(60)])
-    with_features = clone(strategy).set_params(batch_size=7, features=backbone if features == "backbone" else features)
-    picked = origin[with_features(learner, X[origin], 47)]
+    with_features = clone(strategy).set_params(features=backbone if features == "backbone" else features)
+    with config_context(batch_size=7):
+        picked = origin[with_features(learner, X[origin], 47)]
     assert sorted(picked) == list(range(13, 60))
 
 
@@ -297,10 +301,12 @@ def test_a_bound_on_memory_changes_nothing(strategy, data):
     X, y = data
     learner = learner_on(X[:10], y[:10])
     expected, metrics = strategy.select(learner, X[10:], 12)
-    tight = clone(strategy).set_params(max_memory=TOO_SMALL_FOR_FEATURES)
+    tight, max_memory = clone(strategy), TOO_SMALL_FOR_FEATURES
     if isinstance(strategy, TypiClust):  # whose k-means would see less of the pool
-        tight.set_params(features=lambda X: np.repeat(X, 100, axis=1), max_memory=100 * TOO_SMALL_FOR_FEATURES)
-    picked, again = tight.select(learner, X[10:], 12)
+        tight.set_params(features=lambda X: np.repeat(X, 100, axis=1))
+        max_memory = 100 * TOO_SMALL_FOR_FEATURES
+    with config_context(max_memory=max_memory):
+        picked, again = tight.select(learner, X[10:], 12)
     assert picked.tolist() == expected.tolist()
     np.testing.assert_allclose(again, metrics, rtol=1e-6)
 
@@ -327,8 +333,8 @@ def test_features_that_cannot_be_worked_on_are_named(strategy, features, words, 
     X, y = data
     if strategy is BAIT:  # which keeps all features, and some megabytes besides
         max_memory = max_memory and 10_000_000
-    with pytest.raises(FeatureError, match=words) as caught:
-        strategy(features=features, max_memory=max_memory).select(learner_on(X[:10], y[:10]), X[10:], 5)
+    with pytest.raises(FeatureError, match=words) as caught, config_context(max_memory=max_memory):
+        strategy(features=features).select(learner_on(X[:10], y[:10]), X[10:], 5)
     assert f"The features that {strategy.__name__} works on" in str(caught.value)
     assert "Pass other features=" in str(caught.value)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from skal.exceptions import FeatureError, UnsupportedLayerError
 from skal.strategies import DropQuery
-from skal.strategies._drop_query import changing, nearest_to_centres
+from skal.strategies._drop_query import nearest_to_centres, unstable_rows
 
 from ..support.learners import learner_of, net_of
 
@@ -60,10 +60,10 @@ def test_metrics_are_how_often_the_class_changes(kind, p, n_trials, data):
 
 def test_those_that_change_most_take_part_copies_last():
     changed = np.array([0.0, 1.0, 0.6, 0.6, 0.4, 1.0])
-    assert changing(changed, np.arange(6), 2).tolist() == [1, 2, 3, 5]
-    assert changing(changed, np.arange(6), 5).tolist() == [1, 2, 3, 4, 5]
-    assert changing(changed, np.array([0, 1, 2, 2, 4, 1]), 2).tolist() == [1, 2]
-    assert changing(changed, np.array([0, 1, 2, 2, 4, 1]), 5).tolist() == [0, 1, 2, 4, 5]
+    assert unstable_rows(changed, np.arange(6), 2).tolist() == [1, 2, 3, 5]
+    assert unstable_rows(changed, np.arange(6), 5).tolist() == [1, 2, 3, 4, 5]
+    assert unstable_rows(changed, np.array([0, 1, 2, 2, 4, 1]), 2).tolist() == [1, 2]
+    assert unstable_rows(changed, np.array([0, 1, 2, 2, 4, 1]), 5).tolist() == [0, 1, 2, 4, 5]
 
 
 def test_one_of_every_cluster_nearest_to_its_mean():

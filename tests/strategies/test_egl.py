@@ -6,8 +6,8 @@ import torch
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-from skal._core.losses import CrossEntropy
-from skal.base import Passes
+from skal.config import config_context
+from skal.context import CrossEntropy
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import MLP, SquaredLoss
 from skal.strategies import EGL, egl
@@ -69,8 +69,9 @@ def test_batch_size_and_memory_make_no_difference():
     module, X = build("CNN", n=9)
     learner = learner_of(net_of(module))
     expected = EGL().scores(learner, X)
-    for params in ({"batch_size": 1}, {"batch_size": 4}, {"max_memory": "1MB"}):
-        np.testing.assert_allclose(EGL(**params).scores(learner, X), expected, rtol=1e-10)
+    for settings in ({"batch_size": 1}, {"batch_size": 4}, {"max_memory": "1MB"}):
+        with config_context(**settings):
+            np.testing.assert_allclose(EGL().scores(learner, X), expected, rtol=1e-10)
 
 
 def test_the_norm_comes_before_the_expectation():
@@ -151,9 +152,9 @@ def test_one_forward_pass_over_the_pool():
     """The logits that weight the lengths come with the gradients."""
     module, X = build("MLP", n=12)
     learner = learner_of(net_of(module), X)
-    strategy, seen = EGL(batch_size=4), []
+    seen = []
     handle = learner.estimator.module_.register_forward_hook(lambda layer, args, output: seen.append(len(args[0])))
-    strategy.scores(learner, X)
+    with config_context(batch_size=4):
+        EGL().scores(learner, X)
     handle.remove()
     assert seen.count(4) == 3  # what is compared with autograd is smaller
-    assert strategy.cost(learner, X, 2).passes == Passes(forward=12, backward=4 * 12)

@@ -8,6 +8,7 @@ import torch
 
 from skal.base import ScoreStrategy
 from skal.checks import make_learner
+from skal.config import config_context
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError, SkalError
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
@@ -135,7 +136,8 @@ def test_probabilities_of_a_fixmatch_that_has_diverged():
 def test_bounds_beyond_any_memory(strategy):
     learner, X_pool = make_learner()
     expected = strategy(random_state=0).select(learner, X_pool, 3)[0]
-    assert np.array_equal(strategy(max_memory=10**30, random_state=0).select(learner, X_pool, 3)[0], expected)
+    with config_context(max_memory=10**30):
+        assert np.array_equal(strategy(random_state=0).select(learner, X_pool, 3)[0], expected)
     with pytest.raises(InvalidParameterError, match="'radius' parameter"):
         strategy(radius=1e308).select(learner, X_pool, 3)
 

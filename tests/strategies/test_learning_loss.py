@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from skal.config import config_context
 from skal.exceptions import UnsupportedLayerError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.strategies import LearningLoss, learning_loss
@@ -29,7 +30,8 @@ def test_score_is_the_module_s_prediction_by_hand():
         hidden = [torch.relu(x @ linear.weight.T + linear.bias) for x, linear in zip(pooled, module.inner, strict=True)]
         expected = (torch.cat(hidden, dim=1) @ module.outer.weight.T + module.outer.bias)[:, 0]
     assert [linear.out_features for linear in module.inner] == [6, 6]
-    scores = LearningLoss(batch_size=4).scores(learner_of(net, X, y), X)
+    with config_context(batch_size=4):
+        scores = LearningLoss().scores(learner_of(net, X, y), X)
     np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-4, atol=1e-6)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from skal.exceptions import OutputError
-from skal.strategies._npc import _spectral
-from skal.strategies._npc._spectral import (
+from skal.strategies import _spectral
+from skal.strategies._spectral import (
     KernelBlocks,
     draw_batches,
     greedy_logdet,

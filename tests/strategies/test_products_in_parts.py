@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from skal._core.memory import PRODUCT_BYTES, product_rows
-from skal.strategies._badge import _OuterProducts, represented
-from skal.strategies._bald._information import _conditional_entropy
+from skal.context import product_rows
+from skal.strategies._badge import _OuterProducts, nearest_masses
 from skal.strategies._coreset import furthest_first
+from skal.strategies._information import _conditional_entropy
 from skal.tangent._factors import gram_matrix
 
 RNG = np.random.default_rng(0)
@@ -20,8 +20,8 @@ def random(*shape):
 @pytest.mark.parametrize("matrix", [random(3000, 256), random(3, 10**6).float(), random(3000, 5, 20)])
 def test_a_part_is_a_megabyte_or_one_row(matrix):
     rows = product_rows(matrix)
-    assert rows == 1 or matrix[:rows].numel() * matrix.element_size() <= PRODUCT_BYTES
-    assert matrix[: rows + 1].numel() * matrix.element_size() > PRODUCT_BYTES
+    assert rows == 1 or matrix[:rows].numel() * matrix.element_size() <= 2**20
+    assert matrix[: rows + 1].numel() * matrix.element_size() > 2**20
 
 
 def test_empty_matrices_have_a_row():
@@ -45,7 +45,7 @@ def test_what_points_of_several_parts_stand_for():
     picked = np.array([3, 700, 1499])
     outer = (q[:, :, None] * phi[:, None, :]).flatten(1)
     expected = np.bincount(torch.cdist(outer, outer[picked]).argmin(1).numpy(), minlength=3)
-    assert represented(q, phi, picked, mass).tolist() == expected.tolist()
+    assert nearest_masses(q, phi, picked, mass).tolist() == expected.tolist()
     assert product_rows(_OuterProducts(q, phi).phi) < 1500
 
 

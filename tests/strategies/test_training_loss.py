@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from skal.reuse import feature_reuse
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal.diagnostics import approximation_ratio_of, training_dynamics_of
 from skal.exceptions import InvalidParameterError, OutputError
+from skal.features import Cache
 from skal.strategies import BADGE, EGL, DynamicAL
 from skal.tangent import gradient_scores, loss_gradient
 
@@ -173,12 +173,12 @@ def test_labels_that_the_criterion_ignores_are_not_counted():
         gradient_scores(learner.estimator, X, y, loss="squared_error")
 
 
-def test_reuse_notices_other_weights():
+def test_a_cache_notices_other_weights():
     learner, X, *_ = problem("weighted")
-    with feature_reuse():
-        first = DynamicAL().scores(learner, X)
-        learner.estimator.criterion_.weight.mul_(torch.tensor([1.0, 5.0, 1.0]))
-        assert not np.allclose(DynamicAL().scores(learner, X), first)
+    learner.cache = Cache()
+    first = DynamicAL().scores(learner, X)
+    learner.estimator.criterion_.weight.mul_(torch.tensor([1.0, 5.0, 1.0]))
+    assert not np.allclose(DynamicAL().scores(learner, X), first)
 
 
 def certain(end, scale):

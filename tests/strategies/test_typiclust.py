@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from skal.strategies import TypiClust
-from skal.strategies._typicality import most_typical, typicality
-from skal.strategies._typiclust import clustered, typical_choice
+from skal.strategies._typiclust import cluster_pool, most_typical, typical_choice, typicality
 
 from ..support.learners import learner_of
 
@@ -18,6 +17,7 @@ class Reader:
     """Features of rows, as PoolFeatures gives them."""
 
     device = torch.device("cpu")
+    row_bytes, block_bytes = 16, 10_000
 
     def __init__(self, X):
         self._X = torch.as_tensor(X)
@@ -125,7 +125,7 @@ def test_clusters_of_large_pools_are_found_on_some_samples():
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=2000)
     X = np.array([[5.0, 0.0], [0.0, 5.0]])[y] + rng.normal(size=(2000, 2))
-    clusters, of_labelled = clustered(Reader(X), 2000, torch.as_tensor(X[:3]), 2, 300, np.random.default_rng(0))
+    clusters, of_labelled = cluster_pool(Reader(X), 2000, torch.as_tensor(X[:3]), 2, np.random.default_rng(0))
     assert np.mean((clusters.numpy() == clusters[0].item()) == (y == y[0])) > 0.99
     assert of_labelled.tolist() == clusters[:3].tolist()
 

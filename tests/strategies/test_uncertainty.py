@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
+from skal.config import config_context
 from skal.exceptions import NoNetworkError
 from skal.strategies import Entropy, LeastConfidence, Margin, entropy, least_confidence, margin
 
@@ -130,8 +131,9 @@ def test_equals_modal_on_sklearn_classifiers(strategy, name, flat_data):
 def test_equals_modal_on_a_net(strategy, flat_learner, flat_data):
     X, _ = flat_data
     expected = MODAL[strategy](flat_learner.estimator, X)
-    np.testing.assert_allclose(strategy(batch_size=7).scores(flat_learner, X), expected, rtol=1e-4, atol=1e-6)
-    best = FUNCTIONS[strategy](flat_learner, X, 10, batch_size=7)
+    with config_context(batch_size=7):
+        scores, best = strategy().scores(flat_learner, X), FUNCTIONS[strategy](flat_learner, X, 10)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
     assert best.tolist() == np.argsort(-expected, kind="stable")[:10].tolist()
 
 
@@ -139,7 +141,8 @@ def test_equals_modal_on_a_net(strategy, flat_learner, flat_data):
 @given(batch_size=st.integers(1, 70))
 def test_any_batch_size(strategy, flat_learner, flat_data, batch_size):
     X, _ = flat_data
-    scores = strategy(batch_size=batch_size).scores(flat_learner, X)
+    with config_context(batch_size=batch_size):
+        scores = strategy().scores(flat_learner, X)
     np.testing.assert_allclose(scores, strategy().scores(flat_learner, X), rtol=1e-4, atol=1e-6)
 
 
@@ -167,7 +170,8 @@ def test_margin_on_logits(flat_learner, flat_data):
     with torch.no_grad():
         logits = module(torch.as_tensor(X)).double().sort(dim=1).values
     expected = (logits[:, -2] - logits[:, -1]).numpy()
-    scores = Margin(on="logits", batch_size=7).scores(flat_learner, X)
+    with config_context(batch_size=7):
+        scores = Margin(on="logits").scores(flat_learner, X)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
     # of three classes and more the order is another one than that of probabilities
     assert (np.argsort(scores) != np.argsort(Margin().scores(flat_learner, X))).any()

@@ -30,7 +30,7 @@ class Replay(TorchDispatchMode):
     Examples
     --------
     >>> import torch
-    >>> from skal.strategies._bald._replay import Replay
+    >>> from skal.strategies._replay import Replay
     >>> replay, x = Replay(), torch.ones(3)
     >>> def scaled(factor):
     ...     y = x.exp()  # computed in the first run alone
@@ -61,12 +61,12 @@ class Replay(TorchDispatchMode):
             self._position = 0
             try:
                 with self:
-                    return self._checked(function())
+                    return self._check(function())
             except _DivergedError:
                 self._forget()
         self._noting, self._position = True, None
         with self:
-            return self._checked(function())
+            return self._check(function())
 
     def part(self) -> None:
         """What follows is not the same in every run; to be called each time that this is reached."""
@@ -84,7 +84,7 @@ class Replay(TorchDispatchMode):
         # operations in place count even where their results are known
         self._versions = [(t, t._version) for t in tensors]
 
-    def _checked(self, result: Any) -> Any:
+    def _check(self, result: Any) -> Any:
         if self._noting or self._position is not None or any(t._version != v for t, v in self._versions):
             self._forget()
         return result
@@ -107,7 +107,7 @@ class Replay(TorchDispatchMode):
         return result
 
 
-def replayed_bytes(run: Callable[[Replay | None, int], Tensor], n_runs: int) -> int | None:
+def replay_bytes(run: Callable[[Replay | None, int], Tensor], n_runs: int) -> int | None:
     """Bytes that are kept, if runs that begin in the middle give exactly what whole ones give; otherwise None.
 
     Parameters

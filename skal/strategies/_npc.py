@@ -7,22 +7,18 @@ import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import clone
 from torch import nn
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext, copy_groups
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
-from skal.strategies._npc._candidates import KERNEL_BYTES, CandidateKernel, Room
-from skal.strategies._npc._spectral import draw_batches
-from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._kept import kept_bytes
+from skal.strategies._candidates import KERNEL_BYTES, CandidateKernel
+from skal.strategies._spectral import draw_batches
 from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import MOST_FEATURES
 from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice, Integer, make_generator
 
-_PROBED = 8, 32  # candidates of queries that are made to forecast the time of larger ones
 KERNELS = ["auto", "pntk", "last_layer", "logit", "trace"]
 
 
@@ -106,6 +102,7 @@ class NPC(QueryStrategy):
         "search": Choice("random", "greedy"),
         "n_candidates": Integer(1, 10**7, optional=True),
         "n_features": Integer(1, MOST_FEATURES, optional=True),
+        "backend": Choice("auto", "structured", "backpack", "func"),
     }
 
     def __init__(
@@ -192,25 +189,6 @@ class NPC(QueryStrategy):
         """Samples that greedy search chooses from, or random batches, of a pool of n."""
         return self.n_candidates or (max(1000, 5 * n_instances) if self.search == "greedy" else min(n, 1000))
 
-    def _points(self, n: int, n_instances: int) -> int:
-        """How many samples of n the candidates hold, on average: each of m random batches misses one by 1 − b/n."""
-        n_candidates = self._n_candidates(n, n_instances)
-        if self.search == "greedy":
-            return min(n, n_candidates)
-        return round(n * (1 - (1 - min(1.0, n_instances / n)) ** n_candidates))
-
-    def _kind(self) -> str:
-        """The kernel that is counted with; ``auto`` is nearly always this one."""
-        return {"auto": "pntk", "last_layer": "trace"}.get(self.kernel, self.kernel)
-
-    def _room(self, context: QueryContext, engine: TangentEngine) -> Room:
-        kept = kept_bytes(engine, context.pool, kernel_cotangents(self._kind(), engine.n_classes))
-        return Room(context.memory // 2, context.n_labelled, kept)
-
-    def _with(self, n_candidates: int) -> NPC:
-        copy: NPC = clone(self).set_params(n_candidates=n_candidates)
-        return copy
-
     def _max_rank(self, engine: TangentEngine, context: QueryContext, kind: str) -> int:
         """The dimension of the space in which the gradients lie."""
         if self.kernel == "last_layer":
@@ -228,8 +206,8 @@ class NPC(QueryStrategy):
         b = batches.shape[1]
         winner, value = None, -np.inf
         if self.n_features is not None and self.n_features > kernel.n + b:
-            winner, value = kernel.sketched_best(batches, self.n_features, int(generator.integers(2**31)))
-        rivals = batches if winner is None else kernel.not_ruled_out(batches, value)
+            winner, value = kernel.best_by_sketch(batches, self.n_features, int(generator.integers(2**31)))
+        rivals = batches if winner is None else kernel.keep_possible(batches, value)
         winner, value = kernel.best(rivals, value, winner)
         return None if winner is None else (winner, np.full(b, value))
 

@@ -69,11 +69,7 @@ def _deviations(proba: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joint_information(
-    proba: Tensor,
-    n_instances: int,
-    n_samples: int,
-    generator: np.random.Generator,
-    block_bytes: int = BLOCK_BYTES,
+    proba: Tensor, n_instances: int, n_samples: int, generator: np.random.Generator, block_bytes: int = BLOCK_BYTES
 ) -> tuple[np.ndarray, np.ndarray]:
     """Greedy maximisation of the mutual information between a batch's labels and the mask.
 
@@ -128,8 +124,8 @@ def joint_information(
             share = proba.new_full((n_samples,), 1 / n_samples)
             weights = proba.new_full((n_samples, n_masks), 1 / n_masks)
             for earlier in picked[:-1]:
-                weights = _reweighted(weights, proba[:, earlier], drawn, generator)
-        weights = _reweighted(weights, likelihood, drawn, generator)
+                weights = _reweight(weights, proba[:, earlier], drawn, generator)
+        weights = _reweight(weights, likelihood, drawn, generator)
 
 
 def _largest_gain(
@@ -152,7 +148,7 @@ def _largest_gain(
     share : (M,) tensor
     block_bytes : int
     """
-    few_weights, few_share = grouped(weights, share)
+    few_weights, few_share = group_labels(weights, share)
     bounds = (_conditional_entropy(rows, few_weights, few_share, block_bytes) - noise).masked_fill(taken, -torch.inf)
     if len(few_share) == len(share):  # nothing was replaced
         best = int(bounds.argmax())
@@ -171,7 +167,7 @@ def _largest_gain(
     return best, gain
 
 
-def grouped(weights: Tensor, share: Tensor, n_groups: int = _GROUPS) -> tuple[Tensor, Tensor]:
+def group_labels(weights: Tensor, share: Tensor, n_groups: int = _GROUPS) -> tuple[Tensor, Tensor]:
     """Joint labels with similar weights put together: (M, T), (M,) -> (G, T) mean weights, (G,) shares, G ≤ M.
 
     Each group has a centre, the joint label furthest from all centres before it in Hellinger distance, and holds those
@@ -180,7 +176,7 @@ def grouped(weights: Tensor, share: Tensor, n_groups: int = _GROUPS) -> tuple[Te
     Examples
     --------
     >>> weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    >>> grouped(weights, torch.full((3,), 1 / 3), 2)[1]
+    >>> group_labels(weights, torch.full((3,), 1 / 3), 2)[1]
     tensor([0.3333, 0.6667])
     """
     if len(share) <= n_groups:
@@ -215,7 +211,7 @@ def _conditional_entropy(
     return result
 
 
-def _reweighted(weights: Tensor, likelihood: Tensor, drawn: Tensor, generator: np.random.Generator) -> Tensor:
+def _reweight(weights: Tensor, likelihood: Tensor, drawn: Tensor, generator: np.random.Generator) -> Tensor:
     """Draw a label of one more sample for every joint label, each from its mask, and update the masks' weights."""
     uniform = torch.as_tensor(generator.random(len(drawn)), dtype=likelihood.dtype).to(likelihood.device)
     cumulated = likelihood[drawn].cumsum(dim=1)

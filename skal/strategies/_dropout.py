@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from skal.context import Network, QueryContext, Samples, evaluating, fill_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
-from skal.strategies._bald._replay import Replay, replayed_bytes
+from skal.strategies._replay import Replay, replay_bytes
 
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 _ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -53,12 +53,7 @@ def _probabilities(network: Network, outputs: Tensor) -> Tensor:
 
 
 def dropout_outputs(
-    network: Network,
-    samples: Samples,
-    batch_size: int,
-    seeds: list[int],
-    owner: str,
-    memory: int = _PREFIX_BYTES,
+    network: Network, samples: Samples, batch_size: int, seeds: list[int], owner: str, memory: int = _PREFIX_BYTES
 ) -> Iterator[Tensor]:
     """For each chunk of samples the outputs (T, n, ...) of one pass per seed: dropout on, everything else in eval mode.
 
@@ -89,14 +84,14 @@ def dropout_outputs(
 
     def one_pass(batch: Any, replay: Replay | None, number: int) -> Tensor:
         if replay is None:
-            with masks.applied(seeds[number]):
+            with masks.apply(seeds[number]):
                 return network.output(batch)
-        with masks.applied(seeds[number], replay.part):
+        with masks.apply(seeds[number], replay.part):
             outputs: Tensor = replay.run(lambda: network.output(batch))
             return outputs
 
     with evaluating(network.module), torch.no_grad():
-        kept_bytes = replayed_bytes(partial(one_pass, few), min(2, len(seeds)))
+        kept_bytes = replay_bytes(partial(one_pass, few), min(2, len(seeds)))
     if kept_bytes is not None:
         batch_size = min(batch_size, rows_within(memory, kept_bytes // tree_leaves(few)[0].shape[0]))
     # whole batches: smaller parts would go through what follows the first dropout once more for each mask
@@ -124,7 +119,7 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
             return x
 
         copies = tree_map(lambda x, number=number: torch.cat([x[:1]] * number), batch)
-        with evaluating(network.module), torch.no_grad(), _outputs_changed_by(look, layers):
+        with evaluating(network.module), torch.no_grad(), _change_outputs(look, layers):
             network.check_output(network.output(copies))
         found.append(shapes)
     if not found[0]:
@@ -154,7 +149,7 @@ class Masks:
         self._made: dict[Any, Tensor] = {}
         self._room = _MASK_BYTES
 
-    def applied(self, seed: int, before: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+    def apply(self, seed: int, before: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
         """Inside, the layers drop what this seed's masks say; ``before`` is called before anything is dropped."""
 
         def drop(position: int, call: int, x: Tensor) -> Tensor:
@@ -167,7 +162,7 @@ class Masks:
             key = seed, position, call
             return apply_dropout(self._layers[position], x, self._mask(self._layers[position], x, shape, key))
 
-        return _outputs_changed_by(drop, self._layers)
+        return _change_outputs(drop, self._layers)
 
     def _mask(self, layer: Any, x: Tensor, shape: tuple[int, ...], key: tuple[int, ...]) -> Tensor:
         """Made once, and kept for the other chunks while there is room."""
@@ -182,7 +177,7 @@ class Masks:
 
 
 @contextmanager
-def _outputs_changed_by(change: Callable[[int, int, Tensor], Tensor], layers: list[Any]) -> Iterator[None]:
+def _change_outputs(change: Callable[[int, int, Tensor], Tensor], layers: list[Any]) -> Iterator[None]:
     """Let ``change(position of the layer, number of its call, input)`` stand for what the layers return."""
     calls = [0] * len(layers)
     with ExitStack() as stack:

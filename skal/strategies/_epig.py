@@ -9,8 +9,8 @@ import numpy as np
 
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
-from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
-from skal.strategies._bald._information import predictive_information
+from skal.strategies._dropout import MOST_PASSES, over_passes, seeds_of
+from skal.strategies._information import predictive_information
 from skal.validation import Integer, make_generator
 
 
@@ -70,12 +70,7 @@ class EPIG(ScoreStrategy):
     draws_from_pool = True
 
     def __init__(
-        self,
-        *,
-        n_passes: int = 20,
-        n_targets: int = 100,
-        subset: int | None = None,
-        random_state: Any = None,
+        self, *, n_passes: int = 20, n_targets: int = 100, subset: int | None = None, random_state: Any = None
     ) -> None:
         self.n_passes = n_passes
         self.n_targets = n_targets

@@ -10,8 +10,8 @@ import numpy as np
 from skal.base import ScoreStrategy, query_function, top
 from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
-from skal.strategies._bald._dropout import MOST_PASSES, over_passes, seeds_of
-from skal.strategies._bald._information import BLOCK_BYTES, joint_information, mutual_information
+from skal.strategies._dropout import MOST_PASSES, over_passes, seeds_of
+from skal.strategies._information import BLOCK_BYTES, joint_information, mutual_information
 from skal.validation import Choice, Integer, make_generator
 
 _MOST_SAMPLES = 10**7  # joint labels that are drawn

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from skal.context import Samples, rows_within
-from skal.strategies._npc._spectral import (
+from skal.strategies._spectral import (
     EPS,
     BatchKernel,
     KernelBlocks,
@@ -19,10 +19,10 @@ from skal.strategies._npc._spectral import (
     greedy_search,
     numerical_rank,
     points_above,
+    points_of,
     pruned_search,
     ridge_logdets,
     smallest_eigenvalue,
-    used_points,
 )
 from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._kept import KeptGradients, keep_gradients, kept_bytes
@@ -131,7 +131,7 @@ class CandidateKernel:
             stop = min(len(batches), start + rows_within(max_points, batches.shape[1]))
             if len(np.unique(batches[start:])) <= max_points:
                 stop = len(batches)
-            yield start, *used_points(batches[start:stop])
+            yield start, *points_of(batches[start:stop])
             start = stop
 
     def _exact_groups(self, batches: np.ndarray) -> Iterator[tuple[int, KernelBlocks, np.ndarray]]:
@@ -166,7 +166,7 @@ class CandidateKernel:
             del kernel  # there is room for one group at a time
         return winner, bar
 
-    def sketched_best(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
+    def best_by_sketch(self, batches: np.ndarray, n_features: int, seed: int) -> tuple[np.ndarray | None, float]:
         """The batch that wins under a sketched kernel, and its exact λ_min; None if there is no room for sketches."""
         points = np.unique(batches)
         if (self.n + len(points)) * n_features * 8 > self.memory:
@@ -185,7 +185,7 @@ class CandidateKernel:
         winner, _ = self.best(batches, blocks=blocks)
         return (None, -np.inf) if winner is None else (winner, smallest_eigenvalue(self.exact(winner)))
 
-    def not_ruled_out(self, batches: np.ndarray, bar: float) -> np.ndarray:
+    def keep_possible(self, batches: np.ndarray, bar: float) -> np.ndarray:
         """The batches in which every single point leaves λ_min above the bar."""
         points = np.unique(batches)
         above = np.empty(len(points), dtype=bool)
@@ -202,7 +202,7 @@ class CandidateKernel:
     def exact(self, batch: np.ndarray) -> np.ndarray:
         """The exact kernel on labelled set and batch."""
         points = np.sort(batch) if self._last is None or not np.isin(batch, self._last[0]).all() else self._last[0]
-        return self.exact_blocks(points, whole=False).joined(np.searchsorted(points, batch))
+        return self.exact_blocks(points, whole=False).join(np.searchsorted(points, batch))
 
     def rounding(self, size: int) -> float:
         """What of λ_max an eigenvalue of a (size, size) kernel must exceed to mean anything.
@@ -275,21 +275,6 @@ class Room:
     def fits_whole(self, n_points: int) -> bool:
         """Whether the kernel on so many points fits beside their gradients."""
         return KERNEL_BYTES * (n_points + self.n) ** 2 + self.kept * n_points <= self.memory
-
-    def bytes_for(self, n_points: int, n_batches: int, size: int) -> int:
-        """Bytes at the peak when batches of this size hold so many points."""
-        points = min(n_points, self.group(size))
-        if self.points < size:
-            return KERNEL_BYTES * (points + self.n) ** 2
-        own = KERNEL_BYTES * self.n**2 + (self.n * self.kept if self.keeps_labelled else 0)
-        whole = KERNEL_BYTES * points**2 if self.whole(points, n_batches, size) else 0
-        return own + points * (self.kept + KERNEL_BYTES * self.n + 64) + whole
-
-    def n_read(self, n_points: int, n_batches: int, size: int) -> int:
-        """Samples whose gradients are read, if batches of this size hold so many points."""
-        if self.points < size:
-            return (2 if self.n else 1) * n_points
-        return n_points if n_points <= self.points else n_batches * size
 
 
 def _symmetric(gradients: KeptGradients) -> np.ndarray:

@@ -77,7 +77,7 @@ class KernelBlocks(NamedTuple):
     UU: np.ndarray | BatchKernel
     spectrum: Spectrum | None = None
 
-    def joined(self, batch: np.ndarray) -> np.ndarray:
+    def join(self, batch: np.ndarray) -> np.ndarray:
         """The kernel on L ∪ Q: (n + b, n + b) array."""
         cross = self.LU[:, batch]
         return np.block([[self.LL, cross], [cross.T, self.among(batch)]])
@@ -86,7 +86,7 @@ class KernelBlocks(NamedTuple):
         """The kernel on Q: (b, b) array."""
         return self.UU[np.ix_(batch, batch)] if isinstance(self.UU, np.ndarray) else self.UU.among(batch)
 
-    def rotated(self) -> tuple[Spectrum, np.ndarray]:
+    def rotate(self) -> tuple[Spectrum, np.ndarray]:
         """Λ and E, and ``Wᵀ = K_ULE``: (N, n), a row for each point."""
         spectrum = self.spectrum or Spectrum.of(self.LL)
         return spectrum, self.LU.T @ spectrum.vectors
@@ -150,9 +150,9 @@ def pruned_search(
     # the largest diagonal entry is a lower bound of λ_max that costs nothing
     largest = max(kernel.LL.diagonal().max(initial=0.0), own[batches].max(axis=1).min())
     best, bar = -1, max(bar, (n + b) * EPS * largest)
-    spectrum, W = kernel.rotated()
+    spectrum, W = kernel.rotate()
 
-    def passing(some: np.ndarray) -> np.ndarray:
+    def survivors_of(some: np.ndarray) -> np.ndarray:
         """Positions of the batches above the bar, in order."""
         weights = spectrum.weights(bar)
         if weights is None:  # the labelled block alone is not above the bar, and no batch can lift it: interlacing
@@ -165,14 +165,14 @@ def pruned_search(
     while position < m:
         # as many as have been seen: of these, about one beats the best of those
         stop = min(m, 2 * position + 1)
-        survivors = position + passing(batches[position:stop])
+        survivors = position + survivors_of(batches[position:stop])
         while len(survivors):
             first, survivors = survivors[0], survivors[1:]
-            value = smallest_eigenvalue(kernel.joined(batches[first]))
+            value = smallest_eigenvalue(kernel.join(batches[first]))
             if value > bar:
                 best, bar = int(first), value
                 if len(survivors):
-                    survivors = survivors[passing(batches[survivors])]
+                    survivors = survivors[survivors_of(batches[survivors])]
         position = stop
     return best, float(bar)
 
@@ -182,14 +182,14 @@ def points_above(K_LL: np.ndarray, K_LU: np.ndarray, diagonal: np.ndarray, bar: 
 
     A batch with one that has not is no better than the bar: eigenvalues interlace.
     """
-    V = _whitened(K_LL, K_LU, bar)
+    V = _whiten(K_LL, K_LU, bar)
     if V is None:
         return np.zeros(len(diagonal), dtype=bool)
     possible: np.ndarray = diagonal - bar - np.einsum("nu,nu->u", V, V) > 0
     return possible
 
 
-def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | None:
+def _whiten(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | None:
     """``F⁻¹ K_LU`` with ``F Fᵀ = K_LL − shift·I``; None if that is not positive definite."""
     if len(K_LL) == 0:
         return K_LU
@@ -200,14 +200,14 @@ def _whitened(K_LL: np.ndarray, K_LU: np.ndarray, shift: float) -> np.ndarray | 
     return solved
 
 
-def _ridge_whitened(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndarray:
-    V = _whitened(K_LL, K_LU, -ridge)
+def _whiten_with_ridge(K_LL: np.ndarray, K_LU: np.ndarray, ridge: float) -> np.ndarray:
+    V = _whiten(K_LL, K_LU, -ridge)
     if V is None:
         raise no_gradients("NPC")
     return V
 
 
-def used_points(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def points_of(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The points that batches hold, and the batches as positions among these."""
     points, local = np.unique(batches, return_inverse=True)
     return points, local.reshape(batches.shape)
@@ -218,7 +218,7 @@ def _schur_complements(
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """``K_QQ + shift·I − W_Qᵀ diag(weights) W_Q``, some batches at a time: where they stand, and (c, b, b) matrices."""
     b, UU = batches.shape[1], kernel.UU
-    points, local = used_points(batches)
+    points, local = points_of(batches)
     shared = None
     # one product for all points where it costs less than one for each batch
     if isinstance(UU, np.ndarray) and len(points) ** 2 <= len(batches) * b * b:
@@ -283,7 +283,7 @@ class _Bordered:
 
     def __init__(self, kernel: KernelBlocks, picked: list[int]) -> None:
         self.UU = np.asarray(kernel.UU)
-        self.spectrum = Spectrum.of(kernel.joined(np.array(picked, dtype=np.int64)))
+        self.spectrum = Spectrum.of(kernel.join(np.array(picked, dtype=np.int64)))
         self.W = self.spectrum.vectors.T @ np.concatenate([kernel.LU, self.UU[picked]])  # (s, N)
         self.added: list[int] = []
 
@@ -300,7 +300,7 @@ class _Bordered:
         if len(A):
             W_A = self.W[:, A].T * weights
             own = self.UU[np.ix_(A, A)] - shift * np.eye(len(A)) - W_A @ self.W[:, A]
-            V = _whitened(own, self.UU[np.ix_(A, points)] - W_A @ W, 0.0)
+            V = _whiten(own, self.UU[np.ix_(A, points)] - W_A @ W, 0.0)
             if V is None:
                 return None
             left -= np.einsum("au,au->u", V, V)
@@ -368,7 +368,7 @@ def ridge_logdets(
     >>> ridge_logdets(kernel, np.array([[0, 1], [0, 2]]), 1.0).round(3)
     array([1.099, 1.386])
     """
-    spectrum, W = kernel.rotated()
+    spectrum, W = kernel.rotate()
     weights = spectrum.weights(-ridge)
     if weights is None:
         raise no_gradients("NPC")
@@ -389,7 +389,7 @@ def greedy_logdet(kernel: KernelBlocks, size: int, ridge: float) -> np.ndarray:
     >>> greedy_logdet(KernelBlocks(np.empty((0, 0)), np.empty((0, 3)), K), 2, 1e-3)
     array([0, 2])
     """
-    V, UU = _ridge_whitened(kernel.LL, kernel.LU, ridge), np.asarray(kernel.UU)
+    V, UU = _whiten_with_ridge(kernel.LL, kernel.LU, ridge), np.asarray(kernel.UU)
     left = UU.diagonal() + ridge - np.einsum("nu,nu->u", V, V)
     rows = np.concatenate([V, np.empty((size, len(UU)))])
     picked: list[int] = []

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The temperature at which a classifier is as sure as it is right, from its labelled samples alone."""
+"""Class probabilities: how uncertain they are, and the temperature at which a classifier is as sure as it is right."""
 
 from __future__ import annotations
 
 import warnings
 
 import numpy as np
+from scipy.special import entr
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -13,16 +14,54 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from skal.context import QueryContext
 
+# with so few classes and so many rows a look at one column after the other is quicker than a partition of every row
+_FEW_CLASSES = 16
+_MANY_ROWS = 1000
 _MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 _GRID = np.geomspace(0.1, 10, 41)
 
 
-def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
+def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
+    """One minus the largest probability: (N, C) -> (N,)."""
+    doubt: np.ndarray = 1 - proba.max(axis=1)
+    return doubt
+
+
+def margin_scores(proba: np.ndarray) -> np.ndarray:
+    """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
+    if proba.shape[1] > 1 and (proba.shape[1] > _FEW_CLASSES or len(proba) < _MANY_ROWS):
+        parted = np.partition(proba, proba.shape[1] - 2, axis=1)
+        closeness: np.ndarray = parted[:, -2] - parted[:, -1]
+        return closeness
+    first, *others = proba.T
+    second = np.zeros_like(first) if not others else np.full_like(first, -np.inf)
+    for column in others:
+        second = np.maximum(second, np.minimum(first, column))
+        first = np.maximum(first, column)
+    closeness = second - first
+    return closeness
+
+
+def entropy_scores(proba: np.ndarray) -> np.ndarray:
+    """Entropy in nats, ``0 log 0 = 0``: (N, C) -> (N,)."""
+    entropies: np.ndarray = entr(np.clip(proba, 0, None)).sum(axis=1)
+    return entropies
+
+
+# by name, none of them negative
+UNCERTAINTIES = {
+    "margin": lambda proba: 1 + margin_scores(proba),
+    "entropy": entropy_scores,
+    "least_confidence": least_confidence_scores,
+}
+
+
+def temper(proba: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities of the logits divided by the temperature: (n, C) -> (n, C).
 
     Examples
     --------
-    >>> tempered(np.array([[0.2, 0.8]]), 0.5).round(3)
+    >>> temper(np.array([[0.2, 0.8]]), 0.5).round(3)
     array([[0.059, 0.941]])
     """
     logits = _logs(proba) / temperature
@@ -62,11 +101,11 @@ def best_temperature(proba: np.ndarray, right: np.ndarray) -> float:
     >>> bool(best_temperature(sure, np.arange(10) < 7) > 3)  # right in seven of ten cases
     True
     """
-    errors = [calibration_error(tempered(proba, temperature), right) for temperature in _GRID]
+    errors = [calibration_error(temper(proba, temperature), right) for temperature in _GRID]
     return float(_GRID[int(np.argmin(errors))])
 
 
-def can_be_fitted(context: QueryContext) -> bool:
+def can_fit(context: QueryContext) -> bool:
     """Whether there are at least two classes with five labels each, and predictions that have not seen them can be had.
 
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
@@ -77,13 +116,13 @@ def can_be_fitted(context: QueryContext) -> bool:
     return len(counts) > 1 and bool(counts.min() >= _MIN_PER_CLASS)
 
 
-def fitted_temperature(context: QueryContext, n_splits: int = 3) -> float:
+def fit_temperature(context: QueryContext, n_splits: int = 3) -> float:
     """The temperature with the smallest calibration error on held-out labels; 1 where it cannot be fitted.
 
     For a network that is frozen up to its last layer, a logistic regression on that layer's inputs is held against the
     labels, and the temperature is corrected by how much more or less sure of the labelled samples the network is.
     """
-    if not can_be_fitted(context):
+    if not can_fit(context):
         return 1.0
     y = context.labels
     if context.has_network:
