@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.decomposition import PCA
 from sklearn.naive_bayes import GaussianNB
 
 import skal.nets
 from benchmarks._attack_cases import REFUSED
 from benchmarks._attack_commands import Named, ended
-from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner
+from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, set_config
 from skal.bench import run_benchmark
 from skal.callbacks import StopAtTrainAccuracy
 from skal.datasets import load
 from skal.diagnostics import convergence
-from skal.features import RememberedFeatures
 from skal.labelling import read_images
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, darp
