@@ -15,7 +15,7 @@ from sklearn.naive_bayes import GaussianNB
 import skal.nets
 from benchmarks._attack_cases import REFUSED
 from benchmarks._attack_commands import Named, ended
-from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner
+from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, set_config
 from skal.bench import run_benchmark
 from skal.callbacks import StopAtTrainAccuracy
 from skal.datasets import load

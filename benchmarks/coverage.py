@@ -25,6 +25,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks._measure import markdown
+from skal import config_context
 from skal.context import QueryContext
 from skal.strategies import MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._pool_features import PoolFeatures
@@ -172,7 +173,8 @@ def _memory_task(name: str, path: str, b: int) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.process_time()
-    STRATEGIES[name](max_memory=BOUND, random_state=0).select(learner, X[20:], b)
+    with config_context(max_memory=BOUND):
+        STRATEGIES[name](random_state=0).select(learner, X[20:], b)
     seconds = time.process_time() - start
     done.set()
     watcher.join()

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown, resident
+from skal import config_context
 from skal.exceptions import SkalError
 from skal.strategies import (
     ALBL,
@@ -41,7 +43,7 @@ from skal.strategies import (
 )
 from skal.validation import parse_memory
 
-CASES: dict[str, Callable[[str], Any]] = {
+CASES: dict[str, Any] = {
     "BADGE": BADGE(random_state=0),
     "CoreSet": CoreSet(random_state=0),
     "BAIT": BAIT(random_state=0),
@@ -97,17 +99,18 @@ def _forked(function: Callable[[], str]) -> str:
     return said
 
 
-def peak(make: Callable[[str], Any], bound: str, learner: Any, X: np.ndarray, n_instances: int) -> str:
+def peak(strategy: Any, bound: str, learner: Any, X: np.ndarray, n_instances: int) -> str:
     """Bytes at the peak of a query beyond what was there before, as text; or why it was refused."""
 
     def measured() -> str:
         # a forked process has not touched the libraries' pages yet
-        make("1GB").select(learner, X[:WARM_UP], 5)
+        clone(strategy).select(learner, X[:WARM_UP], 5)
 
         ctypes.CDLL(None).malloc_trim(0)
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        make(bound).select(learner, X, n_instances)
+        with config_context(max_memory=bound):
+            clone(strategy).select(learner, X, n_instances)
         return str(resident("VmHWM") - before)
 
     return _forked(measured)
@@ -133,19 +136,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     learner, X = make_learner(options.pool)
     rows: list[list[object]] = []
     worst = 0
-    for name, make in CASES.items():
+    for name, strategy in CASES.items():
         if options.only not in name:
             continue
-        make("1GB").select(learner, X[:WARM_UP], 5)  # what is loaded or set up once
+        clone(strategy).select(learner, X[:WARM_UP], 5)  # what is loaded or set up once
         for bound in options.bounds:
-            strategy = make(bound)
-            context = strategy.prepare(learner, X)
 
-            def forecast(strategy: Any = strategy, context: Any = context) -> str:
-                return str(strategy._memory(context, len(X), options.instances))
+            def forecast(strategy: Any = strategy, bound: str = bound) -> str:
+                with config_context(max_memory=bound):
+                    return str(strategy.cost(learner, X, options.instances).memory)
 
             forecast_bytes = _forked(forecast)
-            used = peak(make, bound, learner, X, options.instances)
+            used = peak(strategy, bound, learner, X, options.instances)
             cells = [f"{int(text) / 1e6:.0f}" if text.isdecimal() else text[:120] for text in (forecast_bytes, used)]
             excess = beyond(int(used), bound, int(forecast_bytes)) if used.isdecimal() else None
             worst = worst if excess is None else max(worst, excess)

@@ -27,6 +27,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown
+from skal import config_context
 from skal._lookahead.query import Settings, make_source
 from skal._lookahead.sources import FeatureSource
 from skal.loss_prediction import LossPredictionClassifier
@@ -123,6 +124,11 @@ def _seconds(task: Callable[[], object]) -> float:
     start = time.perf_counter()
     task()
     return time.perf_counter() - start
+
+
+def _select(strategy: Any, n_jobs: int, learner: Any, X: np.ndarray) -> None:
+    with config_context(n_jobs=n_jobs):
+        strategy.select(learner, X, BATCH)
 
 
 def speedup_table(args: argparse.Namespace) -> tuple[str, bool]:
@@ -251,7 +257,7 @@ def _million_task(name: str, n: int, folder: str, full: int) -> dict[str, float]
     X = np.memmap(Path(folder) / f"{full}.bin", np.uint8, "r", shape=(full, 3, 32, 32))[:n]
     warnings.simplefilter("ignore")
     strategy.select(learner, X[: 4 * BATCH], 2)
-    with _Memory() as memory:
+    with _Memory() as memory, config_context(max_memory="1GB"):
         seconds = _seconds(lambda: strategy.select(learner, X, BATCH))
     return {"seconds": seconds, "grown": memory.grown}
 
