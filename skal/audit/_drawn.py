@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from skal.audit._design import draw_shares, inclusion_probabilities
-from skal.audit._limits import betting_limit
+from skal.audit._limits import log_wealth
 from skal.exceptions import BiasedAuditWarning, InvalidParameterError
 
 Floats = NDArray[np.float64]
@@ -56,8 +56,8 @@ def is_uniform(probabilities: Floats) -> bool:
 def warn_if_chosen(owner: str, confidences: Floats, positions: Positions, probabilities: Floats) -> None:
     """Warn where the audited samples are more, or less, confident than chance can explain.
 
-    The mean rank of all confidences is known. A limit for it from the audit that lies beyond it says that the samples
-    were not drawn by these probabilities, or that the model was trained on them.
+    The mean rank of all confidences is known. Who could win much by betting that it is another was not playing a fair
+    game: the samples were not drawn by these probabilities, or the model was trained on them.
     """
     open_units = probabilities < 1
     if not open_units.any():
@@ -67,7 +67,8 @@ def warn_if_chosen(owner: str, confidences: Floats, positions: Positions, probab
     chosen, chance = rank[positions[open_units]], probabilities[open_units]
     scale = len(chosen) / (len(rank) * chance)
     for value, mean, word in ((chosen, known, "more"), (1 - chosen, 1 - known, "less")):
-        if betting_limit(scale * value, ALARM) > (len(rank) / 2 - mean.sum()) / len(rank):
+        left = (len(rank) / 2 - mean.sum()) / len(rank)
+        if log_wealth(scale * value / left) >= -np.log(ALARM):
             text = (
                 f"The {len(positions)} audited samples given to {owner} are {word} confident than a draw by their "
                 "probabilities can explain, so the result is likely to be wrong. Audit what skal.audit.plan draws: "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skal.audit._arguments import check_confidence, read_answers, read_positions, read_probabilities
 from skal.audit._design import EVEN
 from skal.audit._drawn import find_probabilities, is_uniform
-from skal.audit._limits import betting_limit, count_limit, likelihood_limit
+from skal.audit._limits import betting_limit, count_limit, likelihood_limit, log_wealth
 from skal.exceptions import InvalidParameterError
 from skal.validation import as_finite_array, check_integer
 
@@ -98,31 +98,51 @@ class Audit:
 
     def low(self, expected: Floats, values: Floats, least: Floats, alpha: float) -> float:
         """Lower limit of the mean; arguments as in ``limits``."""
-        chance = self.probabilities
-        open_units = chance < 1
-        at, m = self.positions[open_units], int(open_units.sum())
-        sure = float(expected.mean() + (values - expected[self.positions])[~open_units].sum() / self.n)
+        start, t = self.shift(expected, values, least)
         possible = float(values.sum() + least.sum() - least[self.positions].sum()) / self.n
+        limit = betting_limit if self.few else likelihood_limit
+        return max(start + float(limit(t, alpha)) if len(t) else start, possible)
+
+    def is_above(self, mean: float, expected: Floats, values: Floats, least: Floats, alpha: float) -> bool:
+        """Whether the lower limit exceeds a number, which is quicker to say than what the limit is."""
+        start, t = self.shift(expected, values, least)
+        if len(t) == 0 or mean <= start:
+            return mean < start
+        if self.few:
+            return bool(log_wealth(t / (mean - start)) >= -np.log(alpha))
+        return bool(start + likelihood_limit(t, alpha) > mean)
+
+    def shift(self, expected: Floats, values: Floats, least: Floats) -> tuple[float, Floats]:
+        """A number and values t ≥ 0 of samples that were not certain to be drawn: the mean of t, added to the number,
+        is the mean of the score.
+        """
+        open_units = self.probabilities < 1
+        at, m = self.positions[open_units], int(open_units.sum())
+        off = values - expected[self.positions]
+        sure = float(expected.mean() + off[~open_units].sum() / self.n)
         if m == 0:
-            return float(max(sure, possible))
-        scale = m / (self.n * chance[open_units])
-        few = m < FEW
+            return sure, off[open_units]
+        scale = m / (self.n * self.probabilities[open_units])
         if self.everyone is not None:
             rest = self.everyone < 1
             end = float((m * (least - expected)[rest] / (self.n * self.everyone[rest])).min())
-        elif few:  # another model's plan: no sample had less than the even share of it
+        elif self.few:  # another model's plan: no sample had less than the even share of it
             end = float((least - expected).min()) / EVEN
         else:
             end = float((scale * (least - expected)[at]).min())
-        off = scale * (values - expected[self.positions])[open_units]
-        end = min(end, float(off.min()))
-        limit = betting_limit if few else likelihood_limit
-        return float(max(sure + end + float(limit(off - end, alpha)), possible))
+        scaled = scale * off[open_units]
+        end = min(end, float(scaled.min()))
+        return sure + end, scaled - end
+
+    @property
+    def few(self) -> bool:
+        """Whether only limits that are proved for every sample size are good enough."""
+        return int((self.probabilities < 1).sum()) < FEW
 
     @property
     def method(self) -> str:
         """How ``limits`` are made."""
-        return "betting" if (self.probabilities < 1).sum() < FEW else "likelihood"
+        return "betting" if self.few else "likelihood"
 
 
 def mean_score(

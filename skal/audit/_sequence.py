@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
@@ -24,7 +23,7 @@ from skal.validation import check_integer, make_generator
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
-_HALVINGS = 40
+GRID = np.linspace(0, 1, 1001)  # limits are rounded outwards to a tenth of a percent
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,9 @@ def accuracy_sequence(
     warn_if_chosen("accuracy_sequence", p.max(1), at, np.minimum(chance * len(at), 1 - 1e-12))
     least = least_share(p.max(1), at, chance)
     alpha = (1 - confidence) / 2
-    low, middle = follow(right - thought[at], -thought, chance, least, alpha)
-    high, _ = follow(thought[at] - right, thought - 1, chance, least, alpha)
     n, mean = len(p), float(thought.mean())
+    low, middle = follow(right - thought[at], -thought, chance, least, GRID - mean, alpha)
+    high, _ = follow(thought[at] - right, thought - 1, chance, least, GRID + mean - 1, alpha)
     seen = np.cumsum(right)
     low = np.maximum(mean + low, seen / n)
     high = np.minimum(mean - high, 1 - (np.arange(1, len(at) + 1) - seen) / n)
@@ -175,7 +174,9 @@ def least_share(confidences: Floats, positions: Positions, chance: Floats) -> Fl
     return np.full(n, EVEN / n)  # by another model, or by several: no sample has less than the even part
 
 
-def follow(off: Floats, least: Floats, chance: Floats, share: Floats, alpha: float) -> tuple[Floats, Floats]:
+def follow(
+    off: Floats, least: Floats, chance: Floats, share: Floats, means: Floats, alpha: float
+) -> tuple[Floats, Floats]:
     """Lower limit and estimate of the mean of a score after each draw.
 
     Parameters
@@ -188,29 +189,28 @@ def follow(off: Floats, least: Floats, chance: Floats, share: Floats, alpha: flo
         Probability of each draw, given those before.
     share : array of shape (N,)
         The least probability that each sample has at any draw.
+    means : array of shape (g,)
+        Means to be tried, in rising order: a limit is one of them.
     alpha : float
         The chance that any of the limits is wrong.
 
     Returns
     -------
     low, estimate : arrays of shape (m,)
-        The largest limit so far, and the mean of all draws' estimates.
+        The largest mean that all draws so far rule out, and the mean of all draws' estimates.
     """
     n = len(least)
     before = np.concatenate([[0.0], np.cumsum(off)[:-1]]) / n  # what the samples drawn before contribute to the mean
     values = off / (n * chance)  # has the expectation mean − before
     end = min(float((least / (n * share)).min()), float(values.min()))
-    t = values - end  # ≥ 0, with the expectation mean − before − end
-    floor = np.maximum.accumulate(before) + end  # the mean is above: nothing that is left has less than ``end``
-    low, high = np.full(len(t), -40.0), np.full(len(t), np.log(t.max() + np.ptp(before) + 1))
-    triangle = np.tri(len(t), dtype=bool)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        fair = (np.exp(middle) + floor - end)[:, None] - before  # expectation of t, if the mean were this, (m, m)
-        ratio = np.where(triangle, t / np.where(triangle, fair, 1.0), 1.0)
-        each = np.stack([np.log1p(c * (ratio - 1)).sum(1) for c in BETS], 1)
-        won = logsumexp(each, axis=1) - np.log(len(BETS)) >= -np.log(alpha)
-        low, high = np.where(won, middle, low), np.where(won, high, middle)
-    limit = np.where(low > -40, floor + np.exp(low), floor)
-    estimate = np.cumsum(before + values) / np.arange(1, len(t) + 1)
+    fair = means[:, None] - before - end  # expectation of values − end ≥ 0, if the mean were this, (g, m)
+    ratio = (values - end) / np.where(fair > 0, fair, np.inf)
+    wealth = np.full(ratio.shape, -np.inf)
+    for c in BETS:
+        wealth = np.logaddexp(wealth, np.log1p(c * (ratio - 1)).cumsum(1))
+    wealth[np.logical_or.accumulate(fair <= 0, axis=1)] = np.inf  # less than nothing would be left: impossible
+    refuted = wealth - np.log(len(BETS)) >= -np.log(alpha)
+    count = np.logical_and.accumulate(refuted, axis=0).sum(0)  # all means up to here
+    limit = np.where(count > 0, means[np.maximum(count, 1) - 1], -np.inf)
+    estimate = np.cumsum(before + values) / np.arange(1, len(values) + 1)
     return np.maximum.accumulate(limit), estimate
