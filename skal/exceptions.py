@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdjustedInputWarning",
+    "BiasedAuditWarning",
     "BudgetWarning",
     "ChangedSamplesError",
     "CheckpointError",
@@ -467,6 +468,25 @@ class BudgetWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.BudgetWarning: budget=100 exceeds the 20 samples; all of them will be labelled. ...
+    """
+
+
+class BiasedAuditWarning(SkalWarning):
+    """Audited samples do not look as if they had been drawn by the probabilities that are given for them.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from skal.audit import accuracy
+    >>> proba = np.random.default_rng(0).dirichlet([1, 1, 1], size=1000)
+    >>> queried = proba.max(1).argsort()[:50]  # the least confident ones, as a strategy chooses them
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     accuracy(proba, queried, np.zeros(50, dtype=int), np.full(50, 0.05))
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.BiasedAuditWarning: The 50 audited samples given to accuracy are less confident than ...
     """
 
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The audit of a file of labels on the command line: ``skal audit labels.csv --truth audited.csv``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skal.audit._given_labels import errors
+from skal.exceptions import InvalidParameterError
+from skal.validation import as_path
+
+_SHOWN = 10  # doubtful labels on the screen
+
+
+def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
+    """Print how many labels of a file are wrong, and which are doubtful.
+
+    Parameters
+    ----------
+    labels : str or path
+        A CSV file with the columns ``id`` and ``label``, and ``confidence`` if there is one: how sure it is that the
+        label is right, from 0 to 1.
+    truth : str or path
+        A CSV file with the columns ``id`` and ``label`` by people, for samples that were drawn at random; or with
+        ``probability``, the inclusion probability of each, if not all were equally probable.
+    confidence : float, default=0.95
+        How sure the interval should be.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skal.audit import audit_command
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     labels, truth = Path(folder, "labels.csv"), Path(folder, "audited.csv")
+    ...     _ = labels.write_text("id,label\\n" + "".join(f"{i},cat\\n" for i in range(1000)))
+    ...     _ = truth.write_text("id,label\\n" + "".join(f"{i},cat\\n" for i in range(0, 1000, 10)))
+    ...     audit_command(labels, truth)
+    0.0 to 3.4 % of 1,000 labels are wrong, 95 % sure: 0 of 100 audited ones are.
+    """
+    given, audited = read_rows(labels, "labels"), read_rows(truth, "truth")
+    place = {row["id"]: i for i, row in enumerate(given)}
+    unknown = [row["id"] for row in audited if row["id"] not in place]
+    if unknown:
+        remedy = "Audit samples whose labels are in the first file."
+        raise InvalidParameterError.for_parameter("audit_command", "truth", "ids of the labels", unknown[0], remedy)
+    positions = np.array([place[row["id"]] for row in audited])
+    names, true = np.array([row["label"] for row in given]), np.array([row["label"] for row in audited])
+    chance = read_column(audited, "probability", "truth")
+    if chance is None:
+        chance = np.full(len(audited), len(audited) / len(given))
+    scores = read_column(given, "confidence", "labels")
+    found = errors(names, positions, true, chance, confidence, scores=scores)
+    wrong = int((names[positions] != true).sum())
+    print(
+        f"{100 * found.low:.1f} to {100 * found.high:.1f} % of {len(given):,} labels are wrong, "
+        f"{100 * confidence:g} % sure: {wrong} of {len(audited):,} audited ones are."
+    )
+    if len(found.doubtful):
+        shown = ", ".join(given[i]["id"] for i in found.doubtful[:_SHOWN])
+        print(f"The {len(found.doubtful):,} most doubtful of the others begin with {shown}.")
+
+
+def read_rows(path: Any, name: str) -> list[dict[str, str]]:
+    """Rows of a CSV file with the columns id and label, and each id once."""
+    with Path(as_path("audit_command", name, path)).open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = sorted(rows[0]) if rows else []
+    if not {"id", "label"} <= set(columns):
+        remedy = "The file's first line must name its columns: id,label."
+        raise InvalidParameterError.for_parameter(
+            "audit_command", name, "a CSV file with the columns id and label", columns, remedy
+        )
+    seen: set[str] = set()
+    for row in rows:
+        if row["id"] in seen or not row["label"]:
+            got = f"{row['id']!r} twice" if row["label"] else f"no label for {row['id']!r}"
+            remedy = "Give one label for each id: samples that people leave out are seldom the easy ones."
+            raise InvalidParameterError.for_parameter("audit_command", name, "one label for each id", got, remedy)
+        seen.add(row["id"])
+    return rows
+
+
+def read_column(rows: list[dict[str, str]], column: str, name: str) -> Any:
+    """A column of numbers as an array, None if the file has no such column."""
+    if column not in rows[0]:
+        return None
+    try:
+        return np.array([float(row[column]) for row in rows])
+    except (TypeError, ValueError):
+        bad = next(row for row in rows if not is_number(row[column]))
+        got = f"{bad[column]!r} for {bad['id']!r}"
+        expected = f"a file whose column {column} has numbers"
+        remedy = "Fill the column, or leave it out."
+        raise InvalidParameterError.for_parameter("audit_command", name, expected, got, remedy) from None
+
+
+def is_number(text: Any) -> bool:
+    """Whether a cell of a CSV file can be read as a number."""
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Labels from elsewhere, by a language model, a crowd or an old system: how many are wrong, and which are doubtful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skal.audit._arguments import (
+    check_confidence,
+    read_answers,
+    read_confidences,
+    read_positions,
+    read_probabilities,
+)
+from skal.audit._design import guess_errors
+from skal.audit._drawn import find_probabilities, warn_if_chosen
+from skal.audit._estimate import Audit, Estimate, estimate_mean
+from skal.exceptions import InvalidParameterError
+
+
+@dataclass(frozen=True)
+class ErrorEstimate(Estimate):
+    """The share of errors among labels from elsewhere, with its interval.
+
+    Attributes
+    ----------
+    estimate : float
+        The estimate.
+    low, high : float
+        The interval.
+    confidence : float
+        How sure it is that the interval holds the true value.
+    n_labels : int
+        How many audited samples it comes from.
+    method : str
+        How the interval was made, as in :class:`Estimate`.
+    doubtful : int64 array
+        As many samples as errors are expected among those that were not audited, the most doubtful first; empty
+        without scores.
+
+    Examples
+    --------
+    >>> from skal.audit import ErrorEstimate
+    >>> print(ErrorEstimate(0.04, 0.031, 0.05, confidence=0.95, n_labels=400, method="likelihood"))
+    3.1 to 5.0 %, 95 % sure, from 400 audited labels
+    """
+
+    doubtful: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __str__(self) -> str:
+        return super().__str__()
+
+
+def errors(
+    given: Any, positions: Any, labels: Any, probabilities: Any, confidence: float = 0.95, *, scores: Any = None
+) -> ErrorEstimate:
+    """Estimate how many labels from elsewhere are wrong.
+
+    Parameters
+    ----------
+    given : array-like of shape (N,)
+        The labels that are audited, of any type.
+    positions : array-like of shape (m,)
+        The audited samples: from ``plan(N, m, uniform=True)``, or from ``plan(scores, m)``.
+    labels : array-like of shape (m,)
+        Their labels by people, of the same type.
+    probabilities : array-like of shape (m,)
+        Their inclusion probabilities.
+    confidence : float, default=0.95
+        How sure the interval should be.
+    scores : array-like of shape (N,) or None, default=None
+        How sure it is that each label is right, from 0 to 1. Scores that are wrong make the interval wide, not wrong.
+
+    Returns
+    -------
+    ErrorEstimate
+        The share of errors with its interval, and the doubtful labels if there are scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.audit import errors, plan
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.choice(["cat", "dog"], 10_000)
+    >>> given = np.where(rng.random(10_000) < 0.04, "cat", true)  # every fiftieth is wrong
+    >>> positions, probabilities = plan(10_000, 400, uniform=True, random_state=0)
+    >>> print(errors(given, positions, true[positions], probabilities))
+    1.6 to 5.1 %, 95 % sure, from 400 audited labels
+    """
+    check_confidence("errors", confidence)
+    array = np.asarray(given)
+    if array.ndim != 1 or len(array) == 0:
+        remedy = "Pass one label for each sample."
+        raise InvalidParameterError.for_parameter("errors", "given", "labels of shape (N,)", array.shape, remedy)
+    n = len(array)
+    at = read_positions("errors", positions, n)
+    chance = read_probabilities("errors", probabilities, len(at))
+    wrong = (array[at] != read_answers("errors", labels, len(at))).astype(np.float64)
+    sure = None if scores is None else read_confidences("errors", scores, "scores")
+    if sure is not None and len(sure) != n:
+        remedy = "Pass one score for each label, or None."
+        raise InvalidParameterError.for_parameter("errors", "scores", f"{n} numbers", len(sure), remedy)
+    if sure is not None:
+        warn_if_chosen("errors", sure, at, chance)
+    audit = Audit(n, at, chance, find_probabilities("errors", sure, n, at, chance))
+    expected = np.zeros(n) if sure is None else guess_errors(sure)
+    found = estimate_mean(audit, expected, wrong, 0.0, 1.0, confidence)
+    doubtful = np.zeros(0, dtype=np.int64)
+    if sure is not None:
+        order = np.argsort(sure, kind="stable")
+        order = order[~np.isin(order, at)]
+        doubtful = order[: round(found.estimate * n - wrong.sum())].astype(np.int64)
+    return ErrorEstimate(found.estimate, found.low, found.high, confidence, len(at), found.method, doubtful)

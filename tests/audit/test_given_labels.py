@@ -1,0 +1,73 @@
+"""Audits of labels from elsewhere, in memory and from files."""
+
+import numpy as np
+import pytest
+
+from skal.audit import audit_command, errors, plan
+from skal.exceptions import SkalError
+
+
+def make_labels(rng, n=4000):
+    scores = rng.beta(8, 1, n)
+    true = rng.choice(["cat", "dog"], n)
+    given = np.where(rng.random(n) < scores, true, np.where(true == "cat", "dog", "cat"))
+    return given, true, scores
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("m", [40, 150])
+def test_share_of_errors(m, with_scores):
+    rng, held = np.random.default_rng(0), 0
+    given, true, scores = make_labels(rng)
+    for _ in range(40):
+        at, chance = plan(scores, m, random_state=rng) if with_scores else plan(4000, m, uniform=True, random_state=rng)
+        found = errors(given, at, true[at], chance, scores=scores if with_scores else None)
+        held += found.low <= (given != true).mean() <= found.high
+    assert held >= 36
+
+
+def test_doubtful_labels_are_the_least_sure_ones_that_nobody_has_seen():
+    given, true, scores = make_labels(np.random.default_rng(0))
+    at, chance = plan(scores, 200, random_state=0)
+    found = errors(given, at, true[at], chance, scores=scores)
+    assert not set(found.doubtful) & set(at)
+    assert len(found.doubtful) == round(found.estimate * 4000 - (given[at] != true[at]).sum())
+    assert (given != true)[found.doubtful].mean() > 2 * (given != true).mean()
+    assert len(errors(given, at, true[at], np.full(200, 0.05)).doubtful) == 0
+
+
+@pytest.fixture
+def files(tmp_path):
+    given, true, scores = make_labels(np.random.default_rng(0), 1000)
+    at, chance = plan(scores, 100, random_state=0)
+    rows = [f"{i},{label},{score}\n" for i, (label, score) in enumerate(zip(given, scores, strict=True))]
+    (tmp_path / "labels.csv").write_text("id,label,confidence\n" + "".join(rows))
+    rows = [f"{i},{true[i]},{chance[k]!r}\n".replace("np.float64(", "").replace(")", "") for k, i in enumerate(at)]
+    (tmp_path / "audited.csv").write_text("id,label,probability\n" + "".join(rows))
+    return tmp_path, errors(given, at, true[at], chance, scores=scores)
+
+
+def test_command_prints_the_same(files, capsys):
+    folder, expected = files
+    audit_command(folder / "labels.csv", folder / "audited.csv")
+    said = capsys.readouterr().out
+    assert said.startswith(f"{100 * expected.low:.1f} to {100 * expected.high:.1f} % of 1,000 labels are wrong")
+    assert f"The {len(expected.doubtful)} most doubtful" in said
+    assert ", ".join(map(str, expected.doubtful[:10])) in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,label\nnobody,cat\n", "nobody"),
+        ("id,label\n3,cat\n3,dog\n", "twice"),
+        ("id,label\n3,\n", "no label"),
+        ("name,label\n3,cat\n", "id,label"),
+        ("id,label,probability\n3,cat,often\n", "often"),
+    ],
+)
+def test_files_that_cannot_be_used(files, text, words):
+    folder, _ = files
+    (folder / "audited.csv").write_text(text)
+    with pytest.raises(SkalError, match=words):
+        audit_command(folder / "labels.csv", folder / "audited.csv")
