@@ -158,7 +158,7 @@ def commands(X: np.ndarray, folder: Path) -> Named:
         "label no classes": ["label", str(table), *out],
         "label empty classes": ["label", str(table), "--classes", ",", *out],
         "label one class": ["label", str(table), "--classes", "", *out],
-        "label --batch 0": ["label", str(table), "--classes", "a,b", "--batch", "0", *out],
+        "label --query-size 0": ["label", str(table), "--classes", "a,b", "--query-size", "0", *out],
         "label --hold-out 2": ["label", str(table), "--classes", "a,b", "--hold-out", "2", *out],
         "label --hold-out nan": ["label", str(table), "--classes", "a,b", "--hold-out", "nan", *out],
         "label --port": ["label", str(table), "--classes", "a,b", "--port", "99999", *out],

@@ -52,7 +52,7 @@ _LABELS = ("--n-initial", "--query-size", "--n-rounds", "--seeds")
 _COMMANDS = [
     *(f"{command} {flag}" for command in ("demo", "bench") for flag in _LABELS),
     *(f"bench {flag}" for flag in ("--max-epochs", "--n-pool", "--n-test", "--jobs")),
-    *(f"label --demo {flag}" for flag in ("--batch", "--port")),
+    *(f"label --demo {flag}" for flag in ("--query-size", "--port")),
     "label --classes a,b --size",
 ]
 

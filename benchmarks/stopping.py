@@ -39,7 +39,7 @@ MARGIN = 0.01  # the plateau begins where the curve stays within this of its end
 MORE = 100
 
 
-def run(data: Any, strategy: str, seed: int, *, batch: int, n_labels: int, n_pool: int) -> dict[str, Any]:
+def run(data: Any, strategy: str, seed: int, *, query_size: int, n_labels: int, n_pool: int) -> dict[str, Any]:
     """One loop with a fifth of the labels held out: its history, and what was held out."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(data.X_train))[:n_pool]
@@ -49,8 +49,8 @@ def run(data: Any, strategy: str, seed: int, *, batch: int, n_labels: int, n_poo
     loop = ActiveLearningClassifier(
         make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=300)),
         strategy,
-        n_initial=batch,
-        query_size=batch,
+        n_initial=query_size,
+        query_size=query_size,
         n_rounds=None,
         budget=min(n_labels, len(X)),
         stop=HoldOut(0.2),
@@ -135,15 +135,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("data", nargs="*", default=["digits"])
     parser.add_argument("--strategy", default="margin")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--query-size", type=int, default=20)
     parser.add_argument("--labels", type=int, default=800)
     parser.add_argument("--pool", type=int, default=5000)
     options = parser.parse_args(arguments)
     for name in options.data:
         data = datasets.load(name)
-        settings = {"batch": options.batch, "n_labels": options.labels, "n_pool": options.pool}
+        settings = {"query_size": options.query_size, "n_labels": options.labels, "n_pool": options.pool}
         runs = [run(data, options.strategy, seed, **settings) for seed in range(options.seeds)]
-        print(f"\n{name}, {options.strategy}, {options.seeds} seeds, batches of {options.batch}\n")
+        print(f"\n{name}, {options.strategy}, {options.seeds} seeds, batches of {options.query_size}\n")
         print(stops(runs).to_string(index=False))
         print()
         for text, value in forecasts(runs).items():
