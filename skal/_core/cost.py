@@ -166,18 +166,20 @@ class _Probe:
 
     def measure(self, module: nn.Module | None) -> tuple[int, int, int]:
         """Samples forward and backward, and bytes at the peak."""
-        with _counting(module) as counts, _Allocations() as torch_memory:
-            tracemalloc.start()
-            try:
-                self._run()
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
+        with _count_samples(module) as counts, _Allocations() as torch_memory:
+            self._run()
+        # on its own: to watch tensors, torch may load modules, which would be counted too
+        tracemalloc.start()
+        try:
+            self._run()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
         return counts[0], counts[1], peak + torch_memory.peak
 
 
 @contextmanager
-def _counting(module: nn.Module | None) -> Iterator[list[int]]:
+def _count_samples(module: nn.Module | None) -> Iterator[list[int]]:
     """Count the samples that go forward and backward through a module."""
     counts = [0, 0]
     if module is None:

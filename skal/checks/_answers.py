@@ -138,13 +138,13 @@ def check_called_once(strategy: Any, learner: Any, X_pool: Any) -> None:
     """``query`` of modAL's learner and of skal's: one call of the strategy, and its indices and their rows."""
     calls: list[Any] = []
 
-    def counting(*args: Any, **kwargs: Any) -> Any:
+    def count_call(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return fresh(strategy)(*args, **kwargs)
 
     for n_instances in (1, 2, 5):
         expected, _ = fresh(strategy).select(learner, X_pool, n_instances)
-        for active in _learners(learner, counting):
+        for active in _learners(learner, count_call):
             calls.clear()
             name = f"{type(active).__module__}.ActiveLearner.query(X_pool, n_instances={n_instances})"
             indices, samples = active.query(X_pool, n_instances=n_instances)

@@ -22,12 +22,12 @@ from skal.checks._support import (
     CheckFailure,
     Softmaxed,
     Unchanged,
-    copied,
+    copy_learner,
     expect,
     expect_batch,
     expect_error,
     fresh,
-    rewired,
+    rewire,
     variant,
 )
 from skal.exceptions import (
@@ -92,7 +92,7 @@ def check_nonfinite_pool(strategy: Any, learner: Any, X_pool: Any) -> None:
 
 def check_nonfinite_outputs(strategy: Any, learner: Any, X_pool: Any) -> None:
     """A network that has diverged; it is left as it was, all the same."""
-    diverged = copied(learner)
+    diverged = copy_learner(learner)
     *_, parameter = diverged.estimator.module_.parameters()
     with torch.no_grad():
         parameter.fill_(np.nan)
@@ -160,7 +160,7 @@ def check_mistakes(strategy: Any, learner: Any, X_pool: Any) -> None:
         "paths": [f"{number}.png" for number in range(len(X_pool))],
     }
     cases = {f"A pool of {name}": (learner, pool) for name, pool in pools.items()}
-    shortened = variant(learner, estimator=rewired(learner.estimator, _OneRowLess))
+    shortened = variant(learner, estimator=rewire(learner.estimator, _OneRowLess))
     cases["A module that returns one row less"] = (shortened, X_pool)
     for case, (other, pool) in cases.items():
         try:
@@ -208,8 +208,8 @@ def check_no_network(strategy: Any, learner: Any, X_pool: Any) -> None:
 def check_probabilities(strategy: Any, learner: Any, X_pool: Any) -> None:
     """A module that ends in a softmax where the criterion expects logits, and the reverse."""
     mistaken = {
-        "Probabilities with CrossEntropyLoss": rewired(learner.estimator, Softmaxed),
-        "Logits with NLLLoss": rewired(learner.estimator, Unchanged, criterion=nn.NLLLoss),
+        "Probabilities with CrossEntropyLoss": rewire(learner.estimator, Softmaxed),
+        "Logits with NLLLoss": rewire(learner.estimator, Unchanged, criterion=nn.NLLLoss),
     }
     for case, net in mistaken.items():
         other = variant(learner, estimator=net)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from skal._core.guard import preserve_rng
-from skal.checks._support import Softmaxed, TwoInputs, answer, copied, expect_same, rewired, variant
+from skal.checks._support import Softmaxed, TwoInputs, answer, copy_learner, expect_same, rewire, variant
 from skal.config import config_context
 
 
@@ -57,7 +57,7 @@ def check_train_mode(strategy: Any, learner: Any, X_pool: Any) -> None:
     """Dropout and batch norm do their evaluation work, in whatever mode the module was left."""
     expected = answer(strategy, learner, X_pool)
     for mode in (True, False):
-        other = copied(learner)
+        other = copy_learner(learner)
         other.estimator.module_.train(mode)
         expect_same(expected, answer(strategy, other, X_pool), f"module_.train({mode}) before the query")
 
@@ -92,7 +92,7 @@ def check_loader(strategy: Any, learner: Any, X_pool: Any) -> None:
     with config_context(batch_size=16):
         expected = answer(strategy, learner, X_pool)
         for setting in ("shuffle", "drop_last"):
-            other = copied(learner)
+            other = copy_learner(learner)
             vars(other.estimator).update({"dataset": _OwnDataset, f"iterator_valid__{setting}": True})
             expect_same(expected, answer(strategy, other, X_pool), f"iterator_valid__{setting}=True")
 
@@ -105,7 +105,7 @@ def check_multi_input(strategy: Any, learner: Any, X_pool: Any) -> None:
     def split(X: Any) -> dict[str, Any]:
         return {"first": X[..., :cut], "second": X[..., cut:]}
 
-    net = rewired(learner.estimator, TwoInputs)
+    net = rewire(learner.estimator, TwoInputs)
     converters: dict[str, Callable[[Any], Any]] = {"arrays": np.asarray, "tensors": torch.as_tensor}
     for name, convert in converters.items():
         other = variant(learner, estimator=net, X_training=split(convert(learner.X_training)))
@@ -137,6 +137,6 @@ def check_search(strategy: Any, learner: Any, X_pool: Any) -> None:
 def check_nll_loss(strategy: Any, learner: Any, X_pool: Any) -> None:
     """A softmax with NLLLoss is the same network as logits with CrossEntropyLoss."""
     expected = answer(strategy, learner, X_pool)
-    net = rewired(learner.estimator, Softmaxed, criterion=nn.NLLLoss)
+    net = rewire(learner.estimator, Softmaxed, criterion=nn.NLLLoss)
     got = answer(strategy, variant(learner, estimator=net), X_pool)
     expect_same(expected, got, "A module that ends in a softmax, with NLLLoss,")

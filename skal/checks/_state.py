@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from skal._core.estimators import unwrap_estimator
 from skal._core.guard import preserve_rng
-from skal.checks._support import copied, expect, fresh
+from skal.checks._support import copy_learner, expect, fresh
 
 
 def _flatten(value: Any, name: str, into: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def expect_unchanged(before: dict[str, Any], after: dict[str, Any], when: str) -
 
 def check_untouched(strategy: Any, learner: Any, X_pool: Any) -> None:
     """The estimator, the data and the global generators after a query are bit-identical to those before."""
-    learner, X_pool = copied(learner), X_pool.copy()
+    learner, X_pool = copy_learner(learner), X_pool.copy()
     module = unwrap_estimator(learner.estimator)[0].module_
     # a state that is easy to disturb: mixed train and eval flags, gradients that are there for some, a user's hook
     *_, last = module.modules()
@@ -126,7 +126,7 @@ def check_drawing_dataset(strategy: Any, learner: Any, X_pool: Any) -> None:
 
 def check_interrupt(strategy: Any, learner: Any, X_pool: Any) -> None:
     """After an interrupt in a forward pass everything is as before, to the bit, even while the error is kept."""
-    learner = copied(learner)
+    learner = copy_learner(learner)
     module = unwrap_estimator(learner.estimator)[0].module_
     module.train()
     calls, stop = 0, None

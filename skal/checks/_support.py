@@ -111,7 +111,7 @@ def variant(learner: Any, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**(attributes | changes))
 
 
-def copied(learner: Any) -> SimpleNamespace:
+def copy_learner(learner: Any) -> SimpleNamespace:
     """A learner that can be spoilt."""
     return variant(learner, **{name: deepcopy(getattr(learner, name)) for name in vars(variant(learner))})
 
@@ -146,7 +146,7 @@ class TwoInputs(Softmaxed):
         return outputs
 
 
-def rewired(net: Any, wrapper: type[nn.Module], **params: Any) -> Any:
+def rewire(net: Any, wrapper: type[nn.Module], **params: Any) -> Any:
     """An initialised net whose module is the given one's, wrapped; parameters such as the criterion may differ too."""
     with preserve_rng():
         inner = deepcopy(net.module_)
