@@ -66,9 +66,7 @@ def test_imports_go_down(path):
         if part in {"nets", "datasets"}:
             known = {part, "validation", "exceptions"}
             assert target in known, f"{path.name} imports {name}: {part} must know nothing of the rest of skal"
-        assert part != "strategies" or target != "_core", (
-            f"{path.name} imports {name}: strategies see their context alone"
-        )
+        assert part != "strategies" or target != "_core", f"{path.name} imports {name}: they see a context alone"
         if part == "strategies" and path != SKAL / "strategies" / "__init__.py" and target == "strategies":
             own = path.relative_to(SKAL / "strategies").with_suffix("").parts[0]
             other = [*name.split("."), "all of them"][2]

@@ -1,31 +1,11 @@
-"""The memory benchmark on a small pool, and forecasts that keep the bound."""
+"""The memory benchmark on a small pool, and peaks that keep their bounds."""
 
 import sys
 
 import pytest
 
 from benchmarks import memory
-from skal.exceptions import InvalidParameterError
-from skal.validation import parse_memory
-
-BOUNDED = ["BADGE", "CoreSet", "BALD joint", "DynamicAL greedy, sketched", "NPC greedy", "NPC random"]
-BOUNDED += ["MaxHerding", "MaxHerding laplace", "UHerding", "TypiClust", "ProbCover", "BAIT", "ALBL"]
-
-
-@pytest.mark.parametrize("name", BOUNDED)
-@pytest.mark.parametrize("bound", ["4MB", "20MB"])
-def test_forecasts_keep_the_bound(name, bound):
-    learner, X = memory.make_learner(20_000, width=64)
-    strategy, n_bytes = memory.CASES[name](bound), parse_memory("test", "max_memory", bound)
-
-    def forecast():
-        return strategy._memory(strategy.prepare(learner, X), len(X), 20)
-
-    if (name, bound) == ("BAIT", "4MB"):  # a bound that is too small is refused
-        with pytest.raises(InvalidParameterError, match=r"at least \d+ bytes"):
-            forecast()
-    else:
-        assert forecast() <= 1.2 * n_bytes
+from skal import config_context
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -36,9 +16,10 @@ def test_forecasts_keep_the_bound(name, bound):
 def test_peaks_keep_the_bound_and_the_forecast(name, bound, n):
     """The rows that took most beyond their bounds, as long as products of large matrices left their work space."""
     learner, X = memory.make_learner(n)
-    make = memory.CASES[name]
-    forecast = make(bound)._memory(make(bound).prepare(learner, X), n, 20)
-    used = int(memory.peak(make, bound, learner, X, 20))
+    strategy = memory.CASES[name]
+    with config_context(max_memory=bound):
+        forecast = strategy.cost(learner, X, 20).memory
+    used = int(memory.peak(strategy, bound, learner, X, 20))
     assert memory.beyond(used, bound, forecast) <= memory.ALLOWED
 
 
