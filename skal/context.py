@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from skal._core.cache import Cache
 from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
 from skal._core.estimators import allows_nan, chain_transformers, is_committee, unwrap_estimator
-from skal._core.guard import evaluating, one_query
+from skal._core.guard import device_of, evaluating, one_query
 from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal._core.losses import CrossEntropy, Loss
@@ -479,7 +479,8 @@ class QueryContext:
             # another process has the Dataset somewhere else: there only the content tells
             keys = of.keys() if self.cache.folder is None else of.digests()
             rows = self.cache.rows(source, keys, lambda rows: self._compute(spec, of.take(rows)).cpu().numpy())
-            device = self.device if isinstance(spec, str) and self.has_network else "cpu"
+            module = self.network.module if isinstance(spec, str) else spec
+            device = device_of(module) if isinstance(module, torch.nn.Module) else "cpu"
             return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
         if spec == "last_layer" and samples is None:
             return check_finite_features(at_least_float32(self.embeddings()[0]), self.owner)
@@ -515,20 +516,29 @@ class QueryContext:
         return check_finite_features(feature_matrix(engine, samples, kind, _TANGENT_FEATURES, 0), self.owner)
 
     def _source(self, spec: Any) -> str | None:
-        """A digest of what computes features that stay the same from round to round; None if they may change."""
+        """A digest of what computes features that stay the same from round to round; None if they may change.
+
+        None, too, if the features of the pool would take more than an eighth of the bound on memory.
+        """
         if isinstance(spec, RememberedFeatures) or spec in ("input", "tangent"):
             return None
         if id(spec) not in self._digests:
-            if not isinstance(spec, str):
-                self._digests[id(spec)] = object_digest(spec)
-            elif self.only_head_is_trained:
-                head = tuple(self.last_layer.layer.parameters())
-                # the layers below are fixed, unless training moves their buffers
-                digest = object_digest([self.network.module, self.transformers], without=head)
-                self._digests[id(spec)] = digest
-            else:
-                self._digests[id(spec)] = None
+            is_fixed = not isinstance(spec, str) or self.only_head_is_trained
+            self._digests[id(spec)] = self._digest(spec) if is_fixed and self._has_room(spec) else None
         return self._digests[id(spec)]
+
+    def _digest(self, spec: Any) -> str | None:
+        if not isinstance(spec, str):
+            return object_digest(spec)
+        head = tuple(self.last_layer.layer.parameters())
+        # the layers below are fixed, unless training moves their buffers
+        return object_digest([self.network.module, self.transformers], without=head)
+
+    def _has_room(self, spec: Any) -> bool:
+        if self.memory_bound is None:
+            return True
+        first = self._compute(spec, self.pool.take(range(1)))
+        return self.n_pool * first.numel() * first.element_size() <= self.memory_bound // 8
 
     @cached_property
     def only_head_is_trained(self) -> bool:

@@ -250,3 +250,12 @@ def test_a_checkpoint_does_not_depend_on_where_features_are_kept(X, tmp_path):
     again, features = loop(moved, 3)
     assert len(again.fit(X, y).queried_) == 24
     assert features.n_computed_ == 0
+
+
+def test_a_loop_does_not_keep_more_than_its_memory_allows(X):
+    function, seen = counted(lambda X: X[:, :5])
+    settings = {"n_initial": 6, "query_size": 6, "n_rounds": 2, "random_state": 0, "initial": "random"}
+    loop = ActiveLearningClassifier(LogisticRegression(), MaxHerding(features=function), **settings)
+    with config_context(max_memory=11_000):
+        loop.fit(X, np.arange(60) % 3)
+    assert sum(seen) > 120
