@@ -19,7 +19,7 @@ LAYERS = [
     {"tangent", "callbacks"},
     {"_core", "reuse", "features"},
     {"nets", "datasets"},
-    {"stopping"},
+    {"audit", "stopping"},
     {"validation"},
     {"exceptions", "_version"},
 ]
