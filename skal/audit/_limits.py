@@ -124,7 +124,7 @@ def likelihood_limit(values: Any, alpha: float) -> Any:
 
 
 def is_unlikely(ratios: Floats, alpha: float) -> bool:
-    """Whether τ lies below the limit of :func:`likelihood_limit`, from t / τ of shape (n,), without finding the limit."""
+    """Whether τ lies below :func:`likelihood_limit`, from t / τ of shape (n,), without finding the limit."""
     excess = ratios - 1
     low, high = 0.0, 1.0  # of the best share c, where the derivative of the concave gain is 0
     for _ in range(40):
