@@ -2,8 +2,8 @@
 
 Each project is a pool, a model and an audit of 20 to 500 labels. Simulated projects draw a new pool each; real ones
 train logistic regression on new labels each (``SKAL_DATA_HOME`` has ``banking77.npz``, ``cifar10_features.npz`` and
-``tables/adult.csv.gz``), and audit each model several times. ``python -m benchmarks.audit --keep FILE`` takes about ten
-minutes on one core and goes on where it was stopped; ``--quick`` takes a tenth.
+``tables/adult.csv.gz``), and audit each model several times. ``python -m benchmarks.audit --keep FILE`` takes about
+half an hour on one core and goes on where it was stopped; ``--quick`` takes a tenth of the projects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks._kept import Kept
 from skal.audit import accuracy, accuracy_sequence, balanced_accuracy, certify, plan, plan_sequence
-from skal.audit._limits import count_limit
+from skal.audit._bounds import count_limit
 from skal.exceptions import BiasedAuditWarning
 
 SIZES = (20, 50, 100, 200, 500)

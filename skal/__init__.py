@@ -8,6 +8,7 @@ The house, room by room:
 - ``skal.loop``: ``ActiveLearningClassifier``, the whole loop as a scikit-learn classifier, and labelling sessions.
 - ``skal.labelling``: from files to labels and a model, by a page in the browser or a cell in a notebook.
 - ``skal.stopping``: when to stop labelling, how good the model is, and how good it would be with more labels.
+- ``skal.audit``: how good a model is, with a guarantee, and which samples it may label.
 - ``skal.tangent``: per-sample gradients, tangent kernels and sketches of any torch module.
 - ``skal.semi_supervised``: learning from unlabelled samples too (FixMatch, DARP).
 - ``skal.loss_prediction``: a network that learns to predict its own loss, for ``LearningLoss``.

@@ -54,9 +54,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skal {__version__}")
     parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for add in (_add_demo, _add_bench, _add_report, add_label, add_export, add_import):
+    for add in (_add_demo, _add_bench, _add_report, add_label, add_export, add_import, _add_audit):
         add(commands)
     return parser
+
+
+def _add_audit(commands: Any) -> None:
+    parser = commands.add_parser(
+        "audit", help="how many labels of a file are wrong, from a few that were looked at again"
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="CSV with the columns id, label and perhaps confidence")
+    parser.add_argument(
+        "--truth", type=Path, required=True, metavar="FILE", help="CSV with the ids and labels of an audit"
+    )
+    parser.set_defaults(run=_audit)
+
+
+def _audit(args: argparse.Namespace) -> None:
+    from skal.audit import audit_command
+
+    audit_command(args.file, args.truth)
 
 
 def _positive(text: str) -> int:

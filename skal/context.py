@@ -537,8 +537,8 @@ class QueryContext:
     def _has_room(self, spec: Any) -> bool:
         if self.memory_bound is None:
             return True
-        first = self._compute(spec, self.pool.take(range(1)))
-        return self.n_pool * first.numel() * first.element_size() <= self.memory_bound // 8
+        width = self._compute(spec, self.pool.take(range(1))).shape[1]
+        return 8 * self.n_pool * width <= self.memory_bound // 8
 
     @cached_property
     def only_head_is_trained(self) -> bool:

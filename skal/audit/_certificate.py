@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._accuracy import read_audit
+from skal.audit._bounds import count_limit
 from skal.audit._drawn import is_uniform
-from skal.audit._limits import count_limit
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer, check_real
 
@@ -55,7 +55,7 @@ class Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from skal.audit import certify, plan
+    >>> from skal.audit import Certificate, certify, plan
     >>> rng = np.random.default_rng(0)
     >>> proba = rng.dirichlet([0.1, 0.1, 0.1], size=5000)
     >>> y = (rng.random((5000, 1)) > proba.cumsum(1)).sum(1)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from skal.audit._bounds import log_wealth
 from skal.audit._design import draw_shares, inclusion_probabilities
-from skal.audit._limits import log_wealth
 from skal.exceptions import BiasedAuditWarning, InvalidParameterError
 
 Floats = NDArray[np.float64]

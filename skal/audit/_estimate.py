@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._arguments import check_confidence, read_answers, read_positions, read_probabilities
+from skal.audit._bounds import betting_limit, count_limit, is_unlikely, likelihood_limit, log_wealth
 from skal.audit._design import EVEN
 from skal.audit._drawn import find_probabilities, is_uniform
-from skal.audit._limits import betting_limit, count_limit, likelihood_limit, log_wealth
 from skal.exceptions import InvalidParameterError
 from skal.validation import as_finite_array, check_integer
 
@@ -110,7 +110,7 @@ class Audit:
             return mean < start
         if self.few:
             return bool(log_wealth(t / (mean - start)) >= -np.log(alpha))
-        return bool(start + likelihood_limit(t, alpha) > mean)
+        return is_unlikely(t / (mean - start), alpha)
 
     def shift(self, expected: Floats, values: Floats, least: Floats) -> tuple[float, Floats]:
         """A number and values t ≥ 0 of samples that were not certain to be drawn: the mean of t, added to the number,

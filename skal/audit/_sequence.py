@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
+from skal.audit._bounds import BETS
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
 from skal.audit._drawn import warn_if_chosen
-from skal.audit._limits import BETS
 from skal.validation import check_integer, make_generator
 
 Floats = NDArray[np.float64]

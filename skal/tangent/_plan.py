@@ -20,7 +20,7 @@ from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backends import BackpackBackend, FuncBackend, LoopBackend
 from skal.tangent._cotangents import probes, target_itself
 from skal.tangent._factors import Gradients
-from skal.tangent._rules import find_rule, has_own_rule
+from skal.tangent._layer_rules import find_rule, has_own_rule
 from skal.tangent._structured import StructuredBackend, UnsuitedLayerError
 
 BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {

@@ -18,7 +18,7 @@ from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
-from skal.tangent._rules import Rule, find_rule
+from skal.tangent._layer_rules import Rule, find_rule
 
 _ATTENTION = signature(F.multi_head_attention_forward)
 
@@ -59,7 +59,7 @@ class _Call(NamedTuple):
 
 
 class StructuredBackend:
-    """Layer rules; see :mod:`skal.tangent._rules`.
+    """Layer rules; see :mod:`skal.tangent._layer_rules`.
 
     Parameters
     ----------

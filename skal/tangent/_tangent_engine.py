@@ -21,8 +21,8 @@ from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
+from skal.tangent._layer_rules import register_rule, users_rules
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
-from skal.tangent._rules import register_rule, users_rules
 from skal.validation import check_choice, check_integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skal.audit import accuracy_sequence, plan_sequence
-from skal.audit._limits import BETS
+from skal.audit._bounds import BETS
 
 from .projects import make_pool
 

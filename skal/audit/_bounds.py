@@ -46,7 +46,7 @@ def betting_limit(values: Any, alpha: float) -> Any:
 
     Examples
     --------
-    >>> from skal.audit._limits import betting_limit
+    >>> from skal.audit._bounds import betting_limit
     >>> float(betting_limit([1.0] * 100, 0.05)) > 0.9
     True
     >>> float(betting_limit([0.0] * 100, 0.05))
@@ -103,7 +103,7 @@ def likelihood_limit(values: Any, alpha: float) -> Any:
 
     Examples
     --------
-    >>> from skal.audit._limits import likelihood_limit
+    >>> from skal.audit._bounds import likelihood_limit
     >>> right = [1.0] * 90 + [0.0] * 10
     >>> round(float(likelihood_limit(right, 0.025)), 3)
     0.826
@@ -121,6 +121,18 @@ def likelihood_limit(values: Any, alpha: float) -> Any:
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     kept = (EXTRA + (1 / (1 + np.exp(low)[..., None] * scaled)).sum(-1)) / (n + EXTRA)
     return np.where(mean > 0, mean * (1 - kept) / kept * np.exp(-low), 0.0)
+
+
+def is_unlikely(ratios: Floats, alpha: float) -> bool:
+    """Whether τ lies below :func:`likelihood_limit`, from t / τ of shape (n,), without finding the limit."""
+    excess = ratios - 1
+    low, high = 0.0, 1.0  # of the best share c, where the derivative of the concave gain is 0
+    for _ in range(40):
+        c = (low + high) / 2
+        rising = (excess / (1 + c * excess)).sum() > EXTRA / (1 - c)
+        low, high = (c, high) if rising else (low, c)
+    gain = np.log1p(low * excess).sum() + EXTRA * np.log1p(-low)
+    return bool(gain > chi2.isf(2 * alpha, 1) / 2)
 
 
 def count_limit(seen: Any, drawn: Any, total: Any, alpha: float) -> Any:
@@ -143,7 +155,7 @@ def count_limit(seen: Any, drawn: Any, total: Any, alpha: float) -> Any:
 
     Examples
     --------
-    >>> from skal.audit._limits import count_limit
+    >>> from skal.audit._bounds import count_limit
     >>> int(count_limit(0, 59, 100_000, 0.05))  # no error in 59: at most 5 %
     4949
     """

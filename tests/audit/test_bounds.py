@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import chi2, hypergeom
 
+from skal.audit._bounds import BETS, betting_limit, count_limit, is_unlikely, likelihood_limit, log_wealth
 from skal.audit._design import draw_pivotal, inclusion_probabilities
-from skal.audit._limits import BETS, betting_limit, count_limit, likelihood_limit, log_wealth
 
 VALUES = st.lists(st.floats(0, 5), min_size=1, max_size=30)
 
@@ -28,7 +28,10 @@ def slow_likelihood(values, alpha):
 
 @pytest.mark.parametrize("values", [[1, 1, 0, 1, 2], [0.1] * 9 + [3], [1] * 40 + [0] * 2])
 def test_likelihood_limit_is_the_point_where_the_ratio_reaches_the_quantile(values):
-    assert likelihood_limit(values, 0.025) == pytest.approx(slow_likelihood(values, 0.025), rel=1e-4)
+    limit = likelihood_limit(values, 0.025)
+    assert limit == pytest.approx(slow_likelihood(values, 0.025), rel=1e-4)
+    assert is_unlikely(np.array(values) / (0.999 * limit), 0.025)
+    assert not is_unlikely(np.array(values) / (1.001 * limit), 0.025)
 
 
 @pytest.mark.parametrize("values", [[1, 1, 0, 1, 2], [0.1] * 9 + [3], [1] * 40 + [0] * 2])
