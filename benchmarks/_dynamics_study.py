@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy.stats import kendalltau
-from skal._core.samples import Samples
 from sklearn.utils import Bunch
 from torch import nn
 
 from benchmarks._measure import markdown
+from skal._core.pool import Samples
 from skal.datasets import load
 from skal.diagnostics import alignment, generalization_bound, training_dynamics
 from skal.nets import CNN, ConvNet, SquaredLoss

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from skal._core.samples import Samples
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks._cost_problems import PROBLEMS, SmallTransformer
 from benchmarks._measure import interleaved, markdown
+from skal._core.pool import Samples
 from skal.nets import CNN, ResNet18
 from skal.tangent._cotangents import LossCotangent
 from skal.tangent._gradients import loss_scores

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from skal._core.samples import Samples
 from torch import nn
 
 from benchmarks._measure import interleaved, markdown, peak_memory, print_baseline, print_peak
+from skal._core.pool import Samples
 from skal.exceptions import UnsupportedLayerError
 from skal.nets import CNN, MLP, ResNet18
 from skal.tangent import loss_gradient

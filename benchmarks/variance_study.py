@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from skal._core.generators import preserved_rng
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown
 from skal import ActiveLearner
+from skal._core.guard import preserve_rng
 from skal.datasets import load
 from skal.nets import CNN
 from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling
@@ -108,7 +108,7 @@ def run(study: str, method: str, seed: int, quick: bool) -> dict[str, Any]:
         left = np.setdiff1d(np.arange(len(X)), labelled)
         rows = left if n_candidates is None or quick else np.sort(rng.permutation(left)[:n_candidates])
         rows = rows[learner.query(X[rows], n_instances=b)[0]]
-        with preserved_rng():
+        with preserve_rng():
             batches.append(anatomy(net, X[rows], y[rows]))
         labelled += rows.tolist()
     print(f"{study}, {method}, seed {seed}: {np.mean(accuracies[1:]):.4f}", file=sys.stderr, flush=True)

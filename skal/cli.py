@@ -64,9 +64,7 @@ def _add_audit(commands: Any) -> None:
         "audit", help="how many labels of a file are wrong, from a few that were looked at again"
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV with the columns id, label and perhaps confidence")
-    parser.add_argument(
-        "--truth", type=Path, required=True, metavar="FILE", help="CSV with the ids and labels of an audit"
-    )
+    parser.add_argument("--truth", type=Path, required=True, metavar="FILE", help="CSV with ids and labels of an audit")
     parser.set_defaults(run=_audit)
 
 

@@ -343,13 +343,14 @@ class WorkerError(SkalError, RuntimeError):
 
     Examples
     --------
+    >>> import skal
     >>> from skal.checks import make_learner
     >>> from skal.exceptions import WorkerError
-    >>> from skal.strategies import margin
     >>> try:
-    ...     indices = margin(*make_learner(), 3, n_jobs=-1)
-    ... except WorkerError as error:  # a worker was killed, or lacks a package: the message says which
-    ...     indices = margin(*make_learner(), 3, n_jobs=1)
+    ...     with skal.config_context(n_jobs=-1):
+    ...         indices = skal.margin(*make_learner(), 3)
+    ... except WorkerError:  # a worker lacks a package: the message says which
+    ...     indices = skal.margin(*make_learner(), 3)
     >>> indices.shape
     (3,)
     """
@@ -573,11 +574,11 @@ class TwoLevelWarning(SkalWarning):
     Examples
     --------
     >>> import warnings
+    >>> import skal
     >>> from skal.checks import make_learner
-    >>> from skal.strategies import badge
-    >>> with warnings.catch_warnings():
+    >>> with warnings.catch_warnings(), skal.config_context(max_memory="4kB"):
     ...     warnings.simplefilter("error")
-    ...     badge(*make_learner(), 2, max_memory="4kB")
+    ...     skal.badge(*make_learner(), 2)
     Traceback (most recent call last):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only ... of 40 embeddings, so BADGE selects in two ...

@@ -65,7 +65,8 @@ def _as_array(X: Any) -> np.ndarray:
 
 def _item_digest(item: Any) -> bytes:
     """Of a Dataset's item: a number, text, array or tensor, or any object that shows what it holds."""
-    if isinstance(item, (Tensor, np.ndarray, np.generic)):
+    item = item.item() if isinstance(item, np.generic) else item
+    if isinstance(item, (Tensor, np.ndarray)):
         array = _as_array(item)
         if not array.dtype.hasobject:
             return _digest(array.tobytes())

@@ -298,8 +298,8 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         >>> from skal import ActiveLearningClassifier
         >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
         >>> loop = ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
-        >>> loop.cost(X).memory
-        3200
+        >>> loop.cost(X).passes  # there is no network
+        Passes(forward=0, backward=0)
         """
         check_is_fitted(self, "estimator_")
         strategy = as_strategy(self.query_strategy_)

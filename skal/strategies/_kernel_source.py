@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._core.memory import rows_within
-from skal._core.pool import Samples
 from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, precision_of_variances
 from skal._lookahead.sources import Source
 from skal._lookahead.variance import Importance, margin_importance
-from skal.context import QueryContext
+from skal.context import QueryContext, Samples, rows_within
 from skal.strategies._pool_features import PoolFeatures, row_keys
 from skal.strategies._similarity import labelled_radius, similarity_to
 

@@ -256,7 +256,6 @@ PAIRS = {
     "a part": (Entropy(), Entropy(subset=30, random_state=0), 30),
     "embeddings": (BADGE(random_state=0), CoreSet(), 9),
     "gradients": (DynamicAL(), DynamicAL(gamma=1), 12),
-    "sketches": (NTKLookahead(**LOOKAHEAD), NTKLookahead(**(LOOKAHEAD | {"criterion": "emoc"})), 30),
 }
 
 
