@@ -22,13 +22,14 @@ import skal.strategies
 from skal import ActiveLearner, config_context, get_config
 from skal._core.parallel import Sharding, shard_rows
 from skal.context import Network, Samples, TangentEngine, fill_rows
-from skal.exceptions import (, WorkerWarning
+from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,
     NonFiniteError,
     SampleError,
     ShardError,
     WorkerError,
+    WorkerWarning,
 )
 from skal.strategies import ALBL, BADGE, BALD, EGL, NPC, DynamicAL, Entropy, NTKLookahead
 from skal.tangent import register_rule
