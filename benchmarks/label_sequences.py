@@ -194,7 +194,7 @@ class LabelMachine(RuleBasedStateMachine):
         assert there == {i: label for i, label in self.labels.items() if i in rows}
         assert {rows[p] for p in state.declined} == self.declined & set(rows)
         assert self.session.ids.tolist() == self.ids(rows)
-        asked = {rows[p] for p in state.unanswered()}
+        asked = {rows[p] for p in state.open_questions()}
         assert not asked & (set(self.labels) | self.declined)
         frame = self.session.labels()
         expected = {key: self.labels[i] for i, key in enumerate(self.ids(list(range(N)))) if i in self.labels}

@@ -26,7 +26,8 @@ from benchmarks.memory import peak
 from skal import LinearizedLearner
 from skal._lookahead.comparators import Retrainer
 from skal._lookahead.posterior import Posterior
-from skal._lookahead.query import Settings, make_source
+from skal._lookahead.query import make_source
+from skal._lookahead.request import Settings
 from skal._lookahead.sources import FeatureSource
 from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.config import config_context, set_config

@@ -28,7 +28,8 @@ from torch import nn
 
 from benchmarks._measure import markdown
 from skal import config_context
-from skal._lookahead.query import Settings, make_source
+from skal._lookahead.query import make_source
+from skal._lookahead.request import Settings
 from skal._lookahead.sources import FeatureSource
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import CNN, ResNet18, SquaredLoss

@@ -39,7 +39,7 @@ def slices(samples: Samples, batch_size: int, device: torch.device, dtype: torch
         yield from parts if isinstance(chunk, Tensor) else map(torch.from_numpy, parts)
 
 
-def copy_if_written(batches: Iterator[Any]) -> Iterator[Any]:
+def protect_inputs(batches: Iterator[Any]) -> Iterator[Any]:
     """The batches as they are, or copies if the module writes into its input: they may be the user's own array.
 
     Whether it does shows the first batch, which is always a copy: torch counts how often a tensor is written into.
@@ -204,7 +204,7 @@ def load_batches(
     with _batching(name):
         dataset = chunk if net is None else net.get_dataset(chunk)
     if n_rows(dataset, name) != n:
-        raise _miscounted(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
+        raise _count_error(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
     rows = NamedRows(dataset, name, numbers, watched if dataset is chunk else None)
     with _batching(name):
         loader = iter(_loader(net, rows, batch_size, name))
@@ -216,13 +216,13 @@ def load_batches(
             break
         expected = min(batch_size, n - count)
         if expected == 0 or not _has_rows(batch, expected):
-            raise _miscounted(name, n, f"a batch of another size than {expected} after {count} samples")
+            raise _count_error(name, n, f"a batch of another size than {expected} after {count} samples")
         if not rows.in_order:
             raise _out_of_order(type(loader).__name__, name)
         count += expected
         yield batch
     if count != n:
-        raise _miscounted(name, n, f"{count}")
+        raise _count_error(name, n, f"{count}")
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def _has_rows(batch: Any, n: int) -> bool:
     return not lengths or n in lengths
 
 
-def _miscounted(name: str, n: int, got: str) -> SampleError:
+def _count_error(name: str, n: int, got: str) -> SampleError:
     return SampleError(
         f"All {n} samples of {name} must arrive, each once. Got {got} instead. Look at the net's dataset, its "
         "iterator_valid and its collate function, and at the Dataset's __len__ and __getitem__."

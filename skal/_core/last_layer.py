@@ -166,7 +166,7 @@ def _look_at(network: Network, samples: Samples, found: _Call, number: int) -> L
     if not in_order:
         passes.append(_observe(network, next(orders), found.name, number))
         finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
-        in_order = features.shape[0] == output.shape[0] and (not finite or are_rolled(features, passes[1][0], epsilon))
+        in_order = features.shape[0] == output.shape[0] and (not finite or keeps_order(features, passes[1][0], epsilon))
     if not in_order:  # one sample has no other order
         passes = [_observe(network, next(network.batches(samples, 1)), found.name, number)]
     width = passes[0][0].numel() // passes[0][2].shape[0]
@@ -331,7 +331,7 @@ def row_digests(x: Tensor) -> Tensor:
     return torch.stack([rows @ weights, rows.norm(dim=1)], dim=1)
 
 
-def are_rolled(x: Tensor, second: Tensor, epsilon: float) -> bool:
+def keeps_order(x: Tensor, second: Tensor, epsilon: float) -> bool:
     """Whether the rows of the second tensor are those of x with the first at the end, and x ends as it begins."""
     return x.shape == second.shape and _alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
 

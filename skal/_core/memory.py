@@ -104,7 +104,7 @@ def fill_rows(parts: Iterator[Result], n: int) -> Result:
             rows = leaves[0].shape[0]
             end = position + rows
             if end > n or (len(leaves) > 1 and any(leaf.shape[0] != rows for leaf in leaves)):
-                raise _miscounted(n, f"{sorted({leaf.shape[0] for leaf in leaves})} after {position}")
+                raise _count_error(n, f"{sorted({leaf.shape[0] for leaf in leaves})} after {position}")
             if rows == n:
                 return part
             if not wholes:
@@ -112,7 +112,7 @@ def fill_rows(parts: Iterator[Result], n: int) -> Result:
             for whole, leaf in zip(wholes, leaves, strict=True):
                 place = whole[position:end]
                 if leaf.shape != place.shape:
-                    raise _miscounted(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
+                    raise _count_error(n, f"shape {tuple(leaf.shape[1:])} after {tuple(whole.shape[1:])}")
                 place.copy_(leaf)  # at once: a module may return the same memory again and again
             position = end
     finally:
@@ -120,13 +120,13 @@ def fill_rows(parts: Iterator[Result], n: int) -> Result:
         if hasattr(parts, "close"):
             parts.close()
     if position != n:
-        raise _miscounted(n, str(position))
+        raise _count_error(n, str(position))
     whole_parts: Any = wholes[0] if structure is None and wholes else tree_unflatten(wholes, structure)
     result: Result = whole_parts
     return result
 
 
-def _miscounted(n: int, got: str) -> OutputError:
+def _count_error(n: int, got: str) -> OutputError:
     return OutputError(
         f"The network must give one row of outputs, of one shape, for each of the {n} samples. Got {got} instead. "
         "Return one row per sample of the batch, in the batch's order."

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.explain import explain_pass
-from skal._core.feeding import copy_if_written, keep_near_cache, load_batches, place, slices, take_part
+from skal._core.feeding import keep_near_cache, load_batches, place, protect_inputs, slices, take_part
 from skal._core.guard import device_of, evaluating
 from skal._core.losses import Loss, loss_of
 from skal._core.memory import Result, fill_rows
@@ -152,7 +152,7 @@ class Network:
         """
         where = self.device, self.dtype
         if self.reads_arrays(samples):
-            yield from copy_if_written(slices(samples, batch_size, *where))
+            yield from protect_inputs(slices(samples, batch_size, *where))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk

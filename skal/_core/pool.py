@@ -282,7 +282,7 @@ class Watch:
         new = _leaves(dataset_input(item)) if not isinstance(item, (tuple, list)) or item else []
         known = self._known.setdefault(row, new)
         if len(known) != len(new) or not all(map(_alike, known, new)):
-            raise self._changed(row)
+            raise self._change_error(row)
 
     def end(self) -> None:
         """Read the rows again, if they have been read."""
@@ -298,7 +298,7 @@ class Watch:
                 try:
                     item = self._read(row)
                 except Exception as error:
-                    raise self._changed(row) from error
+                    raise self._change_error(row) from error
                 self.compare(row, item)
 
     def check_size(self) -> None:
@@ -317,7 +317,7 @@ class Watch:
         items = many([row])
         return items[0] if isinstance(items, list) and len(items) == 1 else items
 
-    def _changed(self, row: int) -> ChangedSamplesError:
+    def _change_error(self, row: int) -> ChangedSamplesError:
         dataset = self._dataset
         while isinstance(dataset, Subset):
             dataset = dataset.dataset

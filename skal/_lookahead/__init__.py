@@ -7,6 +7,7 @@
 ``feature_reader``  what one pass over samples keeps of their gradients
 ``sequential``      labels that come one after the other
 ``sources``         posteriors of a network's own kernel: from exact blocks, or from such features
+``request``         what is asked for: the parameters of the strategy
 ``query``           scores of a pool and batches, within the memory
 ``comparators``     what the papers compare with; nothing else imports it unless it is asked for
 """

@@ -42,7 +42,7 @@ from skal._core.network import Network
 from skal._core.pool import Samples
 from skal._lookahead.criteria import settle_known, terms_of_outputs
 from skal._lookahead.posterior import Outputs, Posterior, places, precision_of_variances, read_outputs
-from skal._lookahead.query import Settings
+from skal._lookahead.request import Settings
 from skal._lookahead.sources import KernelSource, exact_kernel
 from skal.callbacks import OneCycle
 from skal.context import QueryContext
@@ -73,7 +73,7 @@ def retrained_scores(context: QueryContext, settings: Settings, evaluation: np.n
             raise no_gradients("The look-ahead")
         start = posterior.linearized if reference == "linearized" else outputs.f
         scores = criterion_scores(new_outputs, criterion, outputs, start, rows)
-        return settle_known(scores, posterior.known(), criterion).cpu().numpy()
+        return settle_known(scores, posterior.is_known(), criterion).cpu().numpy()
     if reference != "network":
         expected = f"'network' with retraining={retraining!r}, where nothing is linearised"
         remedy = "Leave it at its default."
@@ -133,7 +133,7 @@ def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor)
 
     def new_outputs(j: int, label: int) -> Tensor:
         here = torch.cat([evaluation, torch.tensor([j], device=evaluation.device)])
-        if bool(posterior.known()[j]):
+        if bool(posterior.is_known()[j]):
             return posterior.linearized[here]
         first, k = j - j % size, K_LC[:, j * B : (j + 1) * B]
         k_E = with_evaluation(first)[(j - first) * B : (j - first + 1) * B].T

@@ -146,7 +146,7 @@ class Posterior:
         """(N,) mean diagonal of ``S(x, x)``."""
         return mean_diagonal(self.own)
 
-    def known(self, rows: Tensor | slice = slice(None)) -> Tensor:
+    def is_known(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """(r,) which candidates would change nothing: copies of a labelled sample, or the same but for rounding.
 
         The second matters without a ridge, where u vanishes for whatever the labelled samples determine.
@@ -237,7 +237,7 @@ class Posterior:
         n_total = int(self.free.sum()) if self.n_total is None else self.n_total
         inside = torch.isin(rows, evaluation)
         scale = (n_total - 1) / (len(evaluation) - inside.double()).clamp_min(1)
-        known, u = self.known(rows), self._u(rows)
+        known, u = self.is_known(rows), self._u(rows)
         u[known] = torch.eye(self.B, dtype=u.dtype, device=u.device)  # regular; it moves nothing
         width = max(1, len(evaluation)) * self.B
         step = rows_within(WORKED_ON, width * (1 if criterion == "mlmoc" else self.outputs.f.shape[1]))

@@ -141,7 +141,7 @@ class VarianceGains:
             eye = torch.eye(B, dtype=own.dtype, device=own.device)
             solved = torch.linalg.solve(eye + t[:, None, None] * own, others + mine)
             gains = a * (solved.diagonal(dim1=1, dim2=2).sum(1) / B).clamp_min_(0)
-        return gains.masked_fill_(posterior.known(rows), 0)
+        return gains.masked_fill_(posterior.is_known(rows), 0)
 
     def choose(self, n_instances: int) -> tuple[Tensor, Tensor]:
         """Candidates in the order of choice, each as if those before had been labelled, and their scores then."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._design import guess_errors
-from skal.audit._drawn import find_probabilities, warn_if_chosen
+from skal.audit._drawn import find_probabilities, warn_of_choice
 from skal.audit._estimate import Audit, Estimate, estimate_mean
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ def read_audit(
     answers = read_labels(owner, labels, len(at), p.shape[1])
     confidences = p.max(1)
     everyone = find_probabilities(owner, confidences, len(p), at, chance)
-    warn_if_chosen(owner, confidences, at, chance)
+    warn_of_choice(owner, confidences, at, chance)
     return p, Audit(len(p), at, chance, everyone), answers
 
 

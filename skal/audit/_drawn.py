@@ -53,7 +53,7 @@ def is_uniform(probabilities: Floats) -> bool:
     return bool(np.ptp(probabilities) <= 1e-9 * probabilities.max())
 
 
-def warn_if_chosen(owner: str, confidences: Floats, positions: Positions, probabilities: Floats) -> None:
+def warn_of_choice(owner: str, confidences: Floats, positions: Positions, probabilities: Floats) -> None:
     """Warn where the audited samples are more, or less, confident than chance can explain.
 
     The mean rank of all confidences is known. Who could win much by betting that it is another was not playing a fair

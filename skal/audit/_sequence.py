@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._bounds import BETS
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
-from skal.audit._drawn import warn_if_chosen
+from skal.audit._drawn import warn_of_choice
 from skal.validation import check_integer, make_generator
 
 Floats = NDArray[np.float64]
@@ -152,7 +152,7 @@ def accuracy_sequence(
     answers = read_labels("accuracy_sequence", labels, len(at), p.shape[1])
     right = (p.argmax(1)[at] == answers).astype(np.float64)
     thought = 1 - guess_errors(p.max(1))
-    warn_if_chosen("accuracy_sequence", p.max(1), at, np.minimum(chance * len(at), 1 - 1e-12))
+    warn_of_choice("accuracy_sequence", p.max(1), at, np.minimum(chance * len(at), 1 - 1e-12))
     least = least_share(p.max(1), at, chance)
     alpha = (1 - confidence) / 2
     n, mean = len(p), float(thought.mean())

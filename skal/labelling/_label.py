@@ -102,7 +102,7 @@ def label(
     check_integer("label", "port", port, 0, 65_535, remedy="Pass 0 for any port that is free.")
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
-    given = {} if y is None else _given(source, y)
+    given = {} if y is None else _read_labels(source, y)
     chosen = choose_model(source, model=model, features=features, backbone=backbone, cache=Path(folder))
     name = str(Path(X).resolve()) if isinstance(X, (str, Path)) else None
     project = Project(source, classes, chosen, folder, labels=given, source_name=name, **settings)
@@ -191,7 +191,7 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
     return np.moveaxis(np.stack(images), 3, 1)
 
 
-def _given(source: Source, y: Any) -> dict[str, str]:
+def _read_labels(source: Source, y: Any) -> dict[str, str]:
     expected, remedy = f"a list of {len(source)} labels, None where there is none", "Pass one for each sample."
     values = as_list("label", "y", y, expected=expected, remedy=remedy)
     if len(values) != len(source) or any(isinstance(value, (list, tuple, dict, set, np.ndarray)) for value in values):

@@ -17,13 +17,13 @@ _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?(function|const))", re.MULTILINE)
 
 
-def packed() -> str:
+def pack_modules() -> str:
     """The modules as one: a widget cannot import files that lie beside it.
 
     Examples
     --------
     >>> import re
-    >>> re.findall("^(?:import|export).*", packed(), re.MULTILINE)
+    >>> re.findall("^(?:import|export).*", pack_modules(), re.MULTILINE)
     ['export default { render };']
     """
     texts = [(PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES]
@@ -54,7 +54,7 @@ def cell(project: Project) -> Any:
         ) from error
 
     class LabelCell(anywidget.AnyWidget):
-        _esm = packed()
+        _esm = pack_modules()
         _css = (PAGE / "style.css").read_text(encoding="utf-8")
 
         def __init__(self) -> None:

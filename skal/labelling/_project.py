@@ -293,7 +293,7 @@ class Project:
         free = set(self.rounds.pool().tolist()) - asked
         yield from (position for position in self._order.tolist() if position in free)
 
-    def _shown(self, position: int) -> dict[str, Any]:
+    def _describe_sample(self, position: int) -> dict[str, Any]:
         """A sample as the page shows it."""
         item = {"id": self.source.ids[position], "kind": self.source.kind}
         return item if self.source.kind == "image" else item | {"text": self.source.text(position)}
@@ -301,8 +301,8 @@ class Project:
     def _question(self, position: int) -> dict[str, Any]:
         """A sample to label, with what the model says of it; that would bias the labels that measure accuracy."""
         if position in set(self.rounds.session.state.audit):
-            return self._shown(position)
-        return self._shown(position) | {"suggestion": self.worker.predictions.get(position)}
+            return self._describe_sample(position)
+        return self._describe_sample(position) | {"suggestion": self.worker.predictions.get(position)}
 
     def _answer(self, line: dict[str, Any]) -> dict[str, Any]:
         """A sample of the gallery."""
@@ -310,7 +310,7 @@ class Project:
         assert position is not None
         predicted = self.worker.predictions.get(position)
         differs = predicted is not None and label is not None and predicted["label"] != label
-        return self._shown(position) | {
+        return self._describe_sample(position) | {
             "label": label,
             "unreadable": line.get("annotator") == UNREADABLE,
             "predicted": predicted,

@@ -15,7 +15,8 @@ from torch import Tensor
 from skal._core.containers import candidate_rows, n_rows, take_rows
 from skal._core.outputs import compares_outputs
 from skal._lookahead.posterior import Outputs, Posterior, read_outputs
-from skal._lookahead.query import Settings, check_room, choose, make_source, settle_reference
+from skal._lookahead.query import check_room, choose, make_source, settle_reference
+from skal._lookahead.request import Settings
 from skal._lookahead.sequential import LabelSteps, stopped_residuals
 from skal._lookahead.sources import TangentSource
 from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance

@@ -22,7 +22,7 @@ from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._fitting import Predictor, check_estimator, uses_unlabelled
-from skal.loop._labels import check_one_label_each, find_labelled, label_reader
+from skal.loop._labels import check_one_label_each, find_labels, label_reader
 from skal.loop._model import read_model, write_model
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
@@ -205,7 +205,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         refuse_fit_params(owner, unknown)
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
-        askable = None if oracle is not None else find_labelled(y, unlabelled=uses_unlabelled(self.estimator))
+        askable = None if oracle is not None else find_labels(y, unlabelled=uses_unlabelled(self.estimator))
         self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_

@@ -81,7 +81,7 @@ class Selector:
         seed, initial = state.seed_for("start"), self.rules.initial
         if state.round == 0 and callable(initial):
             strategy = _copy(initial)
-            found = self._query(trainer.untrained(state), None, strategy, initial, state, "start", pool, size)
+            found = self._query(trainer.make_blank(state), None, strategy, initial, state, "start", pool, size)
             reason = "as asked for"
             if isinstance(strategy, Recommended):  # the meaning of its numbers depends on its choice
                 strategy, reason, found = strategy.strategy_, strategy.reason_, (found[0], None)
@@ -115,7 +115,7 @@ class Selector:
             learner.X_training, learner.y_training = labelled  # type: ignore[assignment]
         seed = state.seed_for(purpose)
         learner.cache = self.cache
-        with state.seeded(purpose):
+        with state.use_seed(purpose):
             _seed_strategy(strategy, original, seed, state.round)
             chosen, _, metrics = learner.query(self.rules.X, n_instances=size, return_metrics=True, candidates=pool)
         values = np.asarray(metrics.cpu() if isinstance(metrics, torch.Tensor) else metrics).reshape(-1)

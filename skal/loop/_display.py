@@ -224,7 +224,7 @@ def summarize(state: LoopState) -> dict[str, str]:
     last = next((text for name in _SCORES for text in scores[::-1] if text.startswith(name)), "none")
     result = {
         "labelled": str(len(labels)),
-        "open": str(len(state.unanswered())),
+        "open": str(len(state.open_questions())),
         "declined": str(len(state.declined)),
         "rounds": str(len(state.history)),
         "classes": ", ".join(shown) or "none",

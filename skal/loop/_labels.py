@@ -191,7 +191,7 @@ def check_one_label_each(X: Any, y: Any, owner: str) -> None:
         )
 
 
-def find_labelled(y: Any, *, unlabelled: bool) -> np.ndarray | None:
+def find_labels(y: Any, *, unlabelled: bool) -> np.ndarray | None:
     """(n,) which samples have a label; None if that cannot be seen without reading labels, or all have one.
 
     Only whether there is a label is looked at, not which. With ``unlabelled``, −1 means that there is none.

@@ -125,7 +125,7 @@ class LoopState:
         free[list(self.answers)] = False
         return np.flatnonzero(free)
 
-    def unanswered(self) -> np.ndarray:
+    def open_questions(self) -> np.ndarray:
         """Asked and not answered yet, in the order they were asked; none once the round is closed."""
         asked = self.asked if self.phase == "answer" else []
         return np.array([index for index in asked if index not in self.answers], dtype=np.int64)
@@ -144,7 +144,7 @@ class LoopState:
         return int(np.random.SeedSequence([self.seed, round, _PURPOSES.index(purpose)]).generate_state(1)[0])
 
     @contextmanager
-    def seeded(self, purpose: str, round: int | None = None) -> Iterator[None]:
+    def use_seed(self, purpose: str, round: int | None = None) -> Iterator[None]:
         """Seed torch, numpy and ``random``, which networks and modAL draw from; outside they are as before."""
         seed = self.seed_for(purpose, round)
         with preserve_rng():

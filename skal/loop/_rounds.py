@@ -67,7 +67,7 @@ class LoopEngine:
             # without initial labels there is no round 0
             self.state = LoopState(seed=seed, round=int(rules.initial_size == 0))
             if rules.initial_size == 0:
-                self.trainer.start_untrained(self.state)
+                self.trainer.start_blank(self.state)
         try:
             if self.folder is not None:
                 self._open_folder(self.folder, seed)
@@ -127,7 +127,7 @@ class LoopEngine:
     def bring_up_to_date(self) -> None:
         """Train where a training is due."""
         state = self.state
-        if state.phase == "answer" and len(state.asked) and len(state.unanswered()) == 0:
+        if state.phase == "answer" and len(state.asked) and len(state.open_questions()) == 0:
             self.check_writable()
             self.close_round()
         if state.phase == "train":  # an earlier training failed or was killed
@@ -168,11 +168,11 @@ class LoopEngine:
             state.open_round(positions, metrics, seconds=perf_counter() - start, source=source)
             self.publish()  # which strategy chose them
             self.save()
-        return state.unanswered()
+        return state.open_questions()
 
     def close_round(self) -> None:
         """Take no more answers in this round; what is left open goes back to the pool."""
-        left_open = len(self.state.unanswered())
+        left_open = len(self.state.open_questions())
         self.state.close_round(0.0 if self.rules.target_score is None else self.rules.validation_fraction)
         self.publish()
         if left_open:  # otherwise the journal shows that the round is over
@@ -285,7 +285,7 @@ class LoopEngine:
         scores: dict[str, float | None] = dict.fromkeys(sets)
         if self.trainer.predictor is not None:
             scorer = check_scoring(self.classifier, scoring=self.rules.scoring)
-            with self.state.seeded("score"):
+            with self.state.use_seed("score"):
                 scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
         return scores
 

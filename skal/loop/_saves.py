@@ -240,11 +240,11 @@ def rebuild_progress(journal: Journal, ids: SampleIds, seed: int, first: int) ->
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:
     """A digest of every parameter of a loop that bears on its result, the same in another process."""
-    params = {name: value for name, value in _compared(params).items() if name not in _NOT_COMPARED}
+    params = {name: value for name, value in _leave_out(params).items() if name not in _NOT_COMPARED}
     return {name: object_digest(_parts(value)) or type(value).__name__ for name, value in params.items()}
 
 
-def _compared(params: Mapping[str, Any]) -> dict[str, Any]:
+def _leave_out(params: Mapping[str, Any]) -> dict[str, Any]:
     """Without parameters that bear on no result, and the attributes that skorch lists among a net's parameters."""
     names = (name for name in params if name.split("__")[-1] not in _NOWHERE_COMPARED and not name.startswith("_"))
     return {name: params[name] for name in sorted(names)}
@@ -253,7 +253,7 @@ def _compared(params: Mapping[str, Any]) -> dict[str, Any]:
 def _parts(value: Any) -> Any:
     """Estimators as their classes and parameters, generators as their states, at every depth."""
     if hasattr(value, "get_params") and not isinstance(value, type):
-        return [type(value), _parts(_compared(value.get_params(deep=False)))]
+        return [type(value), _parts(_leave_out(value.get_params(deep=False)))]
     if isinstance(value, (np.random.Generator, np.random.RandomState)):
         return _generator_state(value)
     if isinstance(value, (list, tuple)):

@@ -168,7 +168,7 @@ class LabellingSession:
             expected = "a list or array with one label per sample, or a dict from position to label"
             remedy = "Put None where there is no label; an oracle must return its labels."
             raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
-        unanswered = self.state.unanswered()
+        unanswered = self.state.open_questions()
         positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
         values, dtype = read_labels(labels, self.engine.rules.no_label)
         _check_answer(positions, values, unanswered.tolist())
@@ -176,7 +176,7 @@ class LabellingSession:
         # in the order of ask: strategies that learn from a batch find it as they returned it
         answers = [(index, said[index]) for index in unanswered.tolist() if index in said]
         self.engine.take("label", answers, dtype, self.state.source, annotator)
-        if self.state.phase == "answer" and (end_round or len(self.state.unanswered()) == 0):
+        if self.state.phase == "answer" and (end_round or len(self.state.open_questions()) == 0):
             self.engine.close_round()
             self.engine.train()
         return self
@@ -326,7 +326,7 @@ class LabellingSession:
         matplotlib figure
             Which a notebook shows.
         """
-        positions = self.state.unanswered() if indices is None else indices
+        positions = self.state.open_questions() if indices is None else indices
         positions = check_positions(positions, self.engine.rules.n_samples)
         return draw_samples(self.X, positions, [str(key) for key in self.engine.ids.of(positions)])
 

@@ -57,9 +57,9 @@ class Trainer:
         self.labelled: tuple[Any, np.ndarray] | None = None
         self._n_outputs: int | None = None
 
-    def start_untrained(self, state: LoopState) -> None:
+    def start_blank(self, state: LoopState) -> None:
         """Let an untrained network choose the first samples, in a run without initial labels."""
-        with state.seeded("fit", round=0):
+        with state.use_seed("fit", round=0):
             self.estimator = self._unfitted_copy().initialize()
 
     def resume(self, state: LoopState, network: Any, *, same: bool) -> None:
@@ -70,9 +70,9 @@ class Trainer:
         """
         if state.fitted is None or not state.labels:
             if self.rules.initial_size == 0:
-                self.start_untrained(state)
+                self.start_blank(state)
             return
-        with suppress(Exception), state.seeded("fit", round=state.fitted["round"]):
+        with suppress(Exception), state.use_seed("fit", round=state.fitted["round"]):
             estimator = self._unfitted_copy()
             names, X, y = self._training_data(state, state.fitted["n_labelled"])
             net = final_network(estimator)
@@ -102,9 +102,9 @@ class Trainer:
             self.estimator = self.estimator if rules.reinitialize else None
         self.rules = rules
 
-    def untrained(self, state: LoopState) -> Any:
+    def make_blank(self, state: LoopState) -> Any:
         """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
-        with state.seeded("fit", round=0):
+        with state.use_seed("fit", round=0):
             estimator = self._unfitted_copy()
             if final_network(estimator) is not None:
                 initialize_network(estimator, prediction_input(self.rules.X), None)
@@ -125,7 +125,7 @@ class Trainer:
     def fit(self, state: LoopState) -> None:
         """Train on the labels of a state, with the randomness of its round."""
         can_continue = final_network(self.rules.estimator) is not None or is_warm_started(self.rules.estimator)
-        with state.seeded("fit"):
+        with state.use_seed("fit"):
             from_scratch = self.estimator is None or self.rules.reinitialize or not can_continue
             estimator = self._unfitted_copy() if from_scratch else self.estimator
             names, X, y = self._training_data(state, None)
@@ -178,7 +178,7 @@ class Trainer:
         if net is None:
             return self._n_outputs
         # sizes that are only known in training, too few samples for a transformer, …: the training will tell
-        with suppress(Exception), state.seeded("fit", round=0), warnings.catch_warnings():
+        with suppress(Exception), state.use_seed("fit", round=0), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the training will give them
             net.set_params(callbacks="disable")  # a logger or the like must see trainings alone
             initialize_network(trial, *self._training_data(state, None)[1:])

@@ -99,7 +99,7 @@ class CandidateKernel:
     def _matrix(self, first: Samples, second: Samples | None = None) -> np.ndarray:
         return kernel_matrix(self.engine, first, second, self.kind).cpu().numpy()
 
-    def _with_labelled(self, samples: Samples, gradients: KeptGradients | None = None) -> np.ndarray:
+    def _kernel_with_labels(self, samples: Samples, gradients: KeptGradients | None = None) -> np.ndarray:
         if self.labelled is None:
             return np.empty((0, len(samples)))
         if self._own is None or gradients is None:
@@ -117,10 +117,10 @@ class CandidateKernel:
             UU: np.ndarray | BatchKernel
             if len(points) <= self.room.points and (not whole or self.room.fits_whole(len(points))):
                 gradients = self._gradients(samples)
-                LU = self._with_labelled(samples, gradients)
+                LU = self._kernel_with_labels(samples, gradients)
                 UU = _symmetric(gradients) if whole else GradientKernel(gradients)
             else:
-                LU, UU = self._with_labelled(samples), self._matrix(samples)
+                LU, UU = self._kernel_with_labels(samples), self._matrix(samples)
             self._last = points, KernelBlocks(self.K_LL, LU, UU, self.spectrum)
         return self._last[1]
 
@@ -195,7 +195,7 @@ class CandidateKernel:
         for start in range(0, len(points), step):
             samples = self.pool.take(points[start : start + step])
             diagonal = kernel_diagonal(self.engine, samples, self.kind).cpu().numpy()
-            K_LU = self._with_labelled(samples)
+            K_LU = self._kernel_with_labels(samples)
             above[start : start + step] = points_above(self.K_LL, K_LU, diagonal * slack, bar)
         return batches[above[np.searchsorted(points, batches)].all(axis=1)]
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from skal._lookahead.criteria import CRITERIA
-from skal._lookahead.query import ONE_BY_ONE, Settings, greedy_batch, pool_scores
+from skal._lookahead.query import greedy_batch, pool_scores
+from skal._lookahead.request import ONE_BY_ONE, Settings
 from skal.base import ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError

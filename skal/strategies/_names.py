@@ -57,7 +57,7 @@ def make_strategy(spec: str) -> QueryStrategy:
             f"A strategy must be written as a name, or as name(parameter=value). Got {spec!r} instead. "
             "Write for example 'badge' or 'dynamic_al(gamma=0)'."
         ) from None
-    known = _known()
+    known = _by_name()
     if name not in known:
         check_known("name of a strategy", [name], sorted(KNOWN), remedy="Pass a strategy of your own as an object.")
     return make_with(known[name], name, params)
@@ -65,10 +65,10 @@ def make_strategy(spec: str) -> QueryStrategy:
 
 def names_a_strategy(spec: str) -> bool:
     """Whether a text begins with the name of a strategy."""
-    return spec.split("(")[0].strip() in _known()
+    return spec.split("(")[0].strip() in _by_name()
 
 
-def _known() -> dict[str, type[QueryStrategy]]:
+def _by_name() -> dict[str, type[QueryStrategy]]:
     """By the names of functions and of classes."""
     return {cls.__name__: cls for cls in KNOWN.values()} | KNOWN
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skal._core.last_layer import are_rolled, row_digests
+from skal._core.last_layer import keeps_order, row_digests
 from skal._core.network import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._backends import BackpackBackend, FuncBackend, LoopBackend
@@ -160,7 +160,7 @@ def reordered_layers(network: Network, batch: Any, second: Any) -> frozenset[str
         name
         for name, digests in first.items()
         if len(digests) == len(then.get(name, []))  # or it is used by some batches alone, which the backends notice
-        and not all(are_rolled(a, b, epsilon) for a, b in zip(digests, then[name], strict=True) if len(a) == n)
+        and not all(keeps_order(a, b, epsilon) for a, b in zip(digests, then[name], strict=True) if len(a) == n)
     )
 
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from skal import label
-from skal.labelling._notebook import cell, packed, reply
+from skal.labelling._notebook import cell, reply
 
 from .conftest import CLASSES, DIGITS, make_project, truth
 
@@ -79,7 +79,7 @@ def test_the_cell_in_a_browser(page, project):
     style = (PAGE / "style.css").read_bytes()
     files = {
         "/": ("text/html", HARNESS),
-        "/cell.js": ("text/javascript", packed().encode()),
+        "/cell.js": ("text/javascript", pack_modules().encode()),
         "/cell.css": ("text/css", style),
     }
 

@@ -211,7 +211,7 @@ def test_reinitialized_network_is_one_trained_from_scratch(make_net, flat_data):
         make_net(), Margin(), n_initial=9, query_size=4, n_rounds=2, reinitialize=True, random_state=0
     ).fit(X, y)
     seed = int(np.random.default_rng(0).integers(2**63))
-    with LoopState(seed=seed, round=2).seeded("fit"):
+    with LoopState(seed=seed, round=2).use_seed("fit"):
         net = make_net().fit(X[loop.queried_], y[loop.queried_])
     for name, weight in net.module_.state_dict().items():
         assert torch.equal(weight, loop.estimator_.module_.state_dict()[name])

@@ -17,7 +17,8 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 import skal
-from skal._lookahead.query import Settings, make_source
+from skal._lookahead.query import make_source
+from skal._lookahead.request import Settings
 from skal.config import config_context
 from skal.datasets import load
 from skal.exceptions import (

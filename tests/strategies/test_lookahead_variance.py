@@ -12,7 +12,8 @@ from torch import nn
 
 from skal import ntk_lookahead
 from skal._lookahead.feature_reader import FeatureReader
-from skal._lookahead.query import Settings, make_source
+from skal._lookahead.query import make_source
+from skal._lookahead.request import Settings
 from skal._lookahead.variance import VarianceGains, logit_variance, newton_importance
 from skal.config import config_context
 from skal.exceptions import InvalidParameterError, SkalWarning, TwoLevelWarning
