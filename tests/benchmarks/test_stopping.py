@@ -26,7 +26,7 @@ def test_a_criterion_is_asked_after_every_round():
 
 def test_a_small_run():
     data = datasets.load("digits")
-    runs = [run(data, "margin", 0, batch=20, n_labels=300, n_pool=600)]
+    runs = [run(data, "margin", 0, query_size=20, n_labels=300, n_pool=600)]
     table = stops(runs)
     assert len(table) == 7
     assert set(table["stopped"]) <= {"0 of 1", "1 of 1"}

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from skal import label
-from skal.labelling._notebook import cell, reply
+from skal.labelling._notebook import cell, pack_modules, reply
 
 from .conftest import CLASSES, DIGITS, make_project, truth
 
