@@ -91,7 +91,7 @@ def test_sixty_digits_by_keyboard(page, command, tmp_path):
     assert labels_of(out) == said
     assert all(label == truth(key) for key, label in said.items())
     lines = [json.loads(line) for line in (out / "labels.jsonl").read_text().splitlines()]
-    assert [line["id"] for line in lines if line["label"] is None and line.get("declined")] == [skipped]
+    assert [line["id"] for line in lines if line["event"] == "declined"] == [skipped]
 
 
 def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
