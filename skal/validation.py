@@ -531,7 +531,7 @@ class Integer(Constraint):
     def check(self, owner: str, name: str, value: Any) -> None:
         """Refuse anything else."""
         if not (isinstance(value, str) and value in self.words):
-            remedy = self.remedy or _or_words("Pass an integer within these bounds", self.words)
+            remedy = self.remedy or (_or_words("Pass an integer within these bounds", self.words) if self.words else "")
             check_integer(owner, name, value, self.minimum, self.maximum, optional=self.optional, remedy=remedy)
 
 
@@ -569,7 +569,7 @@ class Real(Constraint):
         """Refuse anything else."""
         if not (isinstance(value, str) and value in self.words):
             bounds: dict[str, Any] = {"below_maximum": self.below_maximum, "optional": self.optional}
-            remedy = self.remedy or _or_words("Pass a number within these bounds", self.words)
+            remedy = self.remedy or (_or_words("Pass a number within these bounds", self.words) if self.words else "")
             check_real(owner, name, value, self.minimum, self.maximum, **bounds, remedy=remedy)
 
 

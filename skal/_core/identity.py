@@ -40,20 +40,20 @@ def sample_digests(X: Any) -> list[bytes]:
     """
     if isinstance(X, Mapping):
         rows: Any = zip(*(sample_digests(X[name]) for name in sorted(X, key=repr)), strict=True)
-        return [_digest(b"".join(row)) for row in rows]
+        return [digest_bytes(b"".join(row)) for row in rows]
     if isinstance(X, Dataset):
         return [_item_digest(dataset_input(X[i])) for i in range(n_rows(X))]
     if sp.issparse(X):
         X = X.tocsr().sorted_indices()  # a copy: the caller's may be in any order
         parts = zip(np.split(X.indices, X.indptr[1:-1]), np.split(X.data, X.indptr[1:-1]), strict=True)
-        return [_digest(indices.astype(np.int64).tobytes() + data.tobytes()) for indices, data in parts]
+        return [digest_bytes(indices.astype(np.int64).tobytes() + data.tobytes()) for indices, data in parts]
     if hasattr(X, "iloc"):  # columns of a frame have types of their own
         return [_item_digest(row) for row in (X.itertuples(index=False, name=None) if X.ndim > 1 else X)]
     array = _as_array(X)
     if array.dtype.kind in "OUST":
         return [_item_digest(value) for value in array]
     array = np.ascontiguousarray(array)
-    return [_digest(row.tobytes()) for row in (array[:, None] if array.ndim == 1 else array)]
+    return [digest_bytes(row.tobytes()) for row in (array[:, None] if array.ndim == 1 else array)]
 
 
 def _as_array(X: Any) -> np.ndarray:
@@ -69,17 +69,24 @@ def _item_digest(item: Any) -> bytes:
     if isinstance(item, (Tensor, np.ndarray)):
         array = _as_array(item)
         if not array.dtype.hasobject:
-            return _digest(array.tobytes())
+            return digest_bytes(array.tobytes())
     digest = object_digest(item)
     if digest is None:
         raise InvalidTypeError(
             f"The samples must have content that can be read. Got a {type(item).__name__} that does not show it. "
             "Return arrays, tensors, numbers or texts from the Dataset, or give the samples ids."
         )
-    return _digest(digest.encode())
+    return digest_bytes(digest.encode())
 
 
-def _digest(content: bytes) -> bytes:
+def digest_bytes(content: bytes) -> bytes:
+    """A digest of 16 bytes; of a text, of its encoding.
+
+    Examples
+    --------
+    >>> digest_bytes(b"a") == digest_bytes(b"a"), digest_bytes(b"a") == digest_bytes(b"b")
+    (True, False)
+    """
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from skal._core.cache import Cache
+from skal._core.identity import digest_bytes
 from skal.exceptions import InvalidParameterError, SkalError
 from skal.labelling._sources import ImageFolder, Source
 from skal.labelling._sources._images import open_image
@@ -119,34 +120,46 @@ def compute_features(
         Of the backbone, which is loaded only if there is something to compute; None takes the pixels of the small
         pictures.
     cache : path or None
-        What has been computed is kept there, under the names of the backbone and the samples.
+        What has been computed is kept there, under the names of the backbone and the samples: a run that was stopped
+        goes on where it was.
     """
-    n = len(source)
-    key = hashlib.blake2b("\n".join([name or "pixels", *source.ids]).encode(), digest_size=8).hexdigest()
-    path = None if cache is None or name is None else cache / f"features-{key}.npy"
-    if path is not None and path.exists():
-        return np.load(path), lambda progress: progress(n, n)
-    backbone = None if name is None else load_backbone(name)
-    if backbone is not None and backbone.kind != source.kind:
-        expected = f"a network for samples of kind {source.kind!r}"
-        remedy = "Choose another backbone, or compute features yourself and pass --features."
-        raise InvalidParameterError.for_parameter("label", "backbone", expected, backbone.name, remedy)
-    first = _features_of(source, backbone, [0])
-    X = np.zeros((n, first.shape[1]), dtype=np.float32)
+    n, keys = len(source), [digest_bytes(key.encode()) for key in source.ids]
+    folder = None if cache is None or name is None else cache / f"features-{digest_bytes(name.encode()).hex()[:16]}"
+    store, what = Cache("1TB", folder), name or "pixels"
+    backbone = _Loader(source, name)
+
+    def compute(rows: list[int]) -> np.ndarray:
+        return store.rows(
+            what, [keys[i] for i in rows], lambda new: _features_of(source, backbone(), [rows[i] for i in new])
+        )
+
+    X = np.zeros((n, compute([0]).shape[1]), dtype=np.float32)
 
     def fill(progress: Callable[[int, int], None]) -> None:
         for start in range(0, n, _BATCH):
             rows = list(range(start, min(start + _BATCH, n)))
-            X[rows] = _features_of(source, backbone, rows)
+            X[rows] = compute(rows)
             progress(rows[-1] + 1, n)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(".new.npy")
-            new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
-            np.save(new, X)
-            new.replace(path)
 
     return X, fill
+
+
+class _Loader:
+    """The backbone that a user named, loaded when something must be computed."""
+
+    def __init__(self, source: Source, name: str | None) -> None:
+        self._source, self._name = source, name
+        self._backbone: Backbone | None = None
+
+    def __call__(self) -> Backbone | None:
+        if self._name is not None and self._backbone is None:
+            backbone = load_backbone(self._name)
+            if backbone.kind != self._source.kind:
+                expected = f"a network for samples of kind {self._source.kind!r}"
+                remedy = "Choose another backbone, or compute features yourself and pass --features."
+                raise InvalidParameterError.for_parameter("label", "backbone", expected, backbone.name, remedy)
+            self._backbone = backbone
+        return self._backbone
 
 
 def _features_of(source: Source, backbone: Backbone | None, rows: list[int]) -> np.ndarray:

@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import n_rows, take_rows
-from skal._core.identity import sample_digests
+from skal._core.identity import digest_bytes, sample_digests
 from skal.exceptions import InvalidParameterError, shorten
 from skal.validation import as_list
 
@@ -213,4 +212,4 @@ def _digests(X: Any, rows: Iterable[int]) -> list[str]:
 
 
 def _sum_of(ids: list[str]) -> str:
-    return blake2b("\n".join(ids).encode(), digest_size=16).hexdigest()
+    return digest_bytes("\n".join(ids).encode()).hex()

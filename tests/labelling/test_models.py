@@ -130,7 +130,9 @@ def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, o
     assert project.status()["unreadable"] == ["broken.png"]
     own.write_text("def backbone():\n    return lambda images: [[0.0, 0.0, 0.0]] * len(images)\n")
     again = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
-    assert again.X[good].any()  # from the file
+    again.prepare(lambda done, n: None)
+    assert again.X[good].any()  # from the cache
+    assert (again.X == model.X).all()
 
 
 def test_backbones_that_do_not_fit_are_refused(image_folder, own):

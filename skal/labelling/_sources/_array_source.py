@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from skal._core.identity import digest_bytes
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
 from skal.labelling._sources._source import Ids, Source, given_ids
@@ -117,7 +117,7 @@ class ArraySource(Source):
         return ", ".join(f"{value:.4g}" for value in row[:50]) + (", …" if len(row) > 50 else "")
 
     def _digest(self, position: int) -> str:
-        return hashlib.blake2b(np.ascontiguousarray(self._array[position]).tobytes(), digest_size=10).hexdigest()
+        return digest_bytes(np.ascontiguousarray(self._array[position]).tobytes()).hex()[:20]
 
 
 def _channels_first(array: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError, SkalError
 from skal.labelling._sources._source import Ids, Source
 
@@ -160,7 +160,7 @@ class ImageFolder(Source):
                 data = b"%d " % length + head + file.read(_END)
         except OSError:
             return None
-        return hashlib.blake2b(data, digest_size=10).hexdigest()
+        return digest_bytes(data).hex()[:20]
 
 
 class SmallPictures(Dataset[Any]):
@@ -180,7 +180,7 @@ class SmallPictures(Dataset[Any]):
         if cache is None:
             self._pixels: Any = np.zeros((n, 3, size, size), dtype=np.uint8)
             return
-        key = hashlib.blake2b("\n".join([str(size), *source.ids]).encode(), digest_size=8).hexdigest()
+        key = digest_bytes("\n".join([str(size), *source.ids]).encode()).hex()[:16]
         path, self._notes = cache / f"pixels-{key}.npy", cache / f"pixels-{key}-read.npy"
         cache.mkdir(parents=True, exist_ok=True)
         for old in cache.glob("pixels-*.npy"):

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError, shorten
 from skal.labelling._sources._source import Ids, Source, given_ids, read_table
 from skal.loop._ids import make_distinct
@@ -80,4 +80,4 @@ class TextTable(Source):
 
 
 def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return digest_bytes(text.encode()).hex()[:20]
