@@ -32,7 +32,7 @@ from skal._core.containers import detach_rows, reference_to, row_bytes
 from skal._core.memory import rows_within
 from skal._core.pool import Samples
 from skal.config import config_context, get_config
-from skal.exceptions import InvalidTypeError, ShardError, WorkerError, WorkerWarning
+from skal.exceptions import InvalidTypeError, ShardError, SkalError, WorkerError, WorkerWarning
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -143,7 +143,7 @@ class Sharding:
                         yield results.pop(done)
                         done += 1
                 return
-            except (_ShardFailedError, GeneratorExit):
+            except (_ShardFailedError, SkalError, GeneratorExit):  # of the shard, or of samples that are read here
                 raise
             except ImportError as error:  # a package that the workers lack will be missing the next time, too
                 raise _worker_error(error) from error

@@ -498,3 +498,14 @@ def test_an_error_in_another_process_then_one_that_ends_it():
     assert "in fail" in shown(caught.value)
     with pytest.raises(WorkerWarning, match="max_memory"):  # and not computed here, since warnings are errors
         run(lambda part: os._exit(1), np.zeros((60, 2)), "loky")
+
+
+def test_samples_that_cannot_be_read_here_are_no_matter_of_the_workers():
+    class Texts(list):
+        def __getitem__(self, rows):
+            if isinstance(rows, slice) and rows.start >= 20:
+                raise SampleError("row 20 cannot be read")
+            return super().__getitem__(rows)
+
+    with parallel_config(backend="threading"), pytest.raises(SampleError, match="row 20"):
+        list(Sharding(n_jobs=2).map(len, Samples(Texts("abcdefghij" * 4)), 5))
