@@ -42,7 +42,8 @@ from skal.exceptions import (
     OutputError,
     shorten,
 )
-from skal.features import RememberedFeatures, at_least_float32, check_finite_features, compute_features
+from skal.features import RememberedFeatures, compute_features
+from skal.features._compute import at_least_float32, check_finite_features
 from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import feature_matrix
 from skal.tangent._tangent_engine import TangentEngine

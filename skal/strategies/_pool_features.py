@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from skal.context import QueryContext, Samples, fill_rows, rows_within
-from skal.features import feature_error
+from skal.features._compute import feature_error
 
 _BLOCK_BYTES = 2**24  # of features that are read at once
 _CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor

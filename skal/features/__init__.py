@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Features of samples: what computes them, and the memory that keeps them."""
+
+from skal._core.cache import Cache
+from skal.features._compute import compute_features
+from skal.features._remembered import RememberedFeatures
+
+__all__ = ["Cache", "RememberedFeatures", "compute_features"]
