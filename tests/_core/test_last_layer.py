@@ -1,17 +1,16 @@
-"""Tests of skal._core.last_layer: found in any architecture, by hooks alone."""
+"""The last layer, as a context finds it in any architecture: by hooks alone."""
 
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal._core.last_layer import embeddings, find_last_layer
-from skal.context import Network, Samples
+from skal import config_context
+from skal.context import QueryContext
 from skal.exceptions import OutputError, SampleOrderWarning, UnsupportedLayerError
 from skal.nets import CNN, MLP, ConvNet, ResNet18, SquaredLoss
 
-from ..support.learners import net_of
+from ..support.learners import learner_of, net_of
 from ..support.networks import ResidualBlock, TextTransformer
 from ..support.unusual import AuxiliaryHead, LossInside, Plain, SortsItsBatch
 
@@ -80,6 +79,16 @@ FOUND = [
 ]
 
 
+def context_of(module, X, criterion=nn.CrossEntropyLoss):
+    """What a strategy sees of a net with this module, and of this pool."""
+    return QueryContext(learner_of(net_of(module, criterion)), X)
+
+
+def embed(context, batch_size):
+    with config_context(batch_size=batch_size):
+        return QueryContext(context.learner, context.pool.X).embeddings()
+
+
 def count_hooks(module):
     return sum(
         len(hooks) for m in module.modules() for name, hooks in vars(m).items() if name.endswith("_hooks") and hooks
@@ -92,13 +101,13 @@ def test_last_layer_is_found(make, name, width):
     module = make()
     module.train()
     forward, hooks = type(module).forward, count_hooks(module)
-    network, samples = Network(module), Samples(IMAGES)
-    last = find_last_layer(network, samples)
+    context = context_of(module, IMAGES)
+    last = context.last_layer
     assert (last.name, last.width) == (name, width)
     assert last.layer is module.get_submodule(last.name)
     assert last.gives_logits
 
-    features, logits = embeddings(network, samples, 4, last)
+    features, logits = embed(context, 4)
     assert features.shape == (9, last.width)
     # the proof that these are the layer's inputs: it maps them to the network's output
     with torch.no_grad():
@@ -115,10 +124,8 @@ def test_the_users_hooks_stay():
     module = MLP(4, 3, hidden=(5,))
     calls = []
     module.fc.register_forward_hook(lambda *_: calls.append(1))
-    network, samples = Network(module), Samples(np.ones((3, 4), dtype=np.float32))
-    last = find_last_layer(network, samples)
-    embeddings(network, samples, 2, last)
-    assert len(module.fc._forward_hooks) == 1
+    embed(context_of(module, np.ones((3, 4), dtype=np.float32)), 2)
+    assert count_hooks(module) == 1
     assert len(calls) == 5  # one pass to find it, two to see that samples stay in order, two batches
 
 
@@ -135,7 +142,7 @@ def test_one_order_is_enough_for_a_linear_layer_that_gives_the_outputs():
     calls = []
     module.fc.register_forward_hook(lambda *_: calls.append(1))
     X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    last = find_last_layer(Network(module), Samples(X))
+    last = context_of(module, X).last_layer
     assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 5, True, True)
     assert len(calls) == 2  # to find it, and to see that samples stay in order
 
@@ -164,63 +171,61 @@ def test_samples_that_change_places_are_seen(kind, n):
     torch.manual_seed(0)
     X = np.random.default_rng(0).normal(size=(n, 5)).astype("float32")
     for some in (X[X[:, 0].argsort()], X[X[:, 0].argsort()[::-1]]):  # a sort of these leaves them as they are
-        assert find_last_layer(Network(kind().eval()), Samples(some)).in_order == (n == 1)
+        assert context_of(kind().eval(), some).last_layer.in_order == (n == 1)
 
 
 @pytest.mark.parametrize("make", [lambda: MLP(4, 3, hidden=(5,)), Residual])
 def test_hooks_are_removed_after_an_error(make):
     module = make()
-    network, samples = Network(module), Samples(np.ones((3, 2), dtype=np.float32))  # one of a wrong shape
+    context = context_of(module, np.ones((3, 2), dtype=np.float32))  # one of a wrong shape
     before = count_hooks(module)
     with pytest.raises(RuntimeError, match=r"shape|dimension|size"):
-        find_last_layer(network, samples)
+        _ = context.last_layer
     assert count_hooks(module) == before
 
 
 def test_hooks_are_removed_when_outputs_are_refused():
     module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
-    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
-    network, samples = Network(net), Samples(np.ones((3, 4), dtype=np.float32))
-    last = find_last_layer(network, samples)
+    context = context_of(module, np.ones((3, 4), dtype=np.float32))
     with pytest.raises(OutputError, match="must return logits"):
-        embeddings(network, samples, 2, last)
-    assert count_hooks(net.module_) == 0
+        embed(context, 2)
+    assert count_hooks(module) == 0
 
 
-@pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1)])
-def test_a_softmax_after_the_last_layer_is_seen_through(end):
-    module = nn.Sequential(nn.Linear(4, 3), end)
-    last = find_last_layer(Network(module), Samples(np.ones((2, 4), dtype=np.float32)))
+@pytest.mark.parametrize(("end", "criterion"), [(nn.Softmax(-1), nn.NLLLoss), (nn.LogSoftmax(-1), nn.CrossEntropyLoss)])
+def test_a_softmax_after_the_last_layer_is_seen_through(end, criterion):
+    last = context_of(nn.Sequential(nn.Linear(4, 3), end), np.ones((2, 4), dtype=np.float32), criterion).last_layer
     assert last.name == "0"
     assert last.gives_logits
 
 
 def test_a_softmax_before_the_squared_loss_has_a_derivative_of_its_own():
     module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
-    samples = Samples(np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
-    assert not find_last_layer(Network(net_of(module, SquaredLoss)), samples).gives_logits
-    network = Network(net_of(module, nn.NLLLoss))
-    last = find_last_layer(network, samples)
-    assert last.gives_logits
+    X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    assert not context_of(module, X, SquaredLoss).last_layer.gives_logits
+    context = context_of(module, X, nn.NLLLoss)
+    assert context.last_layer.gives_logits
     with torch.no_grad():
         module[0].weight.mul_(100)  # probabilities of which float32 cannot tell some from zero
-        logits = embeddings(network, samples, 2, last)[1]
-        torch.testing.assert_close(logits, module[0](torch.as_tensor(samples.X)))
+        torch.testing.assert_close(embed(context, 2)[1], module[0](torch.as_tensor(X)))
 
 
 @pytest.mark.parametrize("module", [InPlaceAfterHead(4, 3, hidden=(5,)), nn.Sequential(nn.Linear(4, 3), nn.Tanh())])
 def test_what_changes_the_outputs_afterwards_is_noticed(module):
-    last = find_last_layer(Network(module), Samples(np.ones((2, 4), dtype=np.float32)))
-    assert not last.gives_logits
+    assert not context_of(module, np.ones((2, 4), dtype=np.float32)).last_layer.gives_logits
 
 
 def test_a_module_without_layers_is_refused():
     class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Linear(2, 2)
+
         def forward(self, x):
             return x[:, :2]
 
     with pytest.raises(UnsupportedLayerError, match=r"at least one layer .* Got Own, .* Use layers"):
-        find_last_layer(Network(Own()), Samples(np.ones((2, 4), dtype=np.float32)))
+        _ = context_of(Own(), np.ones((2, 4), dtype=np.float32)).last_layer
 
 
 class CallsByName(nn.Module):
@@ -233,13 +238,14 @@ class CallsByName(nn.Module):
 
 
 def test_a_layer_that_is_called_by_the_name_of_its_argument_is_seen():
-    network, samples = Network(CallsByName()), Samples(np.random.default_rng(0).normal(size=(7, 5)).astype("float32"))
-    last = find_last_layer(network, samples)
+    module, X = CallsByName(), np.random.default_rng(0).normal(size=(7, 5)).astype("float32")
+    context = context_of(module, X)
+    last = context.last_layer
     assert (last.name, last.width, last.gives_logits) == ("head", 4, True)
-    features, logits = embeddings(network, samples, 3, last)
-    expected = torch.relu(network.module.body(torch.as_tensor(samples.X)))
+    features, logits = embed(context, 3)
+    expected = torch.relu(module.body(torch.as_tensor(X)))
     torch.testing.assert_close(features, expected.detach())
-    torch.testing.assert_close(logits, network.module.head(expected).detach())
+    torch.testing.assert_close(logits, module.head(expected).detach())
 
 
 class ReturnsAList(CallsByName):
@@ -249,7 +255,7 @@ class ReturnsAList(CallsByName):
 
 def test_outputs_that_are_no_tensor_are_refused_by_name():
     with pytest.raises(OutputError, match="Got list instead"):
-        find_last_layer(Network(ReturnsAList()), Samples(np.zeros((3, 5), dtype="float32")))
+        _ = context_of(ReturnsAList(), np.zeros((3, 5), dtype="float32")).last_layer
 
 
 class HeadTwice(Plain):
@@ -274,13 +280,13 @@ class FrozenBackbone(AuxiliaryHead):
 def test_the_last_layer_is_the_one_that_makes_the_outputs(kind, frozen):
     torch.manual_seed(0)
     module = kind().requires_grad_(not frozen).eval()
-    samples = Samples(np.random.default_rng(0).normal(size=(9, 5)).astype("float32"))
-    network = Network(module)
-    last = find_last_layer(network, samples)
+    X = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
+    context = context_of(module, X)
+    last = context.last_layer
     assert (last.name, last.width, last.gives_logits, last.in_order) == ("fc", 16, True, True)
-    features, logits = embeddings(network, samples, 4, last)
+    features, logits = embed(context, 4)
     with torch.no_grad():
-        torch.testing.assert_close(features, module.features(torch.as_tensor(samples.X)))
+        torch.testing.assert_close(features, module.features(torch.as_tensor(X)))
         torch.testing.assert_close(module.fc(features), logits)
     assert all(p.grad is None for p in module.parameters())
     assert count_hooks(module) == 0
@@ -288,7 +294,7 @@ def test_the_last_layer_is_the_one_that_makes_the_outputs(kind, frozen):
 
 def test_outputs_of_another_shape_are_left_to_whoever_reads_them():
     module = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))  # one number per sample, without a second dimension
-    last = find_last_layer(Network(module), Samples(np.random.default_rng(0).normal(size=(9, 5)).astype("float32")))
+    last = context_of(module, np.random.default_rng(0).normal(size=(9, 5)).astype("float32")).last_layer
     assert (last.name, last.gives_logits, last.in_order) == ("0", False, True)
 
 
@@ -298,7 +304,7 @@ def test_of_outputs_without_a_graph_the_layer_that_is_called_last_is_taken():
         def forward(self, x):
             return super().forward(x)
 
-    assert find_last_layer(Network(NoGraph(5, 3)), Samples(np.ones((3, 5), dtype="float32"))).name == "fc"
+    assert context_of(NoGraph(5, 3), np.ones((3, 5), dtype="float32")).last_layer.name == "fc"
 
 
 def test_a_recurrent_layer_may_be_the_last_one():
@@ -310,7 +316,7 @@ def test_a_recurrent_layer_may_be_the_last_one():
         def forward(self, tokens):
             return self.gru(self.embedding(tokens))[1][0]
 
-    last = find_last_layer(Network(Recurrent()), Samples(np.arange(12).reshape(2, 6) % 7))
+    last = context_of(Recurrent(), np.arange(12).reshape(2, 6) % 7).last_layer
     assert (last.name, last.width, last.gives_logits) == ("gru", 24, False)
 
 
@@ -320,12 +326,12 @@ def test_samples_are_embedded_one_by_one_if_a_network_reorders_them(in_order):
     X = np.random.default_rng(0).normal(size=(20, 5)).astype("float32")
     if in_order:  # so are the first ones, and nothing seems wrong
         X[:6] = X[X[:6, 0].argsort()[::-1]]
-    network = Network(SortsItsBatch().eval())
-    last = find_last_layer(network, Samples(X))
-    assert not last.in_order
-    assert last.gives_logits
+    module = SortsItsBatch().eval()
+    context = context_of(module, X)
+    assert not context.last_layer.in_order
+    assert context.last_layer.gives_logits
     with pytest.warns(SampleOrderWarning, match=r"'fc' does not receive .* one by one, .* Restore the order"):
-        features, logits = embeddings(network, Samples(X), 7, last)
+        features, logits = embed(context, 7)
     with torch.no_grad():
-        torch.testing.assert_close(features, network.module.features(torch.as_tensor(X)))
-        torch.testing.assert_close(logits, network.module(torch.as_tensor(X)))
+        torch.testing.assert_close(features, module.features(torch.as_tensor(X)))
+        torch.testing.assert_close(logits, module(torch.as_tensor(X)))

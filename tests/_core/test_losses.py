@@ -7,14 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.losses import CrossEntropy, OwnLoss, loss_of, sum_of_others
-from skal._core.outputs import to_logits
+from skal.context import CrossEntropy, Network, QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
-from ..support.criteria import CRITERIA, FocalLoss, one_loss, weights
+from ..support.criteria import CRITERIA, FocalLoss, net_trained_with, one_loss, weights
+from ..support.learners import learner_of
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, 4.0], [-1.0, 2.0, 0.0]], dtype=torch.float64)
+
+
+def loss_of(criterion):
+    """The loss of a network that is trained with a criterion."""
+    return Network(net_trained_with(criterion, nn.Linear(4, 3))).loss
 
 
 def by_autograd(criterion, logits, labels):
@@ -28,7 +33,9 @@ def by_autograd(criterion, logits, labels):
 
 
 def logits_for(criterion):
-    return to_logits(LOGITS[:, :1], criterion) if isinstance(criterion, nn.BCEWithLogitsLoss) else LOGITS
+    if not isinstance(criterion, nn.BCEWithLogitsLoss):
+        return LOGITS
+    return torch.cat([torch.zeros(3, 1, dtype=LOGITS.dtype), LOGITS[:, :1]], dim=1)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap, for the margin loss
@@ -82,7 +89,8 @@ def test_likelihood_behind_the_softmax_is_skorchs(weight):
     """skorch's loss is ``−w log(p + ε)`` with the ε of the outputs' type, here a large one to be seen."""
     criterion = nn.NLLLoss(weight=weight)
     eps = torch.finfo(torch.float32).eps
-    loss = loss_of(criterion, behind_softmax=torch.float32)
+    net = net_trained_with(criterion, nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)))
+    loss = QueryContext(learner_of(net), np.eye(4, dtype="float32")).logit_network.loss
     logits = torch.tensor([[0.0, 16.0, 1.0]], dtype=torch.float64)  # p_0 is as small as ε
     for label in range(3):
         f = logits.clone().requires_grad_()
@@ -120,9 +128,12 @@ def test_nothing_cancels_in_the_lengths(gap):
     np.testing.assert_allclose(CrossEntropy().lengths(logits)[0], expected, rtol=1e-13)
 
 
-def test_sum_of_others_of_equal_entries():
-    torch.testing.assert_close(sum_of_others(torch.tensor([2.0, 2.0, 2.0])), torch.tensor([4.0, 4.0, 4.0]))
-    torch.testing.assert_close(sum_of_others(torch.zeros(2, 3)), torch.zeros(2, 3))
+def test_entries_that_are_equal():
+    """Of several largest ones each has the others beside it."""
+    lengths = CrossEntropy().lengths(torch.zeros(2, 3, dtype=torch.float64))
+    torch.testing.assert_close(lengths, torch.full_like(lengths, ((2 / 3) ** 2 + 2 / 9) ** 0.5))
+    nothing = CrossEntropy(weight=torch.zeros(3), smoothing=0.1).gradient(LOGITS, torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(nothing, torch.zeros_like(LOGITS))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -176,7 +187,6 @@ def test_other_ways_to_write_a_criterion():
     expected = 2 * CrossEntropy().gradient(LOGITS, labels)
     torch.testing.assert_close(loss_of(Nested()).gradient(LOGITS, labels), expected)
     torch.testing.assert_close(loss_of(OldFunction()).gradient(LOGITS, labels), 2 * LOGITS)
-    assert isinstance(loss_of(FocalLoss()), OwnLoss)
 
 
 class Deaf(FocalLoss):

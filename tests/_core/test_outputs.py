@@ -1,17 +1,16 @@
 """What a network's outputs mean, by its criterion; against skorch and the formula in float64."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch import nn
 
-from skal._core.outputs import check_distributions, criterion_of, softmax, to_proba
-from skal.context import Network, Samples
+from skal.context import Network, QueryContext, Samples
 from skal.exceptions import NonFiniteError, OutputError
 from skal.nets import SquaredLoss
+
+from ..support.learners import learner_of, net_of
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 
@@ -53,26 +52,42 @@ def test_squared_loss_gets_a_softmax_unless_the_user_says_otherwise():
     np.testing.assert_allclose(network.to_proba(outputs), torch.sigmoid(outputs))
 
 
+class Answers:
+    """A classifier whose probabilities are given."""
+
+    def __init__(self, proba):
+        self.proba = proba
+
+    def predict_proba(self, X):
+        return self.proba[: len(X)]
+
+
+def proba_of(classifier, n):
+    return QueryContext(learner_of(classifier), np.zeros((n, 1))).predict_proba()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, [np.inf, -np.inf]], ids=str)
 @pytest.mark.filterwarnings("error")
 def test_probabilities_that_are_not_finite_are_refused_without_a_warning(value):
     proba = np.full((3, 2), 0.5)
     proba[1] = value
     with pytest.raises(NonFiniteError, match="probabilities must be finite"):
-        check_distributions(proba)
+        proba_of(Answers(proba), 3)
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.6], [0.5, 0.4], [1.1, -0.1]], ids=str)
 def test_one_row_that_is_no_distribution_is_refused(row):
     with pytest.raises(OutputError, match="one distribution per row"):
-        check_distributions(np.array([[0.5, 0.5], row]))
+        proba_of(Answers(np.array([[0.5, 0.5], row])), 2)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_criterion_of_another_kind_is_taken_as_it_is():
     scripted = torch.jit.script(nn.CrossEntropyLoss())
     for criterion in (scripted, len, None):
-        assert criterion_of(SimpleNamespace(criterion_=criterion)) is criterion
+        net = net_of(linear())
+        net.criterion_ = criterion
+        assert Network(net).criterion is criterion
 
 
 def test_a_compiled_criterion_is_looked_through():
@@ -125,7 +140,7 @@ def by_formula(logits):
 @pytest.mark.parametrize("shape", [(1, 3), (33, 2), (500, 10), (500, 15), (500, 16), (40, 100), (3, 50, 4), (5,)])
 def test_is_the_formula(shape, dtype):
     logits = 30 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    found = softmax(logits)
+    found = Network(linear()).to_proba(logits)
     assert found.shape == logits.shape
     assert found.dtype == dtype
     np.testing.assert_allclose(found.numpy(), by_formula(logits), rtol=200 * torch.finfo(dtype).eps, atol=1e-37)
@@ -133,18 +148,16 @@ def test_is_the_formula(shape, dtype):
 
 def test_large_logits_do_not_overflow():
     logits = torch.tensor([[1e4, 0.0, -1e4]]).repeat(100, 1)
-    assert torch.equal(softmax(logits), torch.tensor([[1.0, 0.0, 0.0]]).repeat(100, 1))
+    assert torch.equal(Network(linear()).to_proba(logits), torch.tensor([[1.0, 0.0, 0.0]]).repeat(100, 1))
 
 
 def test_own_nonlinearity_of_a_net_is_kept():
     """Only the softmax that skorch itself takes is replaced."""
 
-    class Net:
-        criterion_ = torch.nn.CrossEntropyLoss()
-        predict_nonlinearity = None
-
+    class Net(NeuralNetClassifier):
         def _get_predict_nonlinearity(self):
             return lambda output: torch.softmax(output / 2, dim=-1)
 
+    net = net_of(linear(), cls=Net, predict_nonlinearity=None)
     logits = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(to_proba(logits, Net()).numpy(), by_formula(logits / 2), rtol=1e-5)
+    np.testing.assert_allclose(Network(net).to_proba(logits).numpy(), by_formula(logits / 2), rtol=1e-5)
