@@ -63,8 +63,9 @@ class ALBL(QueryStrategy):
     Notes
     -----
     Within a batch samples are drawn one after the other, each arm offering its best sample that is still free, with the
-    weights of the last round. With a batch of one this is the paper's algorithm. The metrics are the probabilities with
-    which the samples were drawn. :meth:`get_state` and :meth:`set_state` save and restore the run.
+    weights of the last round. With a batch of one this is the paper's algorithm. K in EXP4.P's floor and bonus counts
+    the arms, not the samples, as in the authors' library libact. The metrics are the probabilities with which the
+    samples were drawn. :meth:`get_state` and :meth:`set_state` save and restore the run.
 
     References
     ----------

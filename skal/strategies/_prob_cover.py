@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch import Tensor
 from skal.base import query_function
 from skal.context import QueryContext, rows_within
 from skal.strategies._coverage_strategy import CoverageStrategy
-from skal.strategies._kmeans import kmeans
+from skal.strategies._kmeans import kmeans, nearest_centres
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import PRODUCT_ERROR
 from skal.validation import Integer, Real, make_generator
 
-_MOST_POINTS = 5000  # for the radius
+_MOST_POINTS = 5000  # that are clustered for the radius
+_MOST_BALLS = 2000  # that are compared with the whole pool: a share of 95 % is then right to half a point
 _FEWEST_POINTS = 200
 _COPIES = 4  # of the points
 _SEEDS = 500  # points at least, among which k-means finds its first centres
@@ -36,7 +38,7 @@ class ProbCover(CoverageStrategy):
     ----------
     radius : "auto" or float, default="auto"
         ``auto`` is the largest radius at which a share ``purity`` of the balls hold samples of one cluster only, of
-        as many k-means clusters as there are classes.
+        as many k-means clusters as there are classes. Of a large pool 2,000 random balls are looked at.
     purity : float, default=0.95
         See ``radius``.
     n_clusters : int or None, default=None
@@ -112,18 +114,28 @@ class ProbCover(CoverageStrategy):
         if not isinstance(self.radius, str):
             return float(self.radius)
         generator = make_generator(type(self).__name__, self.random_state)
-        # before similarities are made, there is room for the points and for distances among some of them
+        # before similarities are made, there is room for the points and for distances to some of them
         room = context.memory // 4
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
         points = read.gather(rows)
         n_clusters = min(n, self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES))
         few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
-        clusters = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[1]
-        return pure_radius(points, clusters, self.purity, block_bytes=min(_BLOCK_BYTES, room // 4))
+        centres = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[0]
+        balls = points[torch.as_tensor(generator.permutation(n)[:_MOST_BALLS], device=points.device)]
+
+        def parts() -> Iterator[tuple[Tensor, Tensor]]:
+            size = rows_within(min(_BLOCK_BYTES, room // 4), 24 * (len(balls) + read.width))
+            for start in range(0, context.n_pool, size):
+                part = read(slice(start, min(start + size, context.n_pool)))
+                yield part, nearest_centres(part, centres)
+
+        return pure_radius(balls, nearest_centres(balls, centres), parts, self.purity)
 
 
-def pure_radius(points: Tensor, clusters: Tensor, purity: float, *, block_bytes: int = _BLOCK_BYTES) -> float:
+def pure_radius(
+    balls: Tensor, clusters: Tensor, parts: Callable[[], Iterable[tuple[Tensor, Tensor]]], purity: float
+) -> float:
     """The largest radius at which a share of the balls hold points of one cluster only.
 
     A ball is pure as long as its radius is below the distance to the nearest point of another cluster, so that the
@@ -131,39 +143,38 @@ def pure_radius(points: Tensor, clusters: Tensor, purity: float, *, block_bytes:
 
     Parameters
     ----------
-    points : (n, d) tensor
-        Of length 1 at most.
-    clusters : (n,) tensor
+    balls : (m, d) tensor
+        Where the balls have their centres, of length 1 at most.
+    clusters : (m,) tensor
+        Of the balls.
+    parts : callable
+        Gives all points of the pool and their clusters, in parts of (n, d) and (n,).
     purity : float
-    block_bytes : int
-        Of distances that are computed at once.
 
     Examples
     --------
-    >>> points = torch.tensor([[0.0], [0.1], [0.6], [0.8]])
-    >>> round(pure_radius(points, torch.tensor([0, 0, 1, 1]), 1.0), 3)
+    >>> points, clusters = torch.tensor([[0.0], [0.1], [0.6], [0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(pure_radius(points, clusters, lambda: [(points, clusters)], 1.0), 3)
     0.5
     """
-    squares = _squares_to_others(points, clusters, block_bytes).sort().values
+    squares = _squares_to_others(balls, clusters, parts()).sort().values
     # of the first ball that must not become impure
-    square = float(squares[min(len(points) - 1, int(np.ceil((1 - purity) * len(points) - 1e-9)))])
-    error = PRODUCT_ERROR * torch.finfo(points.dtype).eps
-    if square < 1000 * error and points.dtype != torch.float64:
-        return pure_radius(points.double(), clusters, purity, block_bytes=block_bytes)
+    square = float(squares[min(len(balls) - 1, int(np.ceil((1 - purity) * len(balls) - 1e-9)))])
+    error = PRODUCT_ERROR * torch.finfo(balls.dtype).eps
+    if square < 1000 * error and balls.dtype != torch.float64:
+        return pure_radius(balls.double(), clusters, parts, purity)
     radius = max(0.0, square - error) ** 0.5 * (1 - 1e-6)  # less, by more than rounding can say too much
     return radius if 0 < radius < np.inf else 1.0
 
 
-def _squares_to_others(points: Tensor, clusters: Tensor, block_bytes: int) -> Tensor:
-    """Squared distance from every point to the nearest one of another cluster; inf if there is none: (n, d) -> (n,)."""
-    lengths = points.square().sum(1)
+def _squares_to_others(balls: Tensor, clusters: Tensor, parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Squared distance of every ball to the nearest point of another cluster; inf if there is none: (m, d) -> (m,)."""
+    lengths = balls.square().sum(1)
     squares = torch.full_like(lengths, torch.inf)
-    for start in range(0, len(points), step := rows_within(block_bytes, 24 * len(points))):
-        rows, rest = slice(start, start + step), slice(start, None)  # a distance counts for both of its ends
-        found = torch.addmm(lengths[rest], points[rows], points[rest].T, alpha=-2).add_(lengths[rows, None])
-        found.masked_fill_(clusters[rows, None] == clusters[rest], torch.inf)
-        squares[rows] = squares[rows].minimum(found.amin(1))
-        squares[rest] = squares[rest].minimum(found.amin(0))
+    for points, others in parts:
+        points = points.to(balls)
+        found = torch.addmm(lengths, points, balls.T, alpha=-2).add_(points.square().sum(1, keepdim=True))
+        squares = squares.minimum(found.masked_fill_(others[:, None] == clusters, torch.inf).amin(0))
     return squares
 
 

@@ -135,7 +135,7 @@ def labelled_radius(labelled: Tensor, radius: str) -> float:
     nearest = nearest[torch.isfinite(nearest)]
     if len(nearest) == 0:
         return 1.0
-    return float(nearest.min() if radius == "minimum" else nearest.median())
+    return float(nearest.min() if radius == "minimum" else np.median(nearest.cpu()))  # torch's is the lower median
 
 
 def coverage_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: int, like: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class TypiClust(QueryStrategy):
 
     Notes
     -----
-    The metrics are typicalities, one over the mean distance. Clusters of fewer than five samples come last. Copies of
+    The metrics are typicalities, one over the mean distance. Clusters of five samples and fewer come last. Copies of
     labelled or queried samples are queried only when nothing else is left in the clusters that are asked.
 
     References

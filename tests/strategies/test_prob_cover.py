@@ -38,7 +38,8 @@ def test_the_radius_is_the_largest_at_which_enough_balls_are_pure(seed, share, d
     X = np.hstack([spread * X, np.ones((len(X), 1))])
     X = torch.as_tensor(X / np.linalg.norm(X, axis=1, keepdims=True)).to(dtype)
     clusters = KMeans(4, n_init=1, random_state=seed).fit_predict(X)
-    radius = pure_radius(X, torch.as_tensor(clusters), share, block_bytes=2**14)
+    labels = torch.as_tensor(clusters)
+    radius = pure_radius(X, labels, lambda: zip(X.split(30), labels.split(30), strict=True), share)
     assert purity(X.double().numpy(), clusters, radius) >= share
     assert purity(X.double().numpy(), clusters, radius * (1 + tolerance)) < share
 
@@ -75,6 +76,21 @@ def test_every_pick_covers_most_of_what_is_not_covered(radius, n_labelled):
 
 
 def test_a_radius_that_says_nothing_is_1():
-    assert pure_radius(torch.eye(5), torch.zeros(5), 0.95) == 1.0  # one cluster
-    assert pure_radius(torch.zeros(4, 2), torch.arange(4) % 2, 0.95) == 1.0  # copies in two clusters
-    assert pure_radius(torch.eye(2), torch.arange(2), 0.95) == pytest.approx(np.sqrt(2), rel=1e-4)
+    def radius(points, clusters):
+        return pure_radius(points, clusters, lambda: [(points, clusters)], 0.95)
+
+    assert radius(torch.eye(5), torch.zeros(5)) == 1.0  # one cluster
+    assert radius(torch.zeros(4, 2), torch.arange(4) % 2) == 1.0  # copies in two clusters
+    assert radius(torch.eye(2), torch.arange(2)) == pytest.approx(np.sqrt(2), rel=1e-4)
+
+
+def test_balls_are_as_pure_in_the_whole_pool_as_promised():
+    X, _ = blobs(0, n=400)
+    points, clusters = torch.as_tensor(X), torch.as_tensor(KMeans(4, n_init=1, random_state=0).fit_predict(X))
+    some = torch.arange(0, 400, 10)  # few of the points have a ball; all of them may lie in one
+    radius = pure_radius(points[some], clusters[some], lambda: [(points, clusters)], 0.9)
+    inside = torch.cdist(points[some], points) <= radius
+    pure = (~inside | (clusters[some, None] == clusters)).all(1)
+    assert float(pure.double().mean()) >= 0.9
+    among_themselves = pure_radius(points[some], clusters[some], lambda: [(points[some], clusters[some])], 0.9)
+    assert radius < among_themselves
