@@ -1,5 +1,7 @@
 """Rows of every container, how they reach another process, and rows that may be queried."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,36 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, config_context
-from skal._core.containers import (
-    all_finite,
-    check_finite,
-    concat_rows,
-    dataset_input,
-    dataset_target,
-    is_lazy,
-    n_rows,
-    open_reference,
-    reference_to,
-    take_rows,
-)
+from skal.context import Network, QueryContext, Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError
 from skal.strategies import BADGE, CoreSet, Margin, margin
 
-from ..support.learners import learner_of
+from ..support.learners import learner_of, net_of
 from ..support.on_disk import as_dask, as_hdf5, as_memmap, as_zarr
 
 ROWS = np.arange(12.0).reshape(6, 2)
-
-
-class Squares(Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, i):
-        return np.float32(i**2), i
 
 
 def memory_map(tmp_path):
@@ -76,60 +60,72 @@ def container(request, tmp_path):
     return CONTAINERS[request.param](tmp_path)
 
 
+def take(X, rows):
+    """The given rows, a range or an array, as a strategy reads them."""
+    return Samples(X, rows=rows).read(0, len(rows))
+
+
+def join(first, second):
+    """Samples as a learner holds them that was taught the first, and then the second."""
+    learner = ActiveLearner(LogisticRegression())
+    for part in (first, second):
+        learner.teach(part, np.zeros(len(Samples(part))), fit=False)
+    return learner.X_training
+
+
 def test_rows_are_counted(container):
-    assert n_rows(container) == 6
+    assert len(Samples(container)) == 6
 
 
-@pytest.mark.parametrize(
-    "rows", [slice(1, 4), slice(None), np.array([5, 0, 0]), np.array([2]), np.array([-1])], ids=str
-)
+@pytest.mark.parametrize("rows", [range(1, 4), range(6), np.array([5, 0, 0]), np.array([2]), np.array([-1])], ids=str)
 def test_rows_are_taken_in_order(container, rows):
-    taken = take_rows(container, rows)
+    taken = take(container, rows)
     assert np.array_equal(values(taken), ROWS[rows])
-    assert n_rows(taken) == len(ROWS[rows])
+    assert len(Samples(taken)) == len(ROWS[rows])
 
 
 def test_no_rows_can_be_taken(container):
-    assert n_rows(take_rows(container, slice(0, 0))) == 0
-    assert n_rows(take_rows(container, np.array([], dtype=int))) == 0
+    assert len(Samples(take(container, range(0)))) == 0
+    assert len(Samples(take(container, np.array([], dtype=int)))) == 0
 
 
 def test_rows_keep_their_type(container):
-    taken = take_rows(container, np.array([1, 2]))
+    taken = take(container, np.array([1, 2]))
     if isinstance(container, Dataset):
         assert isinstance(taken, Subset)
     elif sp.issparse(container):
         assert sp.issparse(taken)
-    elif isinstance(container, np.memmap):
+    elif isinstance(container, (np.memmap, list)):
         assert isinstance(taken, np.ndarray)
     else:
         assert isinstance(taken, type(container))
+    assert take(["a", "b", "c"], np.array([2, 0])) == ["c", "a"]
 
 
 def test_rows_are_joined(container):
-    joined = concat_rows(container, take_rows(container, np.array([0, 3])))
+    joined = join(container, take(container, np.array([0, 3])))
     assert np.array_equal(values(joined), np.vstack([ROWS, ROWS[[0, 3]]]))
 
 
-@given(st.lists(st.integers(0, 5), max_size=12), st.integers(0, 6))
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 5))
 def test_taking_and_joining_agree_with_numpy(rows, cut):
     rows = np.array(rows, dtype=int)
     for make in CONTAINERS.values():
         if make is memory_map:
             continue
         X = make(None)
-        assert np.array_equal(values(take_rows(X, rows)), ROWS[rows])
-        assert np.array_equal(values(concat_rows(take_rows(X, slice(0, cut)), take_rows(X, slice(cut, 6)))), ROWS)
+        assert np.array_equal(values(take(X, rows)), ROWS[rows])
+        assert np.array_equal(values(join(take(X, range(cut)), take(X, range(cut, 6)))), ROWS)
 
 
 def test_joining_follows_the_first_type():
     tensor = torch.zeros(2, 2, dtype=torch.float32)
-    joined = concat_rows(tensor, ROWS)
+    joined = join(tensor, ROWS)
     assert isinstance(joined, torch.Tensor)
     assert joined.dtype == torch.float32
-    assert isinstance(concat_rows(ROWS, tensor), np.ndarray)
-    assert concat_rows([1, 2], np.array([3])) == [1, 2, 3]
-    assert concat_rows(pd.Series([1, 2]), pd.Series([3])).tolist() == [1, 2, 3]
+    assert isinstance(join(ROWS, tensor), np.ndarray)
+    assert join([1, 2], np.array([3])) == [1, 2, 3]
+    assert join(pd.Series([1, 2]), pd.Series([3])).tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +138,13 @@ def test_joining_follows_the_first_type():
 )
 def test_what_cannot_be_joined_is_refused(first, second):
     with pytest.raises(InvalidTypeError, match=r"must be .*Got .*instead\. Pass"):
-        concat_rows(first, second)
+        join(first, second)
 
 
 @pytest.mark.parametrize("X", [np.float64(3), torch.tensor(1.0)])
 def test_a_scalar_has_no_rows(X):
     with pytest.raises(InvalidTypeError, match="must hold rows"):
-        n_rows(X)
+        Samples(X)
 
 
 class Stream(IterableDataset):
@@ -159,21 +155,25 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("X", [3, (i for i in range(3)), Stream(), None])
 def test_what_has_no_length_is_refused(X):
     with pytest.raises(InvalidTypeError, match=r"X_pool must be .* with a length\. Got \w+ instead\. Convert"):
-        n_rows(X, "X_pool")
+        Samples(X, name="X_pool")
 
 
 @pytest.mark.parametrize("X", [{}, {"a": ROWS, "b": ROWS[:2]}])
 def test_dicts_must_agree_on_the_length(X):
     with pytest.raises(InvalidTypeError, match="all of the same length"):
-        n_rows(X)
+        Samples(X)
+
+
+def read_all(X, **settings):
+    """All rows in one piece, checked as a strategy gets them."""
+    return next(Samples(X, **settings).chunks(2**31))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("make", [make for name, make in CONTAINERS.items() if name not in ("memory map", "dataset")])
 def test_nonfinite_values_are_found(make, bad):
     X = make(None)
-    assert all_finite(X)
-    check_finite(X, "X")
+    assert np.array_equal(values(read_all(X)), ROWS)
     spoilt = ROWS.copy()
     spoilt[4, 1] = bad
     X = {
@@ -185,18 +185,18 @@ def test_nonfinite_values_are_found(make, bad):
         "list": lambda: spoilt.tolist(),
         "dict": lambda: {"a": ROWS, "b": torch.from_numpy(spoilt)},
     }[type(X).__name__]()
-    assert not all_finite(X)
     with pytest.raises(NonFiniteError, match=r"X_pool must be finite\. Got NaN or infinity, first in row 4\. Impute"):
-        check_finite(X, "X_pool")
+        read_all(X, name="X_pool")
     with pytest.raises(NonFiniteError, match="row 14"):
-        check_finite(X, "X_pool", rows=range(10, 20))
+        read_all(X, name="X_pool", numbers=range(10, 16))
 
 
-def test_nonfinite_values_are_found_behind_the_first_chunk():
-    assert all_finite(ROWS, block_bytes=16)
-    spoilt = ROWS.copy()
-    spoilt[5, 0] = np.nan
-    assert not all_finite(spoilt, block_bytes=16)
+def test_nonfinite_values_are_found_in_what_is_looked_at_in_parts():
+    X = np.zeros((9, 2**20))  # 72 MB, of which 64 are looked at at once
+    assert len(read_all(X)) == 9
+    X[8, 5] = np.nan
+    with pytest.raises(NonFiniteError, match="row 8"):
+        read_all(X)
 
 
 @pytest.mark.parametrize(
@@ -207,29 +207,46 @@ def test_nonfinite_values_are_found_behind_the_first_chunk():
         torch.tensor([1, 2]),
         ["text", "more"],
         pd.DataFrame({"text": ["a", None], "number": [1.0, 2.0]}),
-        np.empty((0, 3)),
-        np.float64(1.0),
-        None,
     ],
 )
 def test_what_is_not_a_number_is_finite(X):
-    assert all_finite(X)
+    assert len(read_all(X)) == 2
 
 
-def test_scalars_can_be_nonfinite():
-    assert not all_finite(np.float64("nan"))
-    assert not all_finite(np.array(np.inf))
-    assert not all_finite((1.0, float("nan")))
+@pytest.mark.parametrize("sample", [np.float64("nan"), np.array(np.inf), (1.0, float("nan"))], ids=str)
+def test_one_number_can_be_nonfinite(sample):
+    with pytest.raises(NonFiniteError, match="row 1"):
+        ActiveLearner(LogisticRegression()).teach([0.0, sample], [0, 1], fit=False)
 
 
-def test_dataset_items():
-    assert dataset_input(("x", "y")) == "x"
-    assert dataset_input(["x"]) == "x"
-    assert dataset_input("x") == "x"
-    assert dataset_target(Squares()[3]) == 3
-    for item in ("x", ("x",), torch.zeros(2)):
+class Items(Dataset):
+    """Each row of an array as an item of a certain form."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, row):
+        return self.form(torch.as_tensor(ROWS[row], dtype=torch.float32), row)
+
+
+@pytest.mark.parametrize("form", [lambda x, y: (x, y), lambda x, y: [x], lambda x, y: (x,), lambda x, y: x])
+def test_inputs_of_a_datasets_items(form):
+    network = Network(net_of(nn.Linear(2, 3)))
+    expected = network.all_outputs(Samples(ROWS.astype(np.float32)), 4)
+    torch.testing.assert_close(network.all_outputs(Samples(Items(form)), 4), expected)
+
+
+def test_labels_of_a_datasets_items():
+    def labels(form):
+        return QueryContext(learner_of(LogisticRegression(), Items(form)), ROWS).labels
+
+    assert labels(lambda x, y: (x, y)).tolist() == [0, 1, 2, 3, 4, 5]
+    for form in (lambda x, y: x, lambda x, y: (x,), lambda x, y: "x"):
         with pytest.raises(InvalidTypeError, match=r"must yield \(x, y\) pairs"):
-            dataset_target(item)
+            labels(form)
 
 
 # --- on disk, and to another process ---------------------------------------------------------------------------------
@@ -239,39 +256,53 @@ def test_dataset_items():
 def test_rows_in_any_order_and_twice(kind, images, tmp_path):
     X = images[0]
     lazy = kind(X, tmp_path)
-    assert is_lazy(lazy)
-    for rows in (np.array([5, 2, 5, 119, 0]), slice(3, 9), np.array([], dtype=int)):
-        taken = take_rows(lazy, rows)
+    for rows in (np.array([5, 2, 5, 119, 0]), range(3, 9), np.array([], dtype=int)):
+        taken = take(lazy, rows)
         assert type(taken) is np.ndarray
         assert np.array_equal(taken, X[rows])
-    assert not is_lazy(X)
+
+
+def travel(X):
+    """The container as another process has it, and whether it was sent rows."""
+    sent = pickle.dumps(Samples(X))
+    return pickle.loads(sent).X, len(sent) > 8000
 
 
 def test_views_of_a_memory_map_travel_by_reference(tmp_path):
-    X = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (20, 6))
-    X[:] = np.arange(120).reshape(20, 6)
-    for view in (X, X[3:], X[::2], X[4:16:3, 1:4], np.load(tmp_path / "a.npy", mmap_mode="r")[5:9]):
-        reference = reference_to(view)
-        assert np.array_equal(open_reference(reference), view)
-        assert not open_reference(reference).flags.writeable
-    assert reference_to(X[::-1]) is None  # read backwards: its rows are sent
-    assert reference_to(X + 1) is None  # in memory
+    X = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (200, 60))
+    X[:] = np.arange(12_000).reshape(200, 60)
+    for view in (X, X[3:], X[::2], X[4:180:3, 1:44], np.load(tmp_path / "a.npy", mmap_mode="r")[5:90]):
+        there, by_rows = travel(view)
+        assert not by_rows
+        assert np.array_equal(there, view)
+        assert not there.flags.writeable
+    for view in (X[::-1], X + 1):  # read backwards; in memory
+        there, by_rows = travel(view)
+        assert by_rows
+        assert np.array_equal(there, view)
     (tmp_path / "a.npy").unlink()
-    assert reference_to(X) is None
+    there, by_rows = travel(X)
+    assert by_rows
+    assert np.array_equal(there, X)
 
 
 def test_a_map_whose_changes_stay_in_this_process_is_sent_as_rows(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((20, 6)))
+    np.save(tmp_path / "a.npy", np.zeros((200, 6)))
     X = np.load(tmp_path / "a.npy", mmap_mode="c")
     X[3] = 7
-    assert reference_to(X) is None
+    there, by_rows = travel(X)
+    assert by_rows
+    assert there[3].tolist() == [7] * 6
 
 
 def test_dicts_travel_by_reference_if_all_of_them_can(images, tmp_path):
     X = as_memmap(images[0], tmp_path)
-    both = open_reference(reference_to({"a": X, "b": X[:, :, 1:]}))
+    both, by_rows = travel({"a": X, "b": X[:, :, 1:]})
+    assert not by_rows
     assert np.array_equal(both["b"], images[0][:, :, 1:])
-    assert reference_to({"a": X, "b": images[0]}) is None
+    both, by_rows = travel({"a": X, "b": images[0]})
+    assert by_rows
+    assert np.array_equal(both["a"], images[0])
 
 
 # --- rows that may be queried ---------------------------------------------------------------------------------------

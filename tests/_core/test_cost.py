@@ -27,6 +27,7 @@ from skal.strategies import (
 )
 
 from ..support.learners import learner_of, net_of
+from ..support.networks import count_hooks
 
 N = 60  # of the small pool
 CASES = [
@@ -106,7 +107,7 @@ def test_a_forecast_changes_nothing_and_says_what_it_found(learner):
     assert not hasattr(strategy, "weights_")
     assert strategy.random_state.get_state()[1].tolist() == state
     assert torch.equal(torch.get_rng_state(), before)
-    assert not learner.estimator.module_._forward_hooks
+    assert count_hooks(learner.estimator.module_) == 0
 
 
 def test_a_cache_is_not_counted_on_and_not_filled(learner):

@@ -19,6 +19,7 @@ from skal.exceptions import SampleError
 from skal.strategies import BADGE, BALD, CoreSet, Margin
 
 from ..support.learners import learner_of, net_of
+from ..support.networks import count_hooks
 
 
 class OwnDataset(SkorchDataset):
@@ -243,7 +244,7 @@ def test_the_look_leaves_the_module_as_it_was(module):
     assert module.training
     assert torch.equal(module.norm.running_mean, mean)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not any(layer._forward_hooks for layer in module.modules())
+    assert count_hooks(module) == 0
 
 
 def test_outputs_and_embeddings_do_not_depend_on_the_parts(module, one_thread):

@@ -12,10 +12,17 @@ from torch import nn
 
 from benchmarks.interrupts import interrupted
 from skal import ActiveLearner, config_context
-from skal._core.guard import one_query, preserve_rng
 from skal.checks import make_learner
-from skal.context import evaluating
+from skal.context import QueryContext, evaluating
 from skal.strategies import ALBL, BADGE, BALD, DynamicAL, Margin
+
+from ..support.learners import learner_of, net_of
+
+
+def query_on(module):
+    """Around what a strategy does with a net of this module."""
+    return QueryContext(learner_of(net_of(module)), np.zeros((3, 2), dtype=np.float32)).query()
+
 
 STRATEGIES = [BALD(random_state=0), BADGE(random_state=0), DynamicAL(), Margin()]
 
@@ -53,7 +60,7 @@ def test_a_query_waits_for_the_one_in_another_thread():
     learner, X_pool = make_learner()
     thread = threading.Thread(target=lambda: (inside.wait(), Margin().select(learner, X_pool, 1), done.set()))
     thread.start()
-    with one_query():
+    with query_on(torch.nn.Linear(2, 2)):
         inside.set()
         assert not done.wait(0.2)
     assert done.wait(30)
@@ -75,10 +82,11 @@ def test_interrupts_leave_everything_as_it_was():
 
 def test_what_is_different_is_put_back():
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    hook = module[0].register_forward_hook(lambda *_: None)
-    with suppress(KeyboardInterrupt), one_query(module):
+    called = []
+    hook = module[0].register_forward_hook(lambda *_: called.append("the user's"))
+    with suppress(KeyboardInterrupt), query_on(module):
         hook.remove()
-        module[1].register_forward_pre_hook(lambda *_: None)
+        module[1].register_forward_pre_hook(lambda *_: called.append("another"))
         module.eval()
         module[0].weight.requires_grad_(False)
         module[0].bias.grad = torch.ones(2)
@@ -87,19 +95,19 @@ def test_what_is_different_is_put_back():
         torch.set_grad_enabled(False)
         raise KeyboardInterrupt
     assert torch.is_grad_enabled()
-    assert len(module[0]._forward_hooks) == 1
-    assert not module[1]._forward_pre_hooks
     assert all(part.training for part in module.modules())
     assert module[0].weight.requires_grad
     assert module[0].bias.grad is None
     assert not module[1].running_mean.any()
     assert not hasattr(module, "seen")
+    module.eval()(torch.zeros(3, 2))
+    assert called == ["the user's"]
 
 
 def test_a_flag_that_is_called_hooks():
     module = torch.nn.Linear(2, 2)
     module.use_hooks = True
-    with suppress(KeyboardInterrupt), one_query(module):
+    with suppress(KeyboardInterrupt), query_on(module):
         module.eval()
         raise KeyboardInterrupt
     assert module.training
@@ -115,7 +123,7 @@ def test_what_is_drawn_afterwards_is_what_would_have_been(warm_up):
     """Normal numbers are made in pairs, of which half may be left."""
     for _ in range(warm_up):
         random.gauss(0, 1), np.random.randn()
-    with suppress(KeyError), preserve_rng():
+    with suppress(KeyError), query_on(torch.nn.Linear(2, 2)):
         first = draw()
         random.seed(1), np.random.seed(1), torch.manual_seed(1)
         raise KeyError

@@ -11,7 +11,7 @@ from skal.exceptions import OutputError, SampleOrderWarning, UnsupportedLayerErr
 from skal.nets import CNN, MLP, ConvNet, ResNet18, SquaredLoss
 
 from ..support.learners import learner_of, net_of
-from ..support.networks import ResidualBlock, TextTransformer
+from ..support.networks import ResidualBlock, TextTransformer, count_hooks
 from ..support.unusual import AuxiliaryHead, LossInside, Plain, SortsItsBatch
 
 
@@ -87,12 +87,6 @@ def context_of(module, X, criterion=nn.CrossEntropyLoss):
 def embed(context, batch_size):
     with config_context(batch_size=batch_size):
         return QueryContext(context.learner, context.pool.X).embeddings()
-
-
-def count_hooks(module):
-    return sum(
-        len(hooks) for m in module.modules() for name, hooks in vars(m).items() if name.endswith("_hooks") and hooks
-    )
 
 
 @pytest.mark.parametrize(("make", "name", "width"), FOUND)

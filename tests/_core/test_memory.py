@@ -5,24 +5,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skal._core.memory import is_out_of_memory, new_rows
+from skal._core.memory import is_out_of_memory
 from skal.context import fill_rows, product_rows, rows_within
 from skal.exceptions import OutputError
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.bool])
 @pytest.mark.parametrize("n", [3, 1_100_000])
-def test_room_is_like_the_tensor_however_large(dtype, n):
-    like = torch.zeros(2, 2, dtype=dtype)
-    rows = new_rows(n, like)
-    assert (rows.shape, rows.dtype, rows.device) == ((n, 2), dtype, like.device)
-    rows[-1] = 1
-    assert rows[-1].tolist() == [1, 1]
+def test_room_is_like_the_parts_however_large(dtype, n):
+    parts = [torch.zeros(n - 1, 2, dtype=dtype), torch.ones(1, 2, dtype=dtype)]
+    rows = fill_rows(iter(parts), n)
+    assert (rows.shape, rows.dtype, rows.device) == ((n, 2), dtype, parts[0].device)
+    assert torch.equal(rows, torch.cat(parts))
 
 
 def test_no_row_of_an_empty_tensor_is_needed():
-    assert new_rows(4, torch.empty(0, 3)).shape == (4, 3)
-    assert new_rows(0, torch.empty(2, 3)).shape == (0, 3)
+    parts = [torch.empty(0, 3), torch.ones(2, 3), torch.zeros(2, 3)]
+    assert torch.equal(fill_rows(iter(parts), 4), torch.cat(parts))
+    assert fill_rows(iter([torch.empty(0, 3)]), 0).shape == (0, 3)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(0, 3))

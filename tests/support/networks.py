@@ -213,6 +213,13 @@ def unsupported(backend, name, dtype=torch.float64):
     return UNSUPPORTED.get((backend, name))
 
 
+def count_hooks(module):
+    """Hooks of all kinds on a module and its parts."""
+    return sum(
+        len(hooks) for m in module.modules() for name, hooks in vars(m).items() if name.endswith("_hooks") and hooks
+    )
+
+
 def randomise(module):
     """Running statistics and scales as training would leave them, not as initialisation does."""
     with torch.no_grad():
