@@ -86,7 +86,7 @@ export async function mount(root, transport, keySource) {
   const options = h("div", { class: "options" },
     option("Grid", "grid", () => { remember("skal-grid", app.options.grid ? "on" : ""); labels.restart().catch(app.fail); }),
     option("Suggestions (they bias)", "suggestions", () => labels.redraw()));
-  const help = h("dialog", { class: "help", "aria-label": "Keys" },
+  const help = h("dialog", { class: "help", "aria-label": "Keys", onclose: returnFocus },
     h("h2", {}, "Keys"), h("dl", {}, ...HELP.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
     h("button", { type: "button", class: "plain", onclick: () => help.close() }, "Close"));
   const finish = h("button", { type: "button", class: "plain finish", onclick: end }, "Finish");
@@ -105,6 +105,12 @@ export async function mount(root, transport, keySource) {
     pictures.element.hidden = name !== "gallery";
     for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
     if (name === "gallery") pictures.open();
+  }
+
+  // A button that was clicked must not keep the focus: the next space bar or Enter would press it once more.
+  function returnFocus(event) {
+    const stays = "input[type=text], input[type=search], select, dialog[open]";
+    if (view === "label" && !event?.target.closest?.(stays)) labels.focusSample();
   }
 
   async function end() {
@@ -150,13 +156,16 @@ export async function mount(root, transport, keySource) {
     problems.open = opened;
   }
 
+  for (const name of ["pointerup", "click"]) root.addEventListener(name, (event) => { if (name === "pointerup" || event.detail > 0) returnFocus(event); });
   keySource.addEventListener("keydown", (event) => {
+    if (root.querySelector("dialog[open]")) return; // its keys are its own
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input[type=text], input[type=search], select, dialog")) return;
     if (!root.contains(event.target) && keySource !== document) return;
     // a button that has the focus keeps its own space bar and Enter
     if ((event.key === " " || event.key === "Enter") && event.target.closest?.("button, summary, input") && !event.target.closest(".sample")) return;
     let used = true;
-    if (event.key === "?") help.showModal();
+    if (event.repeat && !event.key.startsWith("Arrow")) used = event.key === " "; // held down: no second answer, and no scrolling
+    else if (event.key === "?") help.showModal();
     else if (event.key === "g") open(view === "label" ? "gallery" : "label");
     else used = view === "label" && labels.key(event);
     if (used) {

@@ -29,7 +29,16 @@ export function classPanel(names, choose, add) {
       h("span", {}, name),
     ),
   );
-  const list = h("div", { class: "classes", role: "group", "aria-label": "Classes" }, ...buttons);
+  // A class has one key, its own: space and Enter mean something else, wherever the focus happens to be.
+  const refuse = (event) => {
+    const button = event.target.closest(".class");
+    if (!button || (event.key !== " " && event.key !== "Enter")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const own = keys.get(button.dataset.class);
+    none.textContent = own === undefined ? "To give this class, press / and write its name." : `To give this class, press ${own}.`;
+  };
+  const list = h("div", { class: "classes", role: "group", "aria-label": "Classes", onkeydown: refuse, onkeyup: refuse }, ...buttons);
   list.style.setProperty("--letters", Math.min(14, Math.max(...names.map((name) => name.length))));
   const none = h("p", { class: "quiet", role: "status" });
   // what Enter chooses: the name itself, or the first that begins so, or the first that has it in it

@@ -23,6 +23,17 @@ export function percent(share) {
   return `${Math.round(100 * share)}\u00a0%`;
 }
 
+// Wait until a picture can be seen, or is known to be unreadable; not for ever.
+export async function seen(pictures, item, size) {
+  if (item.kind !== "image") return;
+  const loaded = pictures(item.id, size).then((address) => new Promise((resolve) => {
+    const image = new Image();
+    image.onload = image.onerror = resolve;
+    image.src = address;
+  }), () => {});
+  await Promise.race([loaded, new Promise((resolve) => setTimeout(resolve, 3000))]);
+}
+
 // An <img> that is filled when its picture has come, or a sentence if there is none.
 export function pictureOf(pictures, item, size, text) {
   const image = h("img", { alt: text, draggable: "false" });

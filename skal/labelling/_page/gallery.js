@@ -41,10 +41,17 @@ export function gallery(app) {
   function correct(item) {
     const dialog = h("dialog", { class: "correct", "aria-label": `Correct ${item.id}`, onclose: () => dialog.remove() });
     const choose = (name) => change({ label: name });
+    let busy = false;
     async function change(answer) {
-      await app.answer({ id: item.id, label: null, ...answer });
-      dialog.close();
-      show(0);
+      if (busy) return;
+      busy = true;
+      try {
+        await app.answer({ id: item.id, label: null, ...answer });
+        dialog.close();
+        show(0);
+      } finally {
+        busy = false;
+      }
     }
     const panel = classPanel(app.classes(), choose, async (name) => { await app.addClass(name); await choose(name); });
     dialog.append(
@@ -58,7 +65,7 @@ export function gallery(app) {
     );
     dialog.addEventListener("keydown", (event) => {
       event.stopPropagation();
-      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.closest("input")) return;
       const name = classOf(app.classes(), event.key);
       if (name !== undefined) choose(name);
       else if (event.key === "/" && !panel.search.hidden) panel.search.focus();

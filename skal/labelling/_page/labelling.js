@@ -1,6 +1,6 @@
 // One sample at a time, or a grid of them.
 import { classOf, classPanel } from "./classes.js";
-import { h, percent, pictureOf } from "./dom.js";
+import { h, percent, pictureOf, seen } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
@@ -36,13 +36,26 @@ export function labelling(app) {
       await refill();
       left();
     }
-    current = queue.splice(0, size());
-    focus = 0;
-    draw();
+    await present(queue.splice(0, size()), 0);
     refill().catch(app.fail);
   }
 
+  // Whatever is pressed belongs to the samples that can be seen: the next ones come when their pictures are here.
+  async function present(items, place) {
+    stage.setAttribute("aria-busy", "true");
+    await Promise.all(items.map((item) => seen(app.pictures, item, 1024)));
+    stage.removeAttribute("aria-busy");
+    current = items;
+    focus = place;
+    draw();
+  }
+
+  function focusSample() {
+    (stage.querySelector(".sample[aria-pressed=true]") ?? stage.querySelector(".sample"))?.focus({ preventScroll: true });
+  }
+
   function draw() {
+    const focused = stage.contains(stage.getRootNode().activeElement);
     stage.classList.toggle("grid", size() > 1);
     zoomButton.hidden = sample()?.kind !== "image";
     if (current.length === 0) {
@@ -57,6 +70,7 @@ export function labelling(app) {
       return h("button", { type: "button", class: "sample cell", "data-id": item.id, "aria-label": `${text}: ${item.said ?? "no label yet"}`,
         "aria-pressed": place === focus, onclick: () => { focus = place; draw(); } }, body, h("span", { class: "said" }, item.said ?? ""));
     }));
+    if (focused) focusSample();
     const said = app.options.suggestions ? sample().suggestion : null;
     suggestion.hidden = !said;
     suggestion.replaceChildren(...(said ? ["The model says ", h("strong", {}, said.label), ` (${percent(said.probability)})`] : []));
@@ -97,12 +111,11 @@ export function labelling(app) {
       if (place >= 0) {
         current[place].said = undefined;
         focus = place;
+        draw();
       } else {
         queue.unshift(...current.filter((other) => !other.said));
-        current = [item, ...queue.splice(0, size() - 1)];
-        focus = 0;
+        await present([item, ...queue.splice(0, size() - 1)], 0);
       }
-      draw();
       app.say(`Undone: ${item.id}`);
       app.refresh();
     } catch (error) {
@@ -117,7 +130,7 @@ export function labelling(app) {
     if (!item || item.kind !== "image") return;
     let scale = 1;
     const box = pictureOf(app.pictures, item, null, item.id);
-    const dialog = h("dialog", { class: "zoom-dialog", "aria-label": `${item.id}, enlarged`, onclose: () => dialog.remove() });
+    const dialog = h("dialog", { class: "zoom-dialog", "aria-label": `${item.id}, enlarged`, onclose: () => { dialog.remove(); focusSample(); } });
     const by = (factor) => {
       scale = Math.min(8, Math.max(1, scale * factor));
       box.style.width = `${100 * scale}%`;
@@ -163,8 +176,10 @@ export function labelling(app) {
     element,
     key,
     showClasses() {
+      const focused = classes.contains(classes.getRootNode().activeElement);
       panel = classPanel(app.classes(), answer, async (name) => { await app.addClass(name); });
       classes.replaceChildren(panel.element);
+      if (focused) focusSample();
     },
     async restart() {
       queue.unshift(...current.filter((item) => !item.said));
@@ -172,5 +187,6 @@ export function labelling(app) {
       await advance();
     },
     redraw: draw,
+    focusSample,
   };
 }

@@ -1,0 +1,217 @@
+"""Mixed hands on the page: mouse, keyboard and touch in all orders, and never a label that nobody gave."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from benchmarks._label_page import Keys
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import TextTable
+
+CLASSES = ["ant", "bee", "cow"]
+FOCUS = "const at = document.activeElement; return at.closest('.sample') ? 'sample' : at.className"
+
+
+@pytest.fixture
+def hands(page, tmp_path):
+    """A project of texts, its page, and the hands on it."""
+    source = TextTable([f"text number {i}" for i in range(150)])
+    with Project(source, CLASSES, choose_model(source), tmp_path, query_size=1000) as project:
+        server = LabelServer(project)
+        thread = server.start()
+        page.open(server.address)
+        yield Hands(page, tmp_path)
+        page.driver.execute_cdp_cmd("Network.disable", {})
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+        server.stop()
+        thread.join(20)
+
+
+class Hands:
+    """Does things to a page, and notes what they should come to."""
+
+    def __init__(self, page, folder):
+        self.page, self.folder = page, folder
+        self.given = []  # (id, label), or (id, None) for "cannot say", as they should hold
+        self.n_events = 0
+
+    def events(self):
+        path = self.folder / "labels.jsonl"
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    def settle(self, expected):
+        """Wait until the page shows another sample than the expected one, and nothing is under way."""
+        self.page.wait_for(lambda: len(self.events()) == self.n_events and self.page.current() != expected)
+
+    def give(self, label, act):
+        """Something that gives a label to the sample on the screen, or says that nobody can."""
+        shown = self.page.current()
+        act()
+        self.given.append((shown, label))
+        self.n_events += 1
+        self.settle(shown)
+
+    def take_back(self, act):
+        act()
+        if self.given:
+            key, _ = self.given.pop()
+            self.n_events += 1
+            self.page.wait_for(lambda: self.page.current() == key)
+
+    def press(self, key):
+        """Space or Enter, which mean what has the focus; never a class."""
+        at = self.page.run("return document.activeElement.textContent")
+        if self.page.run(FOCUS) == "class":
+            self.page.press(key)
+        elif "Undo" in at and self.page.run(FOCUS) != "":
+            self.take_back(lambda: self.page.press(key))
+        elif key == " " or ("Cannot say" in at and self.page.run(FOCUS) != ""):
+            self.give(None, lambda: self.page.press(key))
+        else:
+            self.page.press(key)
+
+    def tap(self, selector):
+        where = "const r = document.querySelector(arguments[0]).getBoundingClientRect();"
+        x, y = self.page.run(f"{where} return [r.x + r.width / 2, r.y + r.height / 2]", selector)
+        for kind, points in [("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])]:
+            self.page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    def hold(self, key, times):
+        event = {"key": key, "code": f"Digit{key}", "text": key, "windowsVirtualKeyCode": ord(key)}
+        for repeat in range(times):
+            down = event | {"type": "keyDown", "autoRepeat": repeat > 0}
+            self.page.driver.execute_cdp_cmd("Input.dispatchKeyEvent", down)
+        self.page.driver.execute_cdp_cmd("Input.dispatchKeyEvent", event | {"type": "keyUp", "text": ""})
+
+    def slow_network(self, milliseconds):
+        self.page.driver.execute_cdp_cmd("Network.enable", {})
+        limits = {"offline": False, "latency": milliseconds, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", limits)
+
+    def check(self):
+        """The journal holds what was given, nothing else, and in no more steps."""
+        events = self.events()
+        assert len(events) == self.n_events
+        holds = {}
+        for event in events:
+            holds.pop(event["id"], None)
+            if event["event"] != "open":
+                holds[event["id"]] = event["label"]
+        assert holds == dict(self.given)
+        assert self.page.complaints() == []
+
+
+def all_pairs(names):
+    """A cycle in which every name follows every name, once (of de Bruijn)."""
+    left = {name: list(names) for name in names}
+    path, circuit = [names[0]], []
+    while path:
+        if left[path[-1]]:
+            path.append(left[path[-1]].pop())
+        else:
+            circuit.append(path.pop())
+    return circuit
+
+
+def test_all_pairs_are_all_pairs():
+    walk = all_pairs("abc")
+    assert len(walk) == 10
+    assert len(set(pairwise(walk))) == 9
+
+
+def test_mixed_hands_in_all_orders(hands):
+    page = hands.page
+    page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    pointer = {
+        "click": lambda: hands.give("ant", lambda: page.click(".class[data-class=ant]")),
+        "tap": lambda: hands.give("cow", lambda: hands.tap(".class[data-class=cow]")),
+        "click undo": lambda: hands.take_back(lambda: page.click(".actions button")),
+    }
+    actions = pointer | {
+        "key": lambda: hands.give("bee", lambda: page.press("2")),
+        "undo": lambda: hands.take_back(lambda: page.press(Keys.BACKSPACE)),
+        "space": lambda: hands.press(" "),
+        "Enter": lambda: hands.press(Keys.ENTER),
+        "Tab": lambda: page.press(Keys.TAB),
+    }
+    for name in all_pairs(list(actions)):
+        actions[name]()
+        if name in pointer:
+            assert page.run(FOCUS) == "sample", name
+    hands.check()
+
+
+def test_no_key_but_its_own_gives_a_class(hands):
+    """Not even on the class's own button, however the focus came there."""
+    page = hands.page
+    for _ in range(20):
+        page.press(Keys.TAB)
+        if page.run(FOCUS) == "class":
+            break
+    assert page.run("return document.activeElement.dataset.class") == "ant"
+    page.press(" ", Keys.ENTER)
+    assert "To give this class, press 1" in page.text(".class-panel")
+    hands.give("cow", lambda: page.press("3"))
+    page.press(" ", Keys.ENTER)
+    button = "document.querySelector('.class[data-class=bee]')"
+    page.run(f"{button}.focus()")
+    page.press(" ", Keys.ENTER)
+    hands.give("ant", lambda: page.press("1"))
+    hands.check()
+
+
+def test_every_pointer_action_returns_the_focus_to_the_sample(hands):
+    page = hands.page
+    hands.give(None, lambda: page.click(".actions button", 1))
+    for selector in ["[data-option=suggestions]", "[data-option=suggestions]", ".name", ".numbers"]:
+        page.click(selector)
+        assert page.run(FOCUS) == "sample", selector
+    page.click(".tab[data-view=gallery]")
+    page.click(".tab[data-view=label]")
+    assert page.run(FOCUS) == "sample"
+    page.click(".top button[aria-keyshortcuts]")  # the help
+    page.click("dialog.help button")
+    page.wait_for(lambda: page.run(FOCUS) == "sample")
+    page.click(".new-class")
+    page.press("dog")
+    page.click(".add-class button")
+    page.wait_for(lambda: page.find(".class[data-class=dog]"))
+    assert page.run(FOCUS) == "sample"
+    hands.n_events += 1  # the class
+    hands.give("dog", lambda: page.press("4"))
+    hands.give(None, lambda: page.press(" "))
+    page.click("[data-option=grid]")
+    page.wait_for(lambda: len(page.find(".cell")) == 12)
+    assert page.run(FOCUS) == "sample"
+    chosen = page.find(".cell")[4].get_attribute("data-id")
+    page.click(".cell", 4)
+    page.press(" ")
+    page.wait_for(lambda: page.find(".cell")[4].text.endswith("cannot say"))
+    hands.given.append((chosen, None))
+    hands.n_events += 1
+    page.click("[data-option=grid]")
+    page.wait_for(page.current)
+    events = [event for event in hands.events() if event["event"] != "class"]
+    assert {event["id"]: event["label"] for event in events} == dict(hands.given)
+
+
+def test_a_key_held_down_gives_one_label(hands):
+    hands.give("bee", lambda: hands.hold("2", 12))
+    hands.give("cow", lambda: hands.page.press("3"))
+    hands.check()
+
+
+def test_a_label_belongs_to_the_sample_that_was_on_the_screen(hands):
+    """Double presses, and presses while an answer is on its way, are for no sample at all."""
+    page = hands.page
+    hands.slow_network(250)
+    hands.give("ant", lambda: page.press("1", "1", "2", " ", Keys.BACKSPACE))
+    hands.give("cow", lambda: [page.click(".class[data-class=cow]"), page.click(".class[data-class=bee]")])
+    hands.take_back(lambda: page.press(Keys.BACKSPACE, Keys.BACKSPACE, "1"))
+    hands.give("bee", lambda: hands.hold("2", 5))
+    hands.slow_network(0)
+    hands.give("ant", lambda: page.press("1"))
+    hands.check()
