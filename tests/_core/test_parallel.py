@@ -20,8 +20,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import skal.strategies
 from skal import ActiveLearner, config_context, get_config
-from skal._core.parallel import Sharding, shard_rows
-from skal.context import Network, Samples, TangentEngine, fill_rows
+from skal.context import Network, QueryContext, Samples
 from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,
@@ -33,9 +32,8 @@ from skal.exceptions import (
 )
 from skal.strategies import ALBL, BADGE, BALD, EGL, NPC, DynamicAL, Entropy, NTKLookahead
 from skal.tangent import register_rule
-from skal.tangent._gradients import loss_scores
 
-from ..support.learners import learner_of
+from ..support.learners import learner_of, net_of
 from ..support.on_disk import as_zarr, kinds
 
 
@@ -47,6 +45,16 @@ def in_threads():
     return stack
 
 
+def collect(function, samples, step, n_jobs=2):
+    """What a network's workers make of samples, in parts that are cut at multiples of the step."""
+    with config_context(n_jobs=n_jobs):
+        return context_of(samples).network.collect(function, samples, step)
+
+
+def context_of(samples):
+    return QueryContext(learner_of(net_of(nn.Linear(2, 2))), samples.X)
+
+
 def squares(part):
     return torch.cat([torch.as_tensor(chunk) ** 2 for chunk in part.chunks(3)])
 
@@ -54,14 +62,13 @@ def squares(part):
 def test_shards_come_in_order_and_cover_all_rows_once():
     X = np.arange(100.0).reshape(50, 2)
     for step in (1, 3, 49, 50, 60):
-        result = fill_rows(Sharding(n_jobs=2).map(squares, Samples(X), step), 50)
-        assert torch.equal(result, torch.as_tensor(X) ** 2)
+        assert torch.equal(collect(squares, Samples(X), step), torch.as_tensor(X) ** 2)
 
 
 def test_one_job_hands_over_the_samples_themselves():
     samples = Samples(np.zeros((50, 2)))
     seen = []
-    next(Sharding(n_jobs=1).map(seen.append, samples, 2))
+    collect(seen.append, samples, 2, n_jobs=1)
     assert seen == [samples]
 
 
@@ -70,8 +77,7 @@ def test_a_part_of_the_samples_keeps_its_rows(rows):
     X = np.arange(100.0).reshape(50, 2)
     samples = Samples(X, rows=rows)
     expected = X if rows is None else X[np.asarray(rows)]
-    result = fill_rows(Sharding(n_jobs=2).map(squares, samples, 2), len(samples))
-    assert np.array_equal(result.numpy(), expected**2)
+    assert np.array_equal(collect(squares, samples, 2).numpy(), expected**2)
 
 
 def test_several_results_and_bfloat16_travel():
@@ -80,7 +86,7 @@ def test_several_results_and_bfloat16_travel():
         return chunk.bfloat16(), {"sum": chunk.sum(1).double()}
 
     X = np.arange(40, dtype=np.float32).reshape(20, 2)
-    first, second = fill_rows(Sharding(n_jobs=2).map(pair, Samples(X), 4), 20)
+    first, second = collect(pair, Samples(X), 4)
     assert first.dtype == torch.bfloat16
     assert np.array_equal(first.float().numpy(), X)
     assert np.array_equal(second["sum"].numpy(), X.sum(1))
@@ -88,13 +94,20 @@ def test_several_results_and_bfloat16_travel():
 
 @pytest.mark.parametrize(
     ("n", "step", "jobs", "n_bytes"),
-    [(10, 3, 2, None), (10**6, 256, 2, None), (10**6, 256, 2, 12288), (10**5, 7, 3, 1)],
+    [(10, 3, 2, None), (10**6, 256, 2, None), (10**5, 256, 2, 12288), (10**4, 7, 3, 1)],
 )
 def test_shards_are_whole_batches_and_not_too_large(n, step, jobs, n_bytes):
-    rows = shard_rows(n, step, jobs, n_bytes)
-    assert rows % step == 0
-    assert rows <= max(step, -(-n // (4 * jobs)), 1)
-    assert n_bytes is None or rows == step or rows * n_bytes <= 8 * 2**20
+    if n_bytes is None:  # workers open a Dataset by themselves: no rows are sent
+        samples = Samples(TensorDataset(torch.zeros(n)))
+    else:
+        samples = Samples(np.broadcast_to(np.zeros(n_bytes, dtype=np.uint8), (n, n_bytes)))
+    with parallel_config(backend="threading"), config_context(n_jobs=jobs):
+        sizes = list(context_of(samples).network.map(len, samples, step))
+    assert sum(sizes) == n
+    assert len(set(sizes[:-1])) <= 1
+    assert sizes[0] % step == 0
+    assert sizes[0] <= max(step, -(-n // (4 * jobs)), 1)
+    assert n_bytes is None or sizes[0] == step or sizes[0] * n_bytes <= 8 * 2**20
 
 
 class Noting:
@@ -117,7 +130,7 @@ def test_a_function_is_unpacked_once_by_a_worker(tmp_path, backend):
         return torch.full((len(part),), os.getpid())
 
     with parallel_config(backend=backend):
-        pids = fill_rows(Sharding(n_jobs=2).map(count, Samples(np.zeros((64, 2))), 4), 64)
+        pids = collect(count, Samples(np.zeros((64, 2))), 4)
     workers = {tuple(path.name.split("-")[:2]) for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == len(workers) <= 2
     assert (set(pids.tolist()) == {os.getpid()}) == (backend == "threading")
@@ -130,8 +143,8 @@ def test_workers_have_the_settings_of_who_ordered_the_work(backend):
         return torch.full((len(part), 2), now["batch_size"]) * torch.tensor([1, now["n_jobs"]])
 
     for batch_size in (7, 9):  # of the same worker
-        with parallel_config(backend=backend), config_context(batch_size=batch_size, n_jobs=2, progress=True):
-            found = fill_rows(Sharding(n_jobs=2).map(settings, Samples(np.zeros((20, 2))), 5), 20)
+        with parallel_config(backend=backend), config_context(batch_size=batch_size, progress=True):
+            found = collect(settings, Samples(np.zeros((20, 2))), 5)
         assert found.unique().tolist() == [batch_size]  # a worker has no workers of its own
     assert get_config()["batch_size"] == 256
 
@@ -151,35 +164,30 @@ def test_a_worker_gets_the_module_once_and_nothing_of_its_training(image_learner
         assert torch.equal(twin.to_proba(twin.module.eval()(x)), network.to_proba(net.module_.eval()(x)))
 
 
-class Scale(nn.Module):
-    """A layer with a rule that no worker knows."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x):
-        return self.factor * x
-
-
 def test_workers_learn_the_users_layer_rules():
-    from skal.tangent import _layer_rules
+    """A class that only this process can import, for example one of a script, and the rule for it."""
 
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.factor * x
+
+    @register_rule(Scale)
     def rule(layer, a, g):
         return {"factor": (a * g).flatten(1).sum(1)}
 
-    register_rule(Scale)(rule)
-    try:
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(4, 5), Scale(), nn.Linear(5, 3))
-        samples = Samples(torch.randn(12, 4))
-        engine = TangentEngine(module, samples, backend="structured")
-        expected = loss_scores(engine, samples)[0]
-        shipped = cloudpickle.dumps(engine)
-        del _layer_rules._RULES[Scale]
-        assert torch.equal(loss_scores(cloudpickle.loads(shipped), samples)[0], expected)
-    finally:
-        _layer_rules._RULES.pop(Scale, None)
+    torch.manual_seed(0)
+    net = net_of(nn.Sequential(nn.Linear(4, 5), Scale(), nn.Linear(5, 3)))
+    X, y = torch.randn(24, 4), np.arange(24) % 3
+    learner = learner_of(net, X[:12], y[:12])
+    strategy = DynamicAL(backend="structured")
+    with config_context(batch_size=2):
+        expected = strategy.scores(learner, X[12:])
+        with config_context(n_jobs=2):
+            np.testing.assert_array_equal(strategy.scores(learner, X[12:]), expected)
 
 
 # --- errors ------------------------------------------------------------------------------------------------------
@@ -197,7 +205,7 @@ def failing(kind, *args):
 def run(function, X, backend="threading"):
     # joblib ends its processes after an error, and starting new ones takes long
     with parallel_config(backend=backend):
-        return fill_rows(Sharding(n_jobs=2).map(function, Samples(X, name="X_pool"), 5), len(X))
+        return collect(function, Samples(X, name="X_pool"), 5)
 
 
 def shown(error):
@@ -413,19 +421,22 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_the_network_is_sent_once_to_each_worker(image_learner, images, on_dask, monkeypatch):
+class CountingClient(Client):
+    """Notes what it sends to workers."""
+
+    def scatter(self, data, **kwargs):
+        self.sent.append((sum(part.nbytes for part in data), kwargs.get("broadcast")))
+        return super().scatter(data, **kwargs)
+
+
+def test_the_network_is_sent_once_to_each_worker(image_learner, images, client):
     sent = []
-    scatter = Client.scatter
-
-    def counted(self, data, **kwargs):
-        sent.append((sum(part.nbytes for part in data), kwargs.get("broadcast")))
-        return scatter(self, data, **kwargs)
-
-    monkeypatch.setattr(Client, "scatter", counted)
-    with config_context(batch_size=4):
+    with CountingClient(client.cluster, set_as_default=False) as counting, config_context(batch_size=4):
+        counting.sent = sent
         with config_context(n_jobs=1):
             expected = Entropy().scores(image_learner, images[0])
-        assert np.array_equal(Entropy().scores(image_learner, images[0]), expected)
+        with parallel_config(backend="dask", client=counting):
+            assert np.array_equal(Entropy().scores(image_learner, images[0]), expected)
     weights = sum(p.numel() * p.element_size() for p in image_learner.estimator.module_.parameters())
     assert sent[:1] == sent  # nothing else is scattered: what a single worker holds is lost with it
     assert sent[0][0] > weights
@@ -497,7 +508,7 @@ def test_an_error_in_another_process_then_one_that_ends_it():
         run(failing(KeyError, "odd"), np.zeros((60, 2)), "loky")
     assert "in fail" in shown(caught.value)
     with pytest.raises(WorkerWarning, match="max_memory"):  # and not computed here, since warnings are errors
-        run(lambda part: os._exit(1), np.zeros((60, 2)), "loky")
+        run(lambda part: os.kill(os.getpid(), signal.SIGKILL), np.zeros((60, 2)), "loky")
 
 
 def test_samples_that_cannot_be_read_here_are_no_matter_of_the_workers():
@@ -508,4 +519,4 @@ def test_samples_that_cannot_be_read_here_are_no_matter_of_the_workers():
             return super().__getitem__(rows)
 
     with parallel_config(backend="threading"), pytest.raises(SampleError, match="row 20"):
-        list(Sharding(n_jobs=2).map(len, Samples(Texts("abcdefghij" * 4)), 5))
+        collect(len, Samples(Texts("abcdefghij" * 4)), 5)
