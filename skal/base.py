@@ -332,9 +332,28 @@ class ScoreStrategy(QueryStrategy):
         """
         context = self.prepare(learner, X_pool)
         with context.query():
-            rows, part = self.subset_of(context)
-            scores = np.full(context.n_pool, -np.inf)
-            scores[rows] = self._check_scores(part.n_pool, self._score(part))
+            return self._score_subset(context)
+
+    def score_as_part(self, context: QueryContext) -> np.ndarray:
+        """The same as a part of another strategy's query.
+
+        Parameters
+        ----------
+        context : QueryContext
+            Of that query, or of some of its samples.
+
+        Returns
+        -------
+        (N,) float64 array
+            As of :meth:`scores`.
+        """
+        self._check_params()
+        return self._score_subset(self._require(context.for_strategy(type(self).__name__)))
+
+    def _score_subset(self, context: QueryContext) -> np.ndarray:
+        rows, part = self.subset_of(context)
+        scores = np.full(context.n_pool, -np.inf)
+        scores[rows] = self._check_scores(part.n_pool, self._score(part))
         return scores
 
     def _check_scores(self, n: int, raw: Any) -> np.ndarray:

@@ -5,6 +5,7 @@ from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
 from skal.strategies._bait import BAIT, bait
 from skal.strategies._bald import BALD, bald
+from skal.strategies._cluster_margin import ClusterMargin, cluster_margin
 from skal.strategies._coreset import CoreSet, coreset
 from skal.strategies._default import Recommended
 from skal.strategies._drop_query import DropQuery, drop_query
@@ -30,6 +31,7 @@ __all__ = [
     "EGL",
     "EPIG",
     "NPC",
+    "ClusterMargin",
     "CoreSet",
     "DropQuery",
     "DynamicAL",
@@ -47,6 +49,7 @@ __all__ = [
     "badge",
     "bait",
     "bald",
+    "cluster_margin",
     "coreset",
     "drop_query",
     "dynamic_al",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from skal.base import QueryStrategy
-from skal.context import QueryContext, Samples
+from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._coverage import greedy_coverage
 from skal.strategies._pool_features import PoolFeatures
@@ -48,11 +48,11 @@ class CoverageStrategy(QueryStrategy):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         n, read = context.n_pool, PoolFeatures(context, self._spec)
         rows = self._evaluation_rows(n, self._n_that_fit(context, read))
-        evaluation = read.gather(rows)
+        evaluation = read.gather(np.asarray(rows))
         labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
         kernel = Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
         # the sum over the evaluation set stands for the sum over the pool
-        weights = self._weights(context, context.pool.take(rows)) * (n / len(rows))
+        weights = self._weights(context.restrict(rows)) * (n / len(rows))
         return greedy_coverage(
             read,
             read.copy_keys(),
@@ -87,9 +87,9 @@ class CoverageStrategy(QueryStrategy):
         """Of an evaluation sample: features, in double precision too for one kernel, and what is known of it."""
         return read.row_bytes + (8 * read.width if self.kernel == "laplace" else 0) + 32
 
-    def _evaluation_rows(self, n_pool: int, n: int) -> np.ndarray:
+    def _evaluation_rows(self, n_pool: int, n: int) -> np.ndarray | range:
         if n == n_pool:
-            return np.arange(n_pool)
+            return range(n_pool)
         return np.sort(make_generator(type(self).__name__, self.random_state).choice(n_pool, size=n, replace=False))
 
     def _n_evaluation(self, n_pool: int) -> int:
@@ -101,6 +101,6 @@ class CoverageStrategy(QueryStrategy):
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         """σ."""
 
-    def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
-        """(e,) weights of some samples of the pool."""
-        return np.ones(len(samples))
+    def _weights(self, context: QueryContext) -> np.ndarray:
+        """(e,) weights of the samples that coverage is summed over."""
+        return np.ones(context.n_pool)

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from skal.base import query_function
-from skal.context import QueryContext, Samples
+from skal.base import ScoreStrategy, query_function
+from skal.context import QueryContext
+from skal.exceptions import InvalidTypeError
 from skal.strategies._coverage_strategy import CoverageStrategy
+from skal.strategies._names import named_strategy
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._probabilities import UNCERTAINTIES, fit_temperature, temper
 from skal.strategies._similarity import labelled_radius
-from skal.validation import Choice, Real
+from skal.validation import Real
 
 
 class MaxHerding(CoverageStrategy):
@@ -108,9 +110,10 @@ class UHerding(CoverageStrategy):
 
     Parameters
     ----------
-    uncertainty : {"margin", "entropy", "least_confidence"}, default="margin"
+    uncertainty : {"margin", "entropy", "least_confidence", "dynamics"} or score strategy, default="margin"
         What the samples of the pool are weighed by; ``margin`` is one minus the gap between the two largest
-        probabilities.
+        probabilities, ``dynamics`` the score of :class:`DynamicAL`. A score strategy, or the name of one, weighs
+        samples by its scores, counted from the smallest.
     kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
         See :class:`MaxHerding`.
     radius : "auto", "minimum" or float, default="auto"
@@ -120,7 +123,7 @@ class UHerding(CoverageStrategy):
         By which the logits are divided before the uncertainty is read. ``auto`` makes cross-validated predictions on
         the labelled samples as well calibrated as possible (smallest expected calibration error), with at least five
         labels of each class, for classifiers that are no networks and for networks that are frozen up to the last
-        layer; otherwise it is 1.
+        layer; otherwise it is 1. It does not concern the scores of a strategy.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What similarity is measured on; see :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
@@ -162,14 +165,13 @@ class UHerding(CoverageStrategy):
     """
 
     constraints: ClassVar = {
-        "uncertainty": Choice(*UNCERTAINTIES),
         "temperature": Real(1e-6, 1e6, words=("auto",), remedy="Pass a number > 0, or 'auto'."),
     }
 
     def __init__(
         self,
         *,
-        uncertainty: str = "margin",
+        uncertainty: Any = "margin",
         kernel: str = "rbf",
         radius: float | str = "auto",
         temperature: float | str = "auto",
@@ -190,9 +192,40 @@ class UHerding(CoverageStrategy):
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
         return labelled_radius(labelled, self.radius) if isinstance(self.radius, str) else float(self.radius)
 
-    def _weights(self, context: QueryContext, samples: Samples) -> np.ndarray:
+    @property
+    def _scoring(self) -> ScoreStrategy | None:
+        """The strategy whose scores are the weights; None where the probabilities alone say it."""
+        if isinstance(self.uncertainty, str) and self.uncertainty in UNCERTAINTIES:
+            return None
+        given = "dynamic_al" if self.uncertainty == "dynamics" else self.uncertainty
+        strategy = named_strategy(type(self).__name__, "uncertainty", given)
+        if not isinstance(strategy, ScoreStrategy):
+            expected = f"one of {', '.join(UNCERTAINTIES)}, dynamics, or a strategy with scores"
+            remedy = "Pass for example 'margin', 'dynamics' or skal.strategies.EGL()."
+            raise InvalidTypeError.for_parameter(type(self).__name__, "uncertainty", expected, self.uncertainty, remedy)
+        return strategy
+
+    @property
+    def needs_network(self) -> bool:  # type: ignore[override]
+        """Whether the scores do."""
+        return self._scoring is not None and self._scoring.needs_network
+
+    @property
+    def needs_labels(self) -> bool:  # type: ignore[override]
+        """Whether the scores do."""
+        return self._scoring is not None and self._scoring.needs_labels
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        _ = self._scoring
+
+    def _weights(self, context: QueryContext) -> np.ndarray:
+        if (strategy := self._scoring) is not None:
+            scores = strategy.score_as_part(context)
+            weights: np.ndarray = np.clip(scores - scores[np.isfinite(scores)].min(), 0, None)
+            return weights if weights.any() else np.ones_like(weights)
         temperature = fit_temperature(context) if self.temperature == "auto" else float(self.temperature)
-        proba = temper(context.predict_proba(samples), temperature)
+        proba = temper(context.predict_proba(), temperature)
         uncertainty: np.ndarray = np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
         return uncertainty
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from skal.config import config_context
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, NoNetworkError, NotFittedError
-from skal.strategies import BAIT, MaxHerding, ProbCover, TypiClust, UHerding
+from skal.strategies import BAIT, BALD, EGL, CoreSet, DynamicAL, Margin, MaxHerding, ProbCover, TypiClust, UHerding
 from skal.strategies._coverage import greedy_coverage
 from skal.strategies._gains import Pairs
 from skal.strategies._pool_features import row_keys
@@ -260,6 +260,32 @@ def test_uherding_is_the_formula(data, radius, rule, uncertainty):
     strategy = UHerding(radius=radius, temperature=2.0, uncertainty=uncertainty)
     picked, metrics = strategy.select(learner, X[11:], 15)
     assert_greedy(picked, metrics, coverage_oracle(pool, labelled, weights, picked, "rbf", sigma))
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "scoring"),
+    [("dynamics", DynamicAL()), ("egl", EGL()), (BALD(random_state=0), BALD(random_state=0)), (Margin(), Margin())],
+)
+def test_uherding_weighs_by_the_scores_of_a_strategy(uncertainty, scoring):
+    torch.manual_seed(0)
+    X = np.random.default_rng(0).normal(size=(90, 6)).astype(np.float32)
+    module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 4))
+    learner = learner_of(net_of(module), X[:10], np.arange(10) % 4)
+    strategy = UHerding(uncertainty=uncertainty, features=lambda X: np.asarray(X, dtype=np.float64), radius=0.7)
+    picked, metrics = strategy.select(learner, X[10:], 12)
+    scores, exact = scoring.scores(learner, X[10:]), X.astype(np.float64)
+    pool, labelled = ((part / np.linalg.norm(part, axis=1, keepdims=True)) for part in (exact[10:], exact[:10]))
+    assert_greedy(picked, metrics, coverage_oracle(pool, labelled, scores - scores.min(), picked, "rbf", 0.7))
+    with config_context(batch_size=13):
+        np.testing.assert_array_equal(clone(strategy).select(learner, X[10:], 12)[0], picked)
+
+
+def test_uherding_refuses_what_gives_no_scores(data):
+    X, y = data
+    with pytest.raises(InvalidTypeError, match=r"uncertainty.*CoreSet.*Pass for example"):
+        UHerding(uncertainty=CoreSet())(learner_on(X[:11], y[:11]), X[11:], 2)
+    with pytest.raises(NoNetworkError, match="UHerding"):
+        UHerding(uncertainty="dynamics")(learner_on(X[:11], y[:11]), X[11:], 2)
 
 
 @pytest.mark.parametrize("strategy", [s for s in ALL if not isinstance(s, UHerding)], ids=lambda s: type(s).__name__)
