@@ -1,54 +1,33 @@
-"""The two backends that need no rules."""
+"""The backend of last resort: one sample after the other, for what neither rules nor torch.func can do."""
 
-import pytest
 import torch
 from torch import nn
 
-from skal.context import Network
-from skal.tangent._backends import FuncBackend, LoopBackend
-from skal.tangent._cotangents import probes, target_itself
+from skal.tangent._cotangents import probes
 
-from ..support import oracle
-from ..support.networks import Branches, build
+from .checking import check_exact
 
 
-@pytest.mark.parametrize("backend", [FuncBackend, LoopBackend])
-@pytest.mark.parametrize("name", ["mlp", "torchvision_style", "transformer_encoder"])
-def test_only_what_is_asked_for(name, backend):
-    module, X, _ = build(name, n=3)
-    module.eval()
-    names = {key for number, (key, _) in enumerate(module.named_parameters()) if number % 3 == 0}
-    (found,) = backend(Network(module), names).gradients(X, probes(3, 3), [target_itself])
-    assert set(found) == names
-    truth = torch.einsum("ncp,nc->np", torch.as_tensor(oracle.jacobian(module, X)), probes(3, 3))
-    sizes = [p.numel() for p in module.parameters()]
-    for (key, _), part in zip(module.named_parameters(), truth.split(sizes, dim=1), strict=True):
-        if key in names:
-            torch.testing.assert_close(found[key].dense(), part)
+class OneByOne(nn.Module):
+    """Each sample goes through one of two recurrent layers, which torch.func does not know; a third is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.spare = (nn.GRU(4, 3, batch_first=True) for _ in range(3))
+
+    def forward(self, x):
+        return torch.cat([(self.left if row[0, 0] > 0 else self.right)(row[None])[1][0] for row in x])
 
 
-@pytest.mark.parametrize("backend", [FuncBackend, LoopBackend])
-def test_leaves_no_gradient_behind(backend):
-    module, X, _ = build("mlp", n=3)
-    names = {key for key, _ in module.named_parameters()}
-    for found in backend(Network(module), names).gradients(X, probes(3, 3), [target_itself]):
-        assert not any(gradient.dense().requires_grad for gradient in found.values())
-    assert all(p.grad is None for p in module.parameters())
+def test_samples_that_use_different_parameters_and_parameters_that_none_uses():
+    torch.manual_seed(0)
+    module, X = OneByOne().double(), torch.randn(6, 2, 4).double()
+    X[0, 0, 0], X[1, 0, 0] = 1, -1  # among the first, which the plan is made with, some of each kind
+    plan = check_exact(module, X)
+    assert plan == {"loop": {name for name, _ in module.named_parameters() if not name.startswith("spare")}}
 
 
-def test_loop_leaves_out_what_has_no_influence():
-    module = nn.ModuleDict({"used": nn.Linear(4, 3), "spare": nn.Linear(4, 3)})
-    module.forward = lambda x: module["used"](x)
-    (found,) = LoopBackend(Network(module), {"used.weight", "spare.weight"}).gradients(
-        torch.randn(2, 4), probes(2, 3).float(), [target_itself]
-    )
-    assert set(found) == {"used.weight"}
-
-
-def test_loop_adds_zeros_where_only_some_samples_have_an_influence():
-    X = torch.tensor([[1.0, 2.0], [-1.0, 3.0]])
-    (found,) = LoopBackend(Network(Branches(2, 2)), {"left.weight", "right.weight"}).gradients(
-        X, torch.ones(2, 2), [target_itself]
-    )
-    assert found["left.weight"].dense().tolist() == [[1.0, 2.0, 1.0, 2.0], [0.0] * 4]
-    assert found["right.weight"].dense().tolist() == [[0.0] * 4, [-1.0, 3.0, -1.0, 3.0]]
+def test_probes_are_all_different():
+    """What backends are compared by: no two gradients may be mistaken for one another."""
+    assert len(set(probes(3, 10).flatten().tolist())) == 30
+    assert probes(3, 10).abs().min() > 1e-3

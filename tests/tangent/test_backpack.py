@@ -6,38 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from skal.context import Network
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent import gradient_scores
-from skal.tangent._backends import BackpackBackend
-from skal.tangent._cotangents import probes, target_itself
 
-from ..support.networks import build
+from ..support.networks import build, count_hooks
 from .checking import check_exact
-
-
-def gradients(module, X):
-    backend = BackpackBackend(Network(module), {name for name, _ in module.named_parameters()})
-    (found,) = backend.gradients(X, probes(len(X), 3).to(X), [target_itself])
-    return backend, found
-
-
-@pytest.mark.parametrize(
-    ("name", "converted"), [("mlp", False), ("vgg", False), ("torchvision_style", True), ("resnet18", True)]
-)
-def test_the_converter_is_used_where_needed(name, converted):
-    module, X, _ = build(name, n=3)
-    backend, found = gradients(module, X)
-    assert isinstance(backend.network.module, torch.fx.GraphModule) == converted
-    assert set(found) == {key for key, _ in module.named_parameters()}
 
 
 def test_the_module_itself_is_left_alone():
     module, X, _ = build("torchvision_style", n=3)
-    gradients(module, X)
+    gradient_scores(module, X, None, backend="backpack")
     assert module.training
     assert module.relu.inplace
-    assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
+    assert count_hooks(module) == 0
     assert all(p.grad is None and not hasattr(p, "grad_batch") for p in module.parameters())
 
 

@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from skal._core.pool import Samples
+from skal.context import Samples, TangentEngine
+from skal.strategies import EGL
 from skal.tangent import _factors
 from skal.tangent._cotangents import LossCotangent, kernel_cotangents, one_logit
 from skal.tangent._factors import Dense, Outer, Product, Rows, all_squared_norms, pieces
 from skal.tangent._kept import _Store, join, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_matrix
-from skal.tangent._tangent_engine import TangentEngine
 
 from ..support import oracle
+from ..support.learners import learner_of, net_of
 from ..support.networks import build
+from .checking import check_exact
 
 NAMES = ["mlp", "tutorial_cnn", "text_attention", "transformer_encoder", "text_gru"]
 
@@ -110,13 +112,13 @@ def test_a_word_that_is_everywhere_is_met_piece_by_piece(monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_norms_for_all_labels_at_once_are_those_of_each(name):
-    engine, samples = engine_for(name)
-    labels = [LossCotangent(engine.network.loss, label) for label in range(engine.n_classes)]
-    together = engine.collect(samples, labels, lambda found, n: engine.all_norms(found, n, len(labels)))
-    each = engine.collect(
-        samples, labels, lambda found, n: torch.stack([engine.scores(by_name, n)[0] for by_name in found], dim=1)
-    )
-    torch.testing.assert_close(together, each)
+    module, X, _ = build(name, 7)
+    expected = np.zeros(7)
+    proba = torch.softmax(torch.as_tensor(oracle.logits(module, X)), dim=1).numpy()
+    for label in range(3):
+        gradients = oracle.loss_gradients(module, X, [label] * 7)
+        expected += proba[:, label] * np.linalg.norm(gradients, axis=1)
+    np.testing.assert_allclose(EGL().scores(learner_of(net_of(module)), X), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("positions", "n_in", "n_out"), [(1, 5, 3), (2, 30, 20), (50, 4, 3)])
@@ -163,12 +165,8 @@ def test_the_projections_of_attention_have_a_rule(batch_first, need_weights, n_t
     module = Attending(batch_first, need_weights).double()
     X = torch.randn(5, n_tokens, 8).double()
     linear = torch.nn.functional.linear
-    engine = TangentEngine(module, Samples(X), backend="structured")
+    assert set(check_exact(module, X, backend="structured")) == {"structured"}
     assert torch.nn.functional.linear is linear
-    norms = engine.collect(Samples(X), [one_logit(1)], lambda found, n: engine.scores(next(found), n)[0])
-    for x, norm in zip(X, norms, strict=True):
-        gradients = torch.autograd.grad(module.eval()(x[None])[0, 1], list(module.parameters()), allow_unused=True)
-        torch.testing.assert_close(sum(g.square().sum() for g in gradients if g is not None), norm)
 
 
 @pytest.mark.parametrize("params", [{"cross": True}, {"add_bias_kv": True}])
@@ -176,11 +174,7 @@ def test_what_attention_does_otherwise_is_left_to_others(params):
     torch.manual_seed(0)
     module = Attending(**params).double()
     X = torch.randn(4, 3, 8).double()
-    engine = TangentEngine(module, Samples(X))
-    assert {name for name, _ in engine.plan} >= {"func"}
-    norms = engine.collect(Samples(X), [one_logit(1)], lambda found, n: engine.scores(next(found), n)[0])
-    gradients = torch.autograd.grad(module.eval()(X[:1])[0, 1], list(module.parameters()))
-    torch.testing.assert_close(sum(g.square().sum() for g in gradients), norms[0])
+    assert "func" in check_exact(module, X)
 
 
 ENGINE = SimpleNamespace(precision=torch.float32, device=torch.device("cpu"))
