@@ -22,7 +22,9 @@ from skal._core.cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
-from skal.validation import Constraint, Integer, Seed, check_integer, check_known, make_generator
+from skal.validation import Constraint, Integer, Seed, check_known, make_generator
+
+_N_INSTANCES = Integer(1, remedy="Ask for at least one sample.")
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
@@ -240,12 +242,10 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             Size of the pool.
         """
         owner, subset = type(self).__name__, getattr(self, "subset", None)
-        check_integer(owner, "n_instances", n_instances, 1, remedy="Ask for at least one sample.")
+        _N_INSTANCES.check(owner, "n_instances", n_instances)
         if n_instances > n_pool:
-            expected, remedy = (
-                f"at most the size of the pool ({n_pool})",
-                "Ask for fewer samples, or pass a larger pool.",
-            )
+            expected = f"at most the size of the pool ({n_pool})"
+            remedy = "Ask for fewer samples, or pass a larger pool."
         elif subset is not None and n_instances > subset:
             expected = f"at most subset ({subset}), the number of samples that take part"
             remedy = "Ask for fewer samples, or raise subset."

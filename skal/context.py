@@ -115,14 +115,16 @@ class QueryContext:
     def __init__(self, learner: Any, X_pool: Any, *, owner: str = "QueryStrategy") -> None:
         if type(getattr(type(learner), "learner_", None)) is property:  # a fitted loop stands for its learner
             learner = learner.learner_
-        if not hasattr(learner, "estimator") and not is_committee(learner):
+        if hasattr(learner, "estimator"):
+            self.estimator = learner.estimator
+        elif is_committee(learner):
+            self.estimator = learner  # itself a classifier: its probabilities are the mean over its learners
+        else:
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
                 f"Got {type(learner).__name__} instead. Pass a modAL or skal ActiveLearner, or a modAL Committee."
             )
         self.learner, self.owner = learner, owner
-        # a committee is a classifier itself: its probabilities are the mean over its learners
-        self.estimator = learner if is_committee(learner) else learner.estimator
         if isinstance(self.estimator, type):
             raise NoNetworkError(
                 f"The estimator that {owner} works on must be an object, not a class. Got the class "
@@ -169,13 +171,11 @@ class QueryContext:
 
     def require_fitted(self) -> None:
         """Raise :class:`~skal.exceptions.NotFittedError` unless the estimator can predict."""
-        estimator = self.estimator
-        can_predict = hasattr(estimator, "predict") or hasattr(estimator, "predict_proba")
-        if not self.has_network and (isinstance(estimator, type) or not can_predict):
-            got = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+        if not (self.has_network or hasattr(self.estimator, "predict") or hasattr(self.estimator, "predict_proba")):
             raise NoNetworkError(
                 f"The estimator that {self.owner} works on must be a classifier: a skorch net, or an object with "
-                f"predict_proba. Got {got} instead. Wrap a torch module in skorch.NeuralNetClassifier, and fit it."
+                f"predict_proba. Got {type(self.estimator).__name__} instead. Wrap a torch module in "
+                "skorch.NeuralNetClassifier, and fit it."
             )
         if not self.is_fitted:
             raise NotFittedError(
@@ -187,7 +187,7 @@ class QueryContext:
     def _samples(self, X: Any, name: str) -> Samples:
         """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
         in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
-        transform = chain_transformers(self.transformers) if self.has_network else None
+        transform = chain_transformers(self.transformers) if self.has_network and self.transformers else None
         allow_nan = transform is None and (in_memory or self._takes_nan())
         samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)
         if in_memory:
@@ -508,7 +508,7 @@ class QueryContext:
         if not isinstance(spec, str):
             return compute_features(spec, samples, owner=self.owner)
         if spec == "input":
-            transform = chain_transformers(self.transformers) if self.is_fitted else None
+            transform = chain_transformers(self.transformers) if self.transformers and self.is_fitted else None
             return compute_features(None, replace(samples, transform=transform), owner=self.owner)
         if spec == "last_layer":
             return check_finite_features(at_least_float32(self.embeddings(samples)[0]), self.owner)

@@ -58,6 +58,196 @@ def _error(right_type: bool) -> type[InvalidParameterError] | type[InvalidTypeEr
     return InvalidParameterError if right_type else InvalidTypeError
 
 
+class Constraint(ABC):
+    """What a parameter may be, declared once in the ``constraints`` of a class.
+
+    Examples
+    --------
+    >>> from skal.validation import Constraint, Integer
+    >>> isinstance(Integer(1), Constraint)
+    True
+    """
+
+    @abstractmethod
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse a value that the parameter may not have.
+
+        Parameters
+        ----------
+        owner : str
+            The class that has the parameter.
+        name : str
+            The parameter's name.
+        value : object
+            What the user passed.
+        """
+
+
+def _or_words(remedy: str, words: tuple[str, ...]) -> str:
+    return ", or ".join([remedy, *map(repr, words)]) + "."
+
+
+@dataclass(frozen=True)
+class Integer(Constraint):
+    """An integer from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
+
+    Parameters
+    ----------
+    minimum, maximum : int
+        The bounds, both allowed.
+    optional : bool, default=False
+        Whether None is allowed.
+    words : tuple of str
+        Strings that are allowed too, such as ``"auto"``.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Integer
+    >>> Integer(1, words=("auto",)).check("MyStrategy", "k", 0)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
+    """
+
+    minimum: int = 1
+    maximum: int | None = MOST
+    optional: bool = False
+    words: tuple[str, ...] = ()
+    remedy: str = ""
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        is_integer = _is_integer(value)
+        too_large = is_integer and self.maximum is not None and value > self.maximum
+        if is_integer and value >= self.minimum and not too_large:
+            return
+        if (self.optional and value is None) or (isinstance(value, str) and value in self.words):
+            return
+        expected = f"an integer >= {self.minimum}{' or None' if self.optional else ''}"
+        remedy = self.remedy or f"Pass an integer of at least {self.minimum}."
+        if too_large:
+            expected = f"an integer from {self.minimum} to {self.maximum:,}"
+            remedy = f"Pass an integer of at most {self.maximum:,}."
+        elif self.words and not self.remedy:
+            remedy = _or_words("Pass an integer within these bounds", self.words)
+        raise _error(is_integer).for_parameter(owner, name, expected, value, remedy)
+
+
+@dataclass(frozen=True)
+class Real(Constraint):
+    """A number from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
+
+    Parameters
+    ----------
+    minimum, maximum : float
+        The bounds, both allowed.
+    optional : bool, default=False
+        Whether None is allowed.
+    words : tuple of str
+        Strings that are allowed too, such as ``"auto"``.
+    below_maximum : bool, default=False
+        Whether the maximum itself is refused too.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Real
+    >>> Real(0, 1).check("MyStrategy", "beta", 0.5)
+    """
+
+    minimum: float = -np.inf
+    maximum: float = np.inf
+    optional: bool = False
+    words: tuple[str, ...] = ()
+    below_maximum: bool = False
+    remedy: str = ""
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        if (self.optional and value is None) or (isinstance(value, str) and value in self.words):
+            return
+        is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        below = is_real and (value < self.maximum if self.below_maximum else value <= self.maximum)
+        if below and value >= self.minimum:
+            return
+        end = f"{')' if self.below_maximum else ']'}{' or None' if self.optional else ''}"
+        remedy = self.remedy or _or_words("Pass a number within these bounds", self.words)
+        expected = f"a number in [{self.minimum:g}, {self.maximum:g}{end}"
+        raise _error(is_real).for_parameter(owner, name, expected, value, remedy)
+
+
+class Choice(Constraint):
+    """One of the given values.
+
+    Parameters
+    ----------
+    *values
+        What is allowed: True is not 1, and numpy's True is Python's.
+    remedy : str, optional
+        The end of the message: what to do.
+
+    Examples
+    --------
+    >>> from skal.validation import Choice
+    >>> Choice("top", "greedy").check("MyStrategy", "batch", "top")
+    """
+
+    def __init__(self, *values: Any, remedy: str = "") -> None:
+        self.values, self.remedy = values, remedy
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        value = value.item() if isinstance(value, np.generic) else value
+        for choice in self.values:
+            if value is choice or (type(value) is type(choice) and value == choice):
+                return
+        expected = "one of " + ", ".join(repr(choice) for choice in self.values)
+        remedy = self.remedy or "Use one of the listed values."
+        raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+
+
+class Seed(Constraint):
+    """None, an integer, or a generator of numpy: what ``random_state`` may be.
+
+    Examples
+    --------
+    >>> from skal.validation import Seed
+    >>> Seed().check("MyStrategy", "random_state", 0)
+    """
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse anything else."""
+        is_integer = _is_integer(value)
+        known = value is None or isinstance(value, (np.random.Generator, np.random.RandomState))
+        if not (known or (is_integer and value >= 0)):
+            expected = "None, an integer >= 0, a numpy Generator or a numpy RandomState"
+            raise _error(is_integer).for_parameter(owner, name, expected, value, "Pass an integer for repeatable runs.")
+
+
+class Features(Constraint):
+    """What ``QueryContext.features`` takes: a name, a fitted transformer, a function of X, or an ``nn.Module``.
+
+    Examples
+    --------
+    >>> from skal.validation import Features
+    >>> Features().check("MyStrategy", "features", "last_layer")
+    """
+
+    names = ("auto", "input", "last_layer", "tangent")
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse what cannot give features."""
+        known = value in self.names if isinstance(value, str) else not isinstance(value, type)
+        if not known or not (isinstance(value, str) or callable(value) or hasattr(value, "transform")):
+            names = ", ".join(map(repr, self.names))
+            expected = f"one of {names}, a fitted transformer, a function of X or an nn.Module"
+            remedy = "Pass for example a fitted sklearn.decomposition.PCA, or a frozen backbone."
+            raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)
+
+
 def check_integer(
     owner: str,
     name: str,
@@ -96,15 +286,7 @@ def check_integer(
         ...
     skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
     """
-    is_integer = _is_integer(value)
-    too_large = is_integer and maximum is not None and value > maximum
-    if (optional and value is None) or (is_integer and value >= minimum and not too_large):
-        return
-    expected = f"an integer >= {minimum}{' or None' if optional else ''}"
-    if too_large:
-        expected, remedy = f"an integer from {minimum} to {maximum:,}", f"Pass an integer of at most {maximum:,}."
-    remedy = remedy or f"Pass an integer of at least {minimum}."
-    raise _error(is_integer).for_parameter(owner, name, expected, value, remedy)
+    Integer(minimum, maximum, optional, remedy=remedy).check(owner, name, value)
 
 
 def check_real(
@@ -145,14 +327,7 @@ def check_real(
         ...
     skal.exceptions.InvalidParameterError: The 'beta' parameter of MyStrategy must be a number in [0, 1]. Got 2 ...
     """
-    if optional and value is None:
-        return
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_real and minimum <= float(value) <= maximum and not (below_maximum and float(value) == maximum):
-        return
-    expected = f"a number in [{minimum:g}, {maximum:g}{')' if below_maximum else ']'}{' or None' if optional else ''}"
-    remedy = remedy or "Pass a number within these bounds."
-    raise _error(is_real).for_parameter(owner, name, expected, value, remedy)
+    Real(minimum, maximum, optional, below_maximum=below_maximum, remedy=remedy).check(owner, name, value)
 
 
 def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, remedy: str = "") -> None:
@@ -179,13 +354,7 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, r
         ...
     skal.exceptions.InvalidParameterError: The 'batch' parameter of MyStrategy must be one of 'top', 'greedy'. Got ...
     """
-    value = value.item() if isinstance(value, np.generic) else value
-    for choice in choices:
-        if value is choice or (type(value) is type(choice) and value == choice):
-            return
-    expected = "one of " + ", ".join(repr(choice) for choice in choices)
-    remedy = remedy or "Use one of the listed values."
-    raise InvalidParameterError.for_parameter(owner, name, expected, value, remedy)
+    Choice(*choices, remedy=remedy).check(owner, name, value)
 
 
 def is_auto(value: Any) -> bool:
@@ -431,12 +600,7 @@ def check_seed(owner: str, random_state: Any) -> None:
         ...
     skal.exceptions.InvalidTypeError: The 'random_state' parameter of MyStrategy must be None, an integer >= 0, ...
     """
-    is_integer = _is_integer(random_state)
-    known = random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState))
-    if not (known or (is_integer and random_state >= 0)):
-        expected = "None, an integer >= 0, a numpy Generator or a numpy RandomState"
-        remedy = "Pass an integer for repeatable runs."
-        raise _error(is_integer).for_parameter(owner, "random_state", expected, random_state, remedy)
+    Seed().check(owner, "random_state", random_state)
 
 
 def make_generator(owner: str, random_state: Any) -> np.random.Generator:
@@ -463,170 +627,7 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
     >>> int(make_generator("MyStrategy", 0).integers(100)) == int(make_generator("MyStrategy", 0).integers(100))
     True
     """
-    check_seed(owner, random_state)
+    Seed().check(owner, "random_state", random_state)
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint64))
     return np.random.default_rng(random_state)  # a Generator comes back as it is
-
-
-class Constraint(ABC):
-    """What a parameter may be, declared once in the ``constraints`` of a class.
-
-    Examples
-    --------
-    >>> from skal.validation import Constraint, Integer
-    >>> isinstance(Integer(1), Constraint)
-    True
-    """
-
-    @abstractmethod
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse a value that the parameter may not have.
-
-        Parameters
-        ----------
-        owner : str
-            The class that has the parameter.
-        name : str
-            The parameter's name.
-        value : object
-            What the user passed.
-        """
-
-
-def _or_words(remedy: str, words: tuple[str, ...]) -> str:
-    return ", or ".join([remedy, *map(repr, words)]) + "."
-
-
-@dataclass(frozen=True)
-class Integer(Constraint):
-    """An integer from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
-
-    Parameters
-    ----------
-    minimum, maximum : int
-        The bounds, both allowed.
-    optional : bool, default=False
-        Whether None is allowed.
-    words : tuple of str
-        Strings that are allowed too, such as ``"auto"``.
-    remedy : str, optional
-        The end of the message: what to do.
-
-    Examples
-    --------
-    >>> from skal.validation import Integer
-    >>> Integer(1, words=("auto",)).check("MyStrategy", "k", 0)
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
-    """
-
-    minimum: int = 1
-    maximum: int = MOST
-    optional: bool = False
-    words: tuple[str, ...] = ()
-    remedy: str = ""
-
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse anything else."""
-        if not (isinstance(value, str) and value in self.words):
-            remedy = self.remedy or (_or_words("Pass an integer within these bounds", self.words) if self.words else "")
-            check_integer(owner, name, value, self.minimum, self.maximum, optional=self.optional, remedy=remedy)
-
-
-@dataclass(frozen=True)
-class Real(Constraint):
-    """A number from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
-
-    Parameters
-    ----------
-    minimum, maximum : float
-        The bounds, both allowed.
-    optional : bool, default=False
-        Whether None is allowed.
-    words : tuple of str
-        Strings that are allowed too, such as ``"auto"``.
-    below_maximum : bool, default=False
-        Whether the maximum itself is refused too.
-    remedy : str, optional
-        The end of the message: what to do.
-
-    Examples
-    --------
-    >>> from skal.validation import Real
-    >>> Real(0, 1).check("MyStrategy", "beta", 0.5)
-    """
-
-    minimum: float = -np.inf
-    maximum: float = np.inf
-    optional: bool = False
-    words: tuple[str, ...] = ()
-    below_maximum: bool = False
-    remedy: str = ""
-
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse anything else."""
-        if not (isinstance(value, str) and value in self.words):
-            bounds: dict[str, Any] = {"below_maximum": self.below_maximum, "optional": self.optional}
-            remedy = self.remedy or (_or_words("Pass a number within these bounds", self.words) if self.words else "")
-            check_real(owner, name, value, self.minimum, self.maximum, **bounds, remedy=remedy)
-
-
-class Choice(Constraint):
-    """One of the given values.
-
-    Parameters
-    ----------
-    *values
-        What is allowed.
-    remedy : str, optional
-        The end of the message: what to do.
-
-    Examples
-    --------
-    >>> from skal.validation import Choice
-    >>> Choice("top", "greedy").check("MyStrategy", "batch", "top")
-    """
-
-    def __init__(self, *values: Any, remedy: str = "") -> None:
-        self.values, self.remedy = values, remedy
-
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse anything else."""
-        check_choice(owner, name, value, self.values, remedy=self.remedy)
-
-
-class Seed(Constraint):
-    """None, an integer, or a generator of numpy: what ``random_state`` may be.
-
-    Examples
-    --------
-    >>> from skal.validation import Seed
-    >>> Seed().check("MyStrategy", "random_state", 0)
-    """
-
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse anything else."""
-        check_seed(owner, value)
-
-
-class Features(Constraint):
-    """What ``QueryContext.features`` takes: a name, a fitted transformer, a function of X, or an ``nn.Module``.
-
-    Examples
-    --------
-    >>> from skal.validation import Features
-    >>> Features().check("MyStrategy", "features", "last_layer")
-    """
-
-    names = ("auto", "input", "last_layer", "tangent")
-
-    def check(self, owner: str, name: str, value: Any) -> None:
-        """Refuse what cannot give features."""
-        known = value in self.names if isinstance(value, str) else not isinstance(value, type)
-        if not known or not (isinstance(value, str) or callable(value) or hasattr(value, "transform")):
-            names = ", ".join(map(repr, self.names))
-            expected = f"one of {names}, a fitted transformer, a function of X or an nn.Module"
-            remedy = "Pass for example a fitted sklearn.decomposition.PCA, or a frozen backbone."
-            raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)

@@ -74,10 +74,8 @@ def is_committee(learner: Any) -> bool:
     return hasattr(learner, "learner_list")
 
 
-def chain_transformers(transformers: list[Any]) -> Callable[[Any], Any] | None:
-    """All transformers, one after the other, as one function of X; None if there are none."""
-    if not transformers:
-        return None
+def chain_transformers(transformers: list[Any]) -> Callable[[Any], Any]:
+    """All transformers, one after the other, as one function of X."""
 
     def transform(X: Any) -> Any:
         for transformer in transformers:

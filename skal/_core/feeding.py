@@ -7,7 +7,7 @@ may have been told to shuffle, or to drop the last batch: here all samples come,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,65 +15,19 @@ import numpy as np
 import torch
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from skal._core.containers import n_rows
-from skal._core.memory import rows_within
-from skal._core.pool import Samples, Watch
+from skal._core.pool import Watch
 from skal.exceptions import InvalidTypeError, SampleError, SkalError
-
-_GROUP = 64  # batches that are read at once where reading takes no memory
-_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}  # types of arrays that need no conversion
-
-
-def slices(samples: Samples, batch_size: int, device: torch.device, dtype: torch.dtype) -> Iterator[Any]:
-    """The samples in batches, as tensors on a device, floating-point ones of this type: views where that is enough."""
-    # what is neither copied nor converted is looked at for many batches at once
-    together = _GROUP if _is_in_place(samples, device, dtype) else 1
-    for chunk in samples.chunks(together * batch_size):
-        if together == 1:
-            yield place(chunk, device, dtype)
-            continue
-        parts = (chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size))
-        yield from parts if isinstance(chunk, Tensor) else map(torch.from_numpy, parts)
-
-
-def protect_inputs(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches as they are, or copies if the module writes into its input: they may be the user's own array.
-
-    Whether it does shows the first batch, which is always a copy: torch counts how often a tensor is written into.
-    """
-    writes = True
-    for number, batch in enumerate(batches):
-        if number and not writes:
-            yield batch
-            continue
-        own = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, batch)
-        yield own
-        # tensors made in inference mode are not counted
-        writes = any(x.is_inference() or x._version for x in tree_leaves(own) if isinstance(x, Tensor))
-
-
-def _is_in_place(samples: Samples, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether rows of the samples are batches as they lie in memory."""
-    X = samples.X
-    if samples.transform is not None or not isinstance(samples.rows, range) or device.type != "cpu":
-        return False
-    if isinstance(X, Tensor):
-        return X.is_cpu and (X.dtype == dtype or not X.is_floating_point())
-    if type(X) is not np.ndarray or not X.flags.writeable or min(X.strides) < 0:
-        return False
-    # a comparison with None would be one with float64
-    return X.dtype.kind in "iub" or (dtype in _FLOATS and X.dtype == _FLOATS[dtype])
 
 
 def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Numbers as tensors on a device, floating-point ones of this type."""
-    if isinstance(value, Mapping):
-        return {key: place(part, device, dtype) for key, part in value.items()}
+    """Numbers as new tensors on a device, floating-point ones of this type."""
     if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
         return type(value)(place(part, device, dtype) for part in value)
+    if not isinstance(value, (Tensor, np.ndarray)) and isinstance(value, Mapping):
+        return {key: place(part, device, dtype) for key, part in value.items()}
     if not isinstance(value, Tensor):
         array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
         if array.dtype.kind not in "fiub":
@@ -82,7 +36,7 @@ def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
                 f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
             )
         value = as_tensor(array)
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+    return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
@@ -281,43 +235,3 @@ def _out_of_order(loader: str, name: str) -> SampleError:
         f"The samples of {name} must be read in their order, all of them. Got the iterator_valid {loader}, which reads "
         "them in an order of its own, or leaves some out. Use torch.utils.data.DataLoader."
     )
-
-
-# for each thread: bytes of a layer's output, at most, and samples that are enough to work on
-_TENSOR_BYTES = 2**22
-_ROWS = 16
-
-
-def keep_near_cache(batches: Iterator[Any], output_bytes: Callable[[Any], int]) -> Iterator[Any]:
-    """The batches, on a processor in parts that stay near its cache; for passes without gradients.
-
-    Larger tensors come from fresh pages of memory, which the system clears first, and leave the cache before the next
-    layer reads them: residual networks take 1.4 to 2 times as long for 256 samples at a time as for 64.
-
-    Parameters
-    ----------
-    batches : iterator of tensors, or of dicts or tuples of them
-    output_bytes : callable
-        From a batch to the bytes of the largest output of a layer for one sample; asked once.
-    """
-    threads = torch.get_num_threads()
-    rows = 0  # of a part, unknown yet
-    for batch in batches:
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim]
-        n = len(leaves[0]) if leaves else 0
-        if n <= 4 * _ROWS or not all(leaf.is_cpu for leaf in leaves):
-            yield batch
-            continue
-        rows = rows or rows_within(threads * _TENSOR_BYTES, output_bytes(batch), at_least=threads * _ROWS)
-        n_parts = -(-n // rows)
-        if n_parts == 1:
-            yield batch
-            continue
-        size = -(-n // n_parts)  # parts of one size: a last one of few samples would take as long
-        for start in range(0, n, size):
-            yield take_part(batch, slice(start, start + size))
-
-
-def take_part(batch: Any, rows: slice) -> Any:
-    """Some rows of every tensor of a batch."""
-    return tree_map(lambda x: x[rows] if isinstance(x, Tensor) and x.ndim else x, batch)

@@ -8,8 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -155,9 +154,12 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     weights = [(weight, weight.detach().clone()) for weight in rescaled]
     device_type = device_of(module).type
     try:
-        has_autocast = torch.amp.is_autocast_available(device_type)
-        no_autocast = torch.autocast(device_type, enabled=False) if has_autocast else nullcontext()
-        with preserve_rng(), _no_compiled_code(), no_autocast:
+        with preserve_rng(), ExitStack() as stack:
+            if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
+                # whatever was compiled runs as it is written: compiled code does not call hooks that came after it
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
             module.eval()
             yield
     finally:
@@ -176,11 +178,3 @@ def device_of(module: nn.Module) -> torch.device:
     tensor: Tensor | None = next(module.parameters(), None)
     tensor = next(module.buffers(), None) if tensor is None else tensor
     return torch.device("cpu") if tensor is None else tensor.device
-
-
-def _no_compiled_code() -> AbstractContextManager[Any]:
-    """Whatever was compiled runs as it is written: compiled code does not call hooks that came after it."""
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance

@@ -14,16 +14,16 @@ from skorch import NeuralNet
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
 from skal._core.explain import explain_pass
-from skal._core.feeding import keep_near_cache, load_batches, place, protect_inputs, slices, take_part
+from skal._core.feeding import load_batches, place
 from skal._core.guard import device_of, evaluating
 from skal._core.losses import Loss, loss_of
-from skal._core.memory import Result, fill_rows
+from skal._core.memory import Result, fill_rows, rows_within
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
 from skal.exceptions import NoNetworkError, NotFittedError
@@ -40,6 +40,9 @@ _FOR_TRAINING = (
     "train_split",
     "accelerator",  # of skorch.hf
 )
+# for each thread: bytes of a layer's output, at most, and samples that are enough to work on
+_TENSOR_BYTES = 2**22
+_ROWS = 16
 
 
 class Network:
@@ -52,6 +55,21 @@ class Network:
     sharding : Sharding, optional
         Workers that share the passes over many samples; None: this process makes them alone.
 
+    Attributes
+    ----------
+    net : skorch NeuralNet or None
+        None for a bare module.
+    module : nn.Module
+        Without what ``torch.compile`` wraps around it.
+    criterion : nn.Module or None
+        The fitted criterion, None for a bare module.
+    device : torch.device
+        Where the parameters live.
+    dtype : torch.dtype
+        Floating-point type of the parameters.
+    precision : torch.dtype
+        Floating-point type of what is computed from outputs and gradients: that of the parameters, or float32.
+
     Examples
     --------
     >>> network = Network(nn.Linear(4, 3))
@@ -61,7 +79,7 @@ class Network:
 
     def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
         self.sharding = sharding
-        self._output_bytes = 0  # of the largest output of a layer for one sample; unknown yet
+        self._rows_per_pass = 0  # unknown yet
         if isinstance(net, nn.Module):
             self.net, self.module = None, getattr(net, "_orig_mod", net)  # the module behind torch.compile
         elif isinstance(net, NeuralNet):
@@ -76,6 +94,11 @@ class Network:
                 "The network must be a skorch net or a torch nn.Module. "
                 f"Got {type(net).__name__} instead. Wrap the module in skorch.NeuralNetClassifier."
             )
+        self.criterion = outputs.criterion_of(self.net)
+        self.device = device_of(self.module)
+        floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        self.dtype = next(floating, torch.get_default_dtype())
+        self.precision = torch.promote_types(self.dtype, torch.float32)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: the module once, and of the net what reads its inputs and outputs, not how it is trained."""
@@ -97,30 +120,9 @@ class Network:
         self.__dict__.update(state)
 
     @cached_property
-    def criterion(self) -> nn.Module | None:
-        """The fitted criterion, None for a bare module."""
-        return outputs.criterion_of(self.net)
-
-    @cached_property
     def loss(self) -> Loss:
         """The loss that the network is trained with, as a function of :meth:`logits`."""
         return loss_of(self.criterion)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        return device_of(self.module)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the parameters."""
-        floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
-        return next(floating, torch.get_default_dtype())
-
-    @property
-    def precision(self) -> torch.dtype:
-        """Floating-point type of what is computed from outputs and gradients: that of the parameters, or float32."""
-        return torch.promote_types(self.dtype, torch.float32)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters with ``requires_grad``.
@@ -133,7 +135,7 @@ class Network:
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def batches(self, samples: Samples, batch_size: int) -> Iterator[Any]:
-        """Batches on the network's device.
+        """Batches on the network's device, copies of the samples: a module may write into its input.
 
         Arrays and tensors are sliced; a Dataset, or a net with its own dataset class or collate function, goes
         through the net's loader: all rows, in their order, whatever its settings say.
@@ -152,7 +154,7 @@ class Network:
         """
         where = self.device, self.dtype
         if self.reads_arrays(samples):
-            yield from protect_inputs(slices(samples, batch_size, *where))
+            yield from (place(chunk, *where) for chunk in samples.chunks(batch_size))
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -172,6 +174,9 @@ class Network:
     def passes(self, samples: Samples, batch_size: int) -> Iterator[Any]:
         """Batches for passes without gradients: on a processor in parts that stay near its cache.
 
+        Larger tensors come from fresh pages of memory, which the system clears first, and leave the cache before the
+        next layer reads them: residual networks take 1.4 to 2 times as long for 256 samples at a time as for 64.
+
         Parameters
         ----------
         samples : Samples
@@ -179,12 +184,22 @@ class Network:
         batch_size : int
             Samples per pass, at most.
 
-        Returns
-        -------
-        iterator of tensors, or of dicts or tuples of them
+        Yields
+        ------
+        tensor, or dict or tuple of tensors
             What the module is called with.
         """
-        return keep_near_cache(self.batches(samples, batch_size), self._bytes_per_sample)
+        for batch in self.batches(samples, batch_size):
+            leaves, structure = tree_flatten(batch)
+            sizes = [len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
+            n = sizes[0] if sizes and self.device.type == "cpu" else 0
+            n_parts = -(-n // self._find_rows_per_pass(batch)) if n > 4 * _ROWS else 1
+            if n_parts == 1:
+                yield batch
+                continue
+            size = -(-n // n_parts)  # parts of one size: a last one of few samples would take as long
+            for start in range(0, n, size):
+                yield tree_unflatten(_take(leaves, slice(start, start + size)), structure)
 
     def reads_arrays(self, samples: Samples) -> bool:
         """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
@@ -422,13 +437,13 @@ class Network:
         """
         return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
 
-    def _bytes_per_sample(self, batch: Any) -> int:
-        """Bytes of the largest output of a layer for one sample, from a pass of two samples that is made once.
+    def _find_rows_per_pass(self, batch: Any) -> int:
+        """How many samples stay near the cache, by the largest output of a layer in a pass of two that is made once.
 
         Hooks also keep torch from its fused layers, which do not show their outputs.
         """
-        if self._output_bytes:
-            return self._output_bytes
+        if self._rows_per_pass:
+            return self._rows_per_pass
         largest = 0
 
         def look(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -437,13 +452,19 @@ class Network:
             sizes = (leaf.numel() * leaf.element_size() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
             largest = max([largest, *(times * size for size in sizes)])
 
-        few = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, take_part(batch, slice(0, 2)))
+        leaves, structure = tree_flatten(batch)
+        few = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in _take(leaves, slice(0, 2))]
         with ExitStack() as stack, evaluating(self.module), torch.no_grad():
             for layer in self.module.modules():
                 stack.callback(layer.register_forward_hook(look).remove)
-            self.output(few)
-        self._output_bytes = max(1, largest // 2)
-        return self._output_bytes
+            self.output(tree_unflatten(few, structure))
+        threads = torch.get_num_threads()
+        self._rows_per_pass = rows_within(threads * _TENSOR_BYTES, largest // 2, at_least=threads * _ROWS)
+        return self._rows_per_pass
+
+
+def _take(leaves: list[Any], rows: slice) -> list[Any]:
+    return [leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim else leaf for leaf in leaves]
 
 
 def activation_bytes(network: Network, sample: Any) -> int:

@@ -69,7 +69,8 @@ class Samples:
     watch: Watch | None = None
 
     def __post_init__(self) -> None:
-        self.X = as_rows(self.X, self.name)
+        if isinstance(self.X, list):
+            self.X = as_rows(self.X, self.name)
         if self.transform is not None and isinstance(self.X, Dataset):
             raise InvalidTypeError(
                 f"{self.name} must be an array or a data frame when the network stands at the end of a Pipeline. "

@@ -248,8 +248,8 @@ def test_the_look_leaves_the_module_as_it_was(module):
 
 
 def test_outputs_and_embeddings_do_not_depend_on_the_parts(module, one_thread):
-    network, samples = Network(module), Samples(images(80))
     module.double()
+    network, samples = Network(module), Samples(images(80))
     module.eval()
     with torch.no_grad():
         truth = module(torch.from_numpy(samples.X).double())
