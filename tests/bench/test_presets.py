@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.papers.printed import read as read_printed
 from skal.bench import Protocol, run_benchmark
 from skal.bench._networks import make_net
 from skal.bench.papers import PRESETS, preset
@@ -158,6 +159,36 @@ def test_a_preset_is_what_the_paper_says(name):
         for fact, value in paper.items():
             if value != NOT_STATED:
                 assert FACTS[fact](protocol, value, paper), (protocol.name, fact, value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in read_printed() if name.startswith("dynamic_al") and name[-2:] != "e1"]
+)
+def test_a_preset_has_the_arms_rounds_and_labels_of_the_printed_table(name):
+    printed, (protocol,) = read_printed()[name], preset(name)
+    arms = {repr(make_strategy(spec)) for spec in protocol.strategies}
+    assert arms == {repr(STRATEGIES[column]) for column in printed.columns}
+    assert list(printed.rows) == [str(number) for number in range(protocol.n_rounds + 1)]
+    data, network, batch, initial = printed.caption.split(", ")
+    assert data.lower() == protocol.data
+    assert protocol.net.startswith(network.lower())
+    assert (batch, initial) == (f"Query Batch Size: {protocol.query_size}", f"Initial Set Size: {protocol.n_initial}")
+
+
+@pytest.mark.parametrize("name", [name for name in read_printed() if name.startswith("npc")])
+def test_an_npc_preset_has_the_labels_and_arms_of_the_printed_table(name):
+    printed = read_printed()[name]
+    labels = [str(n) for protocol in preset(name) for n in (protocol.n_labels[1:] or protocol.n_labels)]
+    assert labels == list(printed.rows)
+    ours = {"Passive": "random", "Margin": "margin(on='logits')", "NPC": "npc(kernel='last_layer')"}
+    arms = {repr(make_strategy(spec)) for protocol in preset(name) for spec in protocol.strategies}
+    assert {repr(make_strategy(ours.get(column, column.lower()))) for column in printed.columns} <= arms
+
+
+def test_rows_of_printed_tables_are_whole():
+    for printed in read_printed().values():
+        assert all(len(cells) == len(printed.columns) for cells in printed.rows.values())
+        assert sum(cell is None for cells in printed.rows.values() for cell in cells) <= 2
 
 
 def test_every_preset_is_transcribed_and_every_fact_compared():

@@ -18,7 +18,7 @@ from skal.bench.papers import PRESETS
 from skal.exceptions import NonFiniteError
 
 # seconds each at the smallest size; what is a benchmark has tests of its own
-QUICK = ["mmd_second", "mmd_budget", "criteria", "gaussian_process", "claim", "spectra", "growing"]
+QUICK = ["mmd_second", "mmd_budget", "criteria", "gaussian_process", "claim", "spectra", "growing", "printed"]
 
 
 @pytest.mark.parametrize("name", QUICK)
