@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import traceback
 from collections.abc import Callable
@@ -181,17 +180,8 @@ class Worker:
         self._measured = {"curve": curve, "later": later, "forecast": forecast.text}
 
     def _keep_model(self) -> None:
-        """Write the model beside the labels, whole or not at all; some models cannot be written without pickle."""
+        """Write the model beside the labels; some models cannot be written without pickle."""
         loop = self._rounds.session.classifier
-        folder = self._folder
-        if not hasattr(loop, "estimator_"):
-            return
-        new, old = folder / "model.new", folder / "model.old"
-        with suppress(SkalError):
-            for path in (new, old):
-                shutil.rmtree(path, ignore_errors=True)
-            loop.save_model(new)
-            if (folder / "model").exists():
-                (folder / "model").rename(old)
-            new.rename(folder / "model")
-            shutil.rmtree(old, ignore_errors=True)
+        if hasattr(loop, "estimator_"):
+            with suppress(SkalError):
+                loop.save_model(self._folder / "model")

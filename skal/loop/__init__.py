@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The whole active-learning loop: as a scikit-learn classifier, and as a session that waits for somebody's labels."""
 
-from skal.loop._active_classifier import ActiveLearningClassifier, load_model
+from skal.loop._active_classifier import ActiveLearningClassifier
 from skal.loop._display import ActiveLearningCurveDisplay
+from skal.loop._model import SavedModel, load_model
 from skal.loop._session import LabellingSession
 
-__all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession", "load_model"]
+__all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession", "SavedModel", "load_model"]

@@ -3,27 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
-from sklearn.utils import check_array, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch.utils.data import Dataset
+from sklearn.utils.validation import check_is_fitted
 
-from skal._core.containers import n_rows
 from skal._core.cost import QueryCost
-from skal._core.estimators import refuse_fit_params, unwrap_estimator
+from skal._core.estimators import refuse_fit_params
 from skal.base import as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._fitting import Predictor, check_estimator, uses_unlabelled
+from skal.loop._fitting import Predictor, check_samples, uses_unlabelled
 from skal.loop._labels import check_one_label_each, find_labels, label_reader
-from skal.loop._model import read_model, write_model
+from skal.loop._model import write_model
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.loop._session import LabellingSession
@@ -309,31 +305,25 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             raise InvalidParameterError.for_parameter(owner, "query_strategy", expected, self.query_strategy, remedy)
         return strategy.cost(self, X_pool, self.query_size if n_instances is None else n_instances)
 
-    def save_model(self, path: Any) -> None:
-        """Write the fitted estimator to a folder, without pickle, for :func:`skal.load_model`.
+    def save_model(self, path: Any, *, features: Any = None) -> None:
+        """Write the fitted model to a folder, without pickle, for :func:`skal.load_model`.
 
-        ``model.json`` names the classes in the order of the outputs, the shape of a sample, the preprocessing and the
-        parameters; ``model.safetensors`` has a network's weights. What cannot be written so is refused by name: a
-        module that is an object, a class that cannot be imported, an estimator whose parts are not numbers and arrays.
+        ``model.json`` says in words what the model takes, its classes, what it was trained on and how good it was found
+        to be; ``estimator.skops`` has the parts of scikit-learn, and ``weights.safetensors`` the weights of networks.
+        What cannot be written so is refused by name: a module that is an object, a class that cannot be imported.
 
         Parameters
         ----------
         path : path
             The folder; made if it is not there.
+        features : transformer, optional
+            What computed X, if the loop was fitted on features: ``load_model(path).predict`` then takes what this
+            transformer takes.
         """
         check_is_fitted(self, "estimator_")
-        seen = [name for name in ("n_features_in_", "feature_names_in_") if hasattr(self, name)]
-        write_model(path, self._predictor, self._labelled, {name: getattr(self, name) for name in seen})
-
-    @classmethod
-    def from_model(cls, path: Any) -> ActiveLearningClassifier:
-        """Read a model; use :func:`skal.load_model`."""
-        predictor, attributes = read_model(path)
-        loop = cls(predictor.estimator)
-        loop._take_results(LoopState(seed=0), None, loop.query_strategy)
-        loop._take_predictor(predictor, None)
-        loop.__dict__.update(attributes)
-        return loop
+        seen = {name: getattr(self, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(self, name)}
+        row = self.history_[-1] if self.history_ else None
+        write_model(path, self._predictor, features=features, labelled=self._labelled, row=row, seen=seen)
 
     def __getstate__(self) -> dict[str, Any]:
         # samples do not travel with a model; a session, which may hold a lock, does not either
@@ -360,58 +350,10 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.estimator_, self.classes_ = predictor.estimator, predictor.names
 
     def _check_samples(self, X: Any, *, reset: bool) -> Any:
-        # a Pipeline says nothing about text or NaN: its first step does
-        check_estimator(type(self).__name__, self.estimator)
-        inner, transformers = unwrap_estimator(self.estimator)
-        tags = get_tags(transformers[0] if transformers else inner).input_tags
-        opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
-        opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict
-        if not opaque and not hasattr(X, "iloc"):
-            X = check_array(X, accept_sparse="csr", dtype=None, allow_nd=True, ensure_all_finite=not tags.allow_nan)
-        elif n_rows(X) == 0:
-            raise InvalidParameterError(
-                "X must hold at least one sample. Got 0 sample(s) instead. Pass the samples to choose from."
-            )
-        if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        return X
+        return check_samples(self, self.estimator, X, reset=reset)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags = get_tags(self.estimator).input_tags
         tags.classifier_tags.poor_score = True  # how good a score is depends on the budget
         return tags
-
-
-def load_model(path: Any) -> ActiveLearningClassifier:
-    """Read a model that :meth:`ActiveLearningClassifier.save_model` has written.
-
-    The classes that it names are imported from your installation; nothing is unpickled. Load models only from people
-    whose choice of installed packages you would run.
-
-    Parameters
-    ----------
-    path : path
-        The folder.
-
-    Returns
-    -------
-    ActiveLearningClassifier
-        Fitted: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``estimator_``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> import skal
-    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
-    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
-    >>> loop = loop.fit(X, X[:, 0] > 0.4)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     loop.save_model(folder)
-    ...     model = skal.load_model(folder)
-    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
-    ([False, True], [False, True])
-    """
-    return ActiveLearningClassifier.from_model(path)

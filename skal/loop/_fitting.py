@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from scipy.special import softmax
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
+from sklearn.utils import check_array, get_tags
+from sklearn.utils.validation import validate_data
 from skorch import NeuralNet, NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.outputs import needs_softmax
-from skal.exceptions import InvalidTypeError
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 
 def check_estimator(owner: str, estimator: Any) -> None:
@@ -25,6 +29,25 @@ def check_estimator(owner: str, estimator: Any) -> None:
     if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
         raise InvalidTypeError.for_parameter(owner, "estimator", expected, estimator, remedy)
+
+
+def check_samples(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Samples as an estimator may take them; ``owner`` learns (``reset``) or knows the number and names of columns."""
+    check_estimator(type(owner).__name__, estimator)
+    inner, transformers = unwrap_estimator(estimator)
+    # a Pipeline says nothing about text or NaN: its first step does
+    tags = get_tags(transformers[0] if transformers else inner).input_tags
+    opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
+    opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict
+    if not opaque and not hasattr(X, "iloc"):
+        X = check_array(X, accept_sparse="csr", dtype=None, allow_nd=True, ensure_all_finite=not tags.allow_nan)
+    elif n_rows(X) == 0:
+        raise InvalidParameterError(
+            "X must hold at least one sample. Got 0 sample(s) instead. Pass the samples to choose from."
+        )
+    if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
+        validate_data(owner, X, reset=reset, skip_check_array=True)
+    return X
 
 
 def uses_unlabelled(estimator: Any) -> bool:

@@ -1,100 +1,275 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A fitted loop as a folder of JSON and safetensors: its estimator, what its outputs mean, and what it takes.
-
-Classes are written by their names, and imported when the model is loaded; nothing is pickled.
-"""
+"""A model to take away: a folder with a fitted estimator, what comes before it, and what is known about it."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Mapping
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import Pipeline
-from skorch import NeuralNet
+from sklearn.utils.metaestimators import available_if
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._version import __version__
-from skal.exceptions import CheckpointError, InvalidTypeError, shorten
-from skal.loop._cache_files import from_json, to_json
-from skal.loop._fitting import Predictor, initialize_network
+from skal.exceptions import CheckpointError, SkalWarning
+from skal.loop._fitting import Predictor, check_samples
+from skal.loop._persist import FILE, pack, unpack
+from skal.stopping import wilson_interval
+from skal.validation import as_list
 
-_JSON, _TENSORS = "model.json", "model.safetensors"
-_FORMAT = 1
-# a network predicts without these, so that one that cannot be written is left out, and named in the file
-_ONLY_FOR_TRAINING = (
-    "callbacks",
-    "optimizer",
-    "iterator_train",
-    "train_split",
-    "verbose",
-    "warm_start",
-    "lr",
-    "max_epochs",
-)
+CARD = "model.json"
+_FORMAT = 2
+_PACKAGES = ("scikit-learn", "skorch", "torch", "skops", "numpy")
+_WARNED = ("scikit-learn", "skorch")  # what a model is made of; weights and arrays are the same in every release
 
 
-def write_model(path: Any, predictor: Predictor, labelled: Any, attributes: dict[str, Any]) -> None:
-    """Write what predicts, what it was trained on (for the shape of a sample) and attributes of a loop to a folder."""
-    tensors: dict[str, torch.Tensor] = {}
-    left_out: list[str] = []
-    estimator = _write(predictor.estimator, "estimator_", left_out)
-    steps = predictor.estimator.steps if isinstance(predictor.estimator, Pipeline) else []
+class SavedModel(ClassifierMixin, BaseEstimator):
+    """A classifier that was saved, for what its labels were given to: paths, texts, rows or arrays.
+
+    :func:`skal.load_model` makes one. It is fitted, and stays as it is: ``fit`` changes nothing, and a clone is the
+    same object, as with scikit-learn's ``FrozenEstimator``.
+
+    Attributes
+    ----------
+    classes_ : (n_classes,) array
+        The classes, in the order of the columns of ``predict_proba``.
+    estimator_ : classifier
+        What predicts.
+    features_ : transformer or None
+        What makes its input from what a user has.
+    card_ : dict
+        What is known about the model: ``classes``, ``takes``, ``trained_on``, ``found``, ``saved``, ``versions``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import skal
+    >>> from skal.loop import SavedModel
+    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop.fit(X, X[:, 0] > 0.4).save_model(folder)
+    ...     model = skal.load_model(folder)
+    >>> isinstance(model, SavedModel), model.card_["trained_on"]["labels"], model.predict([[0.9]])
+    (True, 20, array([ True]))
+    """
+
+    def fit(self, X: Any, y: Any = None) -> SavedModel:
+        """Do nothing: the model is fitted.
+
+        Parameters
+        ----------
+        X, y : object
+            Not looked at.
+
+        Returns
+        -------
+        SavedModel
+            Itself.
+        """
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Classes of samples.
+
+        Parameters
+        ----------
+        X : what the labels were given to, n samples
+            Paths, texts, rows or arrays: ``card_["takes"]`` says what.
+
+        Returns
+        -------
+        (n,) array
+            Of the labels' own type.
+        """
+        return self._predictor.predict(self._before(X))
+
+    @available_if(lambda self: hasattr(self.estimator_, "predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes.
+
+        Parameters
+        ----------
+        X : what the labels were given to, n samples
+            As for ``predict``.
+
+        Returns
+        -------
+        (n, n_classes) array
+            In the order of ``classes_``.
+        """
+        return self._predictor.predict_proba(self._before(X))
+
+    def _before(self, X: Any) -> Any:
+        if self.features_ is not None:
+            return self.features_.transform(X)
+        return check_samples(self, self.estimator_, X, reset=False)
+
+    def _take(self, parts: dict[str, Any], card: dict[str, Any]) -> SavedModel:
+        self.features_, self.estimator_, self.classes_ = parts["features"], parts["estimator"], parts["names"]
+        self._predictor = Predictor(parts["estimator"], parts["names"], parts["columns"])
+        self.card_ = card
+        self.__dict__.update(parts["seen"])
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimator_")
+
+    def __sklearn_clone__(self) -> SavedModel:
+        return self
+
+
+def write_model(
+    path: Any,
+    predictor: Predictor,
+    *,
+    features: Any = None,
+    labelled: tuple[Any, np.ndarray] | None = None,
+    row: dict[str, Any] | None = None,
+    seen: dict[str, Any] | None = None,
+) -> None:
+    """Write a folder for :func:`load_model`, whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+    predictor : Predictor
+    features : transformer or None
+        What makes the estimator's input from what a user has.
+    labelled : tuple of samples and (n,) numbers, or None
+        The training set.
+    row : dict or None
+        The last row of a loop's history: how good the model was found to be.
+    seen : dict or None
+        ``n_features_in_`` and ``feature_names_in_``, as far as they are known.
+    """
+    parts = {"features": features, "estimator": predictor.estimator, "seen": seen or {}}
+    files, names = pack(parts | {"names": predictor.names, "columns": predictor.columns})
     shape, dtype = _input_of(labelled)
-    content = {
+    card = {
         "format": _FORMAT,
-        "skal": __version__,
+        "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "classes": predictor.names.tolist(),
-        "classes_dtype": predictor.names.dtype.str,
-        "columns": predictor.columns.tolist(),
+        "takes": _takes(features, shape, dtype, seen or {}),
+        "features": _describe_part(features),
+        "estimator": _describe_part(predictor.estimator),
+        "trained_on": _describe_labels(predictor, labelled, row or {}),
+        "found": _describe_scores(row or {}),
+        "versions": {"skal": __version__} | {name: _version(name) for name in _PACKAGES},
+        "needs_trust": names,
         "input_shape": shape,
         "input_dtype": dtype,
-        "preprocessing": [repr(step) for _, step in steps[:-1]],
-        "left_out": left_out,
-        "classifier": _write(attributes, "classifier", left_out),
-        "estimator": estimator,
+        "files": list(files),
     }
-    data = to_json(content, tensors)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (_TENSORS, _JSON):
-        (folder / name).unlink(missing_ok=True)  # an earlier model, or a link that somebody has put there
-    (folder / _TENSORS).write_bytes(save_tensors(tensors))
-    (folder / _JSON).write_text(json.dumps(json.loads(data), indent=1))
+    text = json.dumps(card, indent=1, ensure_ascii=False, default=str)
+    _write_files(Path(path), files | {CARD: text.encode()})
 
 
-def read_model(path: Any) -> tuple[Predictor, dict[str, Any]]:
-    """What :func:`write_model` has written: the predictor, and attributes of the loop."""
+def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
+    """Read a model: a classifier for what the user has labelled.
+
+    The file is looked through before anything is imported or made. What it names must be scikit-learn's or skal's, a
+    layer, loss or optimizer of torch, a net of skorch, or something that you trust by name. Nothing is unpickled.
+
+    Parameters
+    ----------
+    path : path
+        The folder that ``save_model`` wrote, or ``model`` in the folder of ``skal label``; that folder itself will do.
+    trusted : iterable of str or class, default=()
+        Classes and functions of other packages that the model may use, as in ``["mypackage.nets.MyNet"]``. They are
+        imported and run: name only what you know.
+
+    Returns
+    -------
+    SavedModel
+        A fitted scikit-learn classifier: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``card_``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import skal
+    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
+    >>> loop = loop.fit(X, X[:, 0] > 0.4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop.save_model(folder)
+    ...     model = skal.load_model(folder)
+    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
+    ([False, True], [False, True])
+    """
     folder = Path(path)
+    if not (folder / CARD).is_file() and (folder / "model" / CARD).is_file():
+        folder = folder / "model"
+    expected, remedy = "a list of names or classes", "Pass for example ['mypackage.nets.MyNet']."
+    names = as_list("load_model", "trusted", trusted, expected=expected, remedy=remedy)
     try:
-        text, tensors = (folder / _JSON).read_bytes(), load_tensors((folder / _TENSORS).read_bytes())
-        content = from_json(text, tensors)
-        version = content["format"]
-    except Exception as error:
+        card = json.loads((folder / CARD).read_bytes())
+        found = card["format"]
+        sample = None
+        if found == _FORMAT and card["input_shape"] is not None:
+            sample = np.zeros((1, *card["input_shape"]), dtype=card["input_dtype"])
+        files = [str(name) for name in card["files"]] if found == _FORMAT else []
+    except Exception as error:  # whatever is wrong with the file
+        raise _no_model(folder, error) from error
+    if found != _FORMAT:
         raise CheckpointError(
-            f"{folder} must hold a model written by save_model. Got {type(error).__name__}: {error}. "
-            f"Pass the folder that has {_JSON} and {_TENSORS}."
-        ) from error
-    if version != _FORMAT:
-        raise CheckpointError(
-            f"The model in {folder} must be of format {_FORMAT}. Got {version!r} instead. It was written by skal "
-            f"{content.get('skal')}: use that."
+            f"The model in {folder} must be of format {_FORMAT}. Got {found!r} instead. Write it again with this "
+            "version of skal."
         )
-    sample = None
-    if content["input_shape"] is not None:
-        sample = np.zeros((1, *content["input_shape"]), dtype=content["input_dtype"])
-    estimator = _read(content["estimator"], sample)
-    names = np.array(content["classes"], dtype=content["classes_dtype"])
-    predictor = Predictor(estimator, names, np.array(content["columns"], dtype=np.int64))
-    return predictor, _read(content["classifier"], sample)
+    old = [name for name in _WARNED if card.get("versions", {}).get(name) != _version(name)]
+    said = ", ".join(f"{name} {card.get('versions', {}).get(name)} (installed: {_version(name)})" for name in old)
+    try:
+        model = SavedModel()._take(unpack(folder, files, sample, names), card)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise _no_model(folder, error, f" It was saved with {said}." if old else "") from error
+    if old:
+        warnings.warn(
+            f"The model in {folder} was saved with {said}. Its predictions may differ, or fail: compare some with "
+            "known ones, or save the model again with what is installed.",
+            SkalWarning,
+            stacklevel=2,
+        )
+    return model
+
+
+def _no_model(folder: Path, error: Exception, more: str = "") -> CheckpointError:
+    return CheckpointError(
+        f"{folder} must hold a model written by save_model. Got {type(error).__name__}: {error}.{more} "
+        f"Pass the folder that has {CARD}."
+    )
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Put files into a folder, the card last: until then the folder holds the earlier model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        new = folder / f"{name}.new"
+        new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
+        with open(new, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, folder / name)
+    for path in folder.iterdir():
+        if FILE.fullmatch(path.name) and path.name not in files:
+            path.unlink(missing_ok=True)
 
 
 def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
@@ -110,113 +285,44 @@ def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
     return list(row.shape), row.dtype.str
 
 
-def _write(value: Any, where: str, left_out: list[str]) -> Any:
-    """A tree that JSON and safetensors can hold; refused with the name of what it cannot be made of."""
-    if isinstance(value, NeuralNet):
-        return _write_network(value, where, left_out)
-    if isinstance(value, type):
-        return {"@class": _name_of(value, where)}
-    if isinstance(value, BaseEstimator):
-        params = value.get_params(deep=False)
-        fitted = {name: part for name, part in vars(value).items() if name not in params}
-        return {
-            "@estimator": _name_of(type(value), where),
-            "params": {name: _write(part, f"{where}.{name}", left_out) for name, part in params.items()},
-            "fitted": {name: _write(part, f"{where}.{name}", left_out) for name, part in fitted.items()},
-        }
-    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
-        return {"@objects": [_write(part, where, left_out) for part in value.tolist()]}
-    if isinstance(value, Mapping):
-        return {"@items": [[_write(part, where, left_out) for part in item] for item in value.items()]}
-    if isinstance(value, (list, tuple)):
-        parts = [_write(part, where, left_out) for part in value]
-        return tuple(parts) if isinstance(value, tuple) else parts
-    known = isinstance(value, np.ndarray) and value.dtype.kind in "biufU"
-    if value is None or known or isinstance(value, (bool, int, float, str, np.generic, torch.Tensor)):
-        return value
-    raise _cannot(where, value, "Use joblib or skops for this estimator, or one whose parts are numbers and arrays.")
+def _takes(features: Any, shape: list[int] | None, dtype: str | None, seen: dict[str, Any]) -> str:
+    """What ``predict`` takes, in words."""
+    if features is not None:
+        return str(getattr(features, "takes", f"what {type(features).__name__} takes"))
+    if "feature_names_in_" in seen:
+        return f"a data frame with the columns {', '.join(map(str, seen['feature_names_in_']))}"
+    if shape is not None:
+        return f"an array of shape ({', '.join(['n', *map(str, shape)])}) and type {np.dtype(dtype)}"
+    return "samples as the model was fitted on"
 
 
-def _write_network(net: NeuralNet, where: str, left_out: list[str]) -> dict[str, Any]:
-    params = {name: part for name, part in net.get_params(deep=False).items() if not name.startswith("_")}
-    kept = {}
-    for name, part in params.items():
-        if isinstance(part, torch.nn.Module):
-            remedy = "Give the net the module's class, and its arguments as module__NAME."
-            raise _cannot(f"{where}.{name}", part, remedy)
-        try:
-            kept[name] = _write(part, f"{where}.{name}", [])
-        except InvalidTypeError:
-            if name.split("__")[0] not in _ONLY_FOR_TRAINING:
-                raise
-            left_out.append(f"{where}.{name}")
-    kept["device"] = "cpu"
-    return {
-        "@network": _name_of(type(net), where),
-        "params": kept,
-        "modules": {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria},
-        "classes": getattr(net, "classes_inferred_", None),
-        "extra": net.get_state() if hasattr(net, "get_state") else None,
-    }
+def _describe_part(part: Any) -> Any:
+    """What is known of a step: what it says of itself (as a pre-trained network does), or its class."""
+    if isinstance(part, Pipeline):
+        return [_describe_part(step) for _, step in part.steps]
+    if hasattr(part, "describe"):
+        return part.describe()
+    return None if part is None else type(part).__name__
 
 
-def _read(value: Any, sample: np.ndarray | None) -> Any:
-    """The reverse of :func:`_write`."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_read(part, sample) for part in value)
-    if not isinstance(value, dict):
-        return value
-    if "@class" in value:
-        return _import(value["@class"])
-    if "@objects" in value:
-        return np.array(_read(value["@objects"], sample), dtype=object)
-    if "@items" in value:
-        return {_read(key, sample): _read(part, sample) for key, part in value["@items"]}
-    if "@estimator" in value:
-        params = {name: _read(part, sample) for name, part in value["params"].items()}
-        estimator = _import(value["@estimator"])(**params)
-        vars(estimator).update({name: _read(part, sample) for name, part in value["fitted"].items()})
-        return estimator
-    net = _import(value["@network"])(**{name: _read(part, sample) for name, part in value["params"].items()})
-    initialize_network(net, sample, None)
-    for name, tensors in value["modules"].items():
-        getattr(net, f"{name}_").load_state_dict(tensors)
-    if value["classes"] is not None:
-        net.classes_inferred_ = value["classes"]
-    if value["extra"] is not None:
-        net.set_state(value["extra"])
-    return net
+def _describe_labels(predictor: Predictor, labelled: Any, row: dict[str, Any]) -> dict[str, Any]:
+    codes = [] if labelled is None else labelled[1].tolist()
+    counts = Counter(str(predictor.names[int(code)]) for code in codes)
+    return {"labels": len(codes), "by_class": dict(sorted(counts.items())), "round": row.get("round")}
 
 
-def _name_of(cls: type, where: str) -> str:
-    name = f"{cls.__module__}:{cls.__qualname__}"
-    try:
-        found = None if cls.__module__ == "__main__" else _import(name)
-    except CheckpointError:
-        found = None
-    if found is not cls:
-        raise _cannot(where, cls, "Define the class at the top of a module that can be imported.")
-    return name
-
-
-def _import(name: str) -> Any:
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise CheckpointError(
-            f"The classes that a model names must be installed. Got {name!r}, which cannot be imported ({error}). "
-            "Install the package that has it."
-        ) from error
-    if not isinstance(found, type):
-        raise CheckpointError(f"A model must name classes. Got {name!r}. Write the model again with save_model.")
+def _describe_scores(row: dict[str, Any]) -> dict[str, Any]:
+    """What was measured on labels that the model was not trained on."""
+    found = {name: row[name] for name in ("valid_score", "eval_score") if row.get(name) is not None}
+    score, n = row.get("heldout_score"), row.get("n_heldout")
+    if score is not None and n:
+        low, high = wilson_interval(round(score * n), n)
+        found["heldout"] = {"accuracy": score, "labels": n, "low": low, "high": high}
     return found
 
 
-def _cannot(where: str, value: Any, remedy: str) -> InvalidTypeError:
-    return InvalidTypeError(
-        f"A model must be made of numbers, strings, arrays and classes to be saved without pickle. Got {where} = "
-        f"{shorten(value)} instead. {remedy}"
-    )
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
