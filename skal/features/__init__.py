@@ -3,6 +3,7 @@
 
 from skal._core.cache import Cache
 from skal.features._compute import compute_features
+from skal.features._pretrained import PretrainedFeatures, pretrained
 from skal.features._remembered import RememberedFeatures
 
-__all__ = ["Cache", "RememberedFeatures", "compute_features"]
+__all__ = ["Cache", "PretrainedFeatures", "RememberedFeatures", "compute_features", "pretrained"]

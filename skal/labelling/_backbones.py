@@ -15,8 +15,8 @@ import torch
 from skal._core.cache import Cache
 from skal._core.identity import digest_bytes
 from skal.exceptions import InvalidParameterError, SkalError
+from skal.features._pictures import open_image
 from skal.labelling._sources import ImageFolder, Source
-from skal.labelling._sources._images import open_image
 
 _BATCH = 32
 _PACKAGES = {"timm": "timm", "torchvision": "torchvision", "sentence-transformers": "sentence_transformers"}

@@ -15,11 +15,12 @@ import pandas as pd
 import torch
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.features._pictures import open_image
 from skal.labelling._models import choose_model
 from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TextTable, open_source
-from skal.labelling._sources._images import MOST_PIXELS, open_image
+from skal.labelling._sources._images import MOST_PIXELS
 from skal.stopping import StoppingCriterion
 from skal.validation import as_list, check_integer
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from skal.exceptions import InvalidParameterError, SkalError
+from skal.features._pictures import open_image
 from skal.labelling._backbones import load_backbone
 from skal.labelling._models import choose_model
 from skal.labelling._sources import ImageFolder, TextTable
-from skal.labelling._sources._images import open_image
 
 
 def package(name):

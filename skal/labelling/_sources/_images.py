@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import torch
 from torch.utils.data import Dataset
 
 from skal._core.identity import digest_bytes
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import SampleError
+from skal.features._pictures import open_image
 from skal.labelling._sources._source import Ids, Source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -23,27 +23,6 @@ _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/w
 _UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
 _END = 2**16
 MOST_PIXELS = 4096  # a side, of what the model sees
-
-
-def open_image(path: Path) -> Any:
-    """An image upright and in RGB; SampleError if it cannot be read."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise SkalError(
-            "Images need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
-        ) from error
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # pillow raises what its decoders raise
-        raise SampleError(
-            f"{path.name} must be an image that can be read. Got {type(error).__name__}: {error}. "
-            "Repair or remove the file."
-        ) from error
 
 
 class ImageFolder(Source):
