@@ -16,9 +16,11 @@ NOT_CORE = {"labelling", "bench", "checks", "semi_supervised", "diagnostics", "l
 COMPARATORS = re.compile(r"_?comparators")
 _LAYOUT = {getattr(tokenize, name) for name in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")}
 _PARTICIPLE = re.compile(r"\w{2,}(ed|en)|made|kept|found|told|held|built|sent|shown|drawn|done|lost|known|grown")
-_OTHER_WORDS = re.compile(r"seed|need|feed|embed|exceed|speed|open|shorten|flatten|token|between|squared")
+_OTHER_WORDS = re.compile(r"seed|need|feed|embed|exceed|speed|open|shorten|flatten|token|between|squared|whiten")
 # is_fitted asks, n_labelled counts, check_known orders
-_FIRST_WORDS = re.compile(r"(is|has|was|can|uses|only|n|add|check|draw|expect|fit|raise|require|set|settle|write)_")
+_FIRST_WORDS = re.compile(
+    r"(is|sklearn_is|has|was|can|uses|only|n|add|check|draw|expect|fit|raise|require|set|settle|write)_"
+)
 _PRIVATE = re.compile(r"_(?!_|asdict$|replace$|fields$|make$)")  # these four are every named tuple's
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

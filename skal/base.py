@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 from skal._core.containers import candidate_rows
-from skal._core.cost import Passes, QueryCost, measure_cost
+from skal._cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError

@@ -21,14 +21,20 @@ from torch.utils.data import Dataset
 
 from skal._core.cache import Cache
 from skal._core.containers import check_finite, dataset_target, is_lazy, n_rows
-from skal._core.estimators import allows_nan, chain_transformers, is_committee, unwrap_estimator
+from skal._core.estimators import (
+    allows_nan,
+    chain_transformers,
+    check_distributions,
+    is_committee,
+    unwrap_estimator,
+)
 from skal._core.guard import device_of, evaluating, one_query
 from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal._core.losses import CrossEntropy, Loss
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, product_rows, rows_within
 from skal._core.network import Network
-from skal._core.outputs import check_distributions, is_binary
+from skal._core.outputs import is_binary
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples, Watch
 from skal.config import get_config

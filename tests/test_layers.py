@@ -18,7 +18,7 @@ LAYERS = [
     {"strategies"},
     {"diagnostics", "loss_prediction", "_lookahead", "audit", "stopping"},
     {"base"},
-    {"context", "compat"},
+    {"context", "compat", "_cost"},
     {"tangent", "features", "callbacks"},
     {"_core"},
     {"nets", "datasets", "config"},

@@ -132,7 +132,7 @@ class CrossEntropy(Loss):
             label = known.unsqueeze(-1)
             others = p.scatter(-1, label, 0)
             gradient = others.scatter(-1, label, -others.sum(dim=-1, keepdim=True))
-            return self._drop_ignored(gradient, labels)
+            return self._zero_ignored_rows(gradient, labels)
         own = _is_label(labels, f)
         if self.smoothing:
             w = torch.ones_like(f) if self.weight is None else self.weight.to(f).expand_as(f)
@@ -146,9 +146,9 @@ class CrossEntropy(Loss):
         if self.epsilon:
             p_y = (p * own).sum(dim=-1, keepdim=True)
             gradient = gradient * (p_y / (p_y + self.epsilon))
-        return self._drop_ignored(gradient, labels)
+        return self._zero_ignored_rows(gradient, labels)
 
-    def _drop_ignored(self, gradient: Tensor, labels: Tensor) -> Tensor:
+    def _zero_ignored_rows(self, gradient: Tensor, labels: Tensor) -> Tensor:
         return gradient if self.ignore_index is None else gradient * (labels != self.ignore_index).unsqueeze(-1)
 
     def lengths(self, logits: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy
-from skal._core.explain import explain_pass
+from skal._core.estimators import explain_pass
 from skal._core.feeding import load_batches, place
 from skal._core.guard import device_of, evaluating
 from skal._core.losses import Loss, loss_of

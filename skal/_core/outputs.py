@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from skal._core.estimators import check_distributions
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
@@ -212,34 +212,6 @@ def check_values(output: Tensor, criterion: nn.Module | None) -> None:
             f"With criterion {type(criterion).__name__} the module must return logits. Got probabilities (rows in "
             f"[0, 1] that sum to 1, such as {shorten(output[0].tolist())}) instead. Remove the softmax at the end of "
             "the module, or use criterion=torch.nn.NLLLoss."
-        )
-
-
-def check_distributions(proba: np.ndarray) -> None:
-    """Refuse class probabilities (N, C) that are not finite, or not one distribution per row.
-
-    Examples
-    --------
-    >>> check_distributions(np.array([[0.3, 0.7], [1.0, 0.0]]))
-    >>> check_distributions(np.array([[2.0, 3.0]]))
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
-    """
-    if proba.ndim == 2 and proba.size and proba.min() >= -1e-4:  # which neither NaN nor minus infinity is
-        totals = proba.sum(axis=1)
-        if totals.min() >= 1 - 1e-3 and totals.max() <= 1 + 1e-3:
-            return
-    if not np.isfinite(proba).all():
-        raise NonFiniteError(
-            "The estimator's probabilities must be finite. Got NaN or infinity instead. Training has probably "
-            "diverged: lower the learning rate or scale the inputs, and fit again."
-        )
-    if proba.ndim != 2 or proba.size:
-        raise OutputError(
-            "The estimator's predict_proba must give one distribution per row. "
-            f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "
-            "know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
         )
 
 

@@ -12,9 +12,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skal._core.cost import QueryCost
 from skal._core.estimators import refuse_fit_params
-from skal.base import as_strategy
+from skal.base import QueryCost, as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
 from skal.loop._fitting import Predictor, check_samples, uses_unlabelled

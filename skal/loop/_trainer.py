@@ -18,7 +18,7 @@ from skorch import NeuralNet
 from skorch.history import History
 
 from skal._core.containers import take_rows
-from skal._core.explain import explain_training
+from skal._core.estimators import explain_training
 from skal.exceptions import InvalidParameterError, shorten
 from skal.loop._fitting import (
     Predictor,

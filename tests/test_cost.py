@@ -26,8 +26,8 @@ from skal.strategies import (
     RandomSampling,
 )
 
-from ..support.learners import learner_of, net_of
-from ..support.networks import count_hooks
+from .support.learners import learner_of, net_of
+from .support.networks import count_hooks
 
 N = 60  # of the small pool
 CASES = [
