@@ -24,7 +24,7 @@ The house, room by room:
 - ``skal.compat``: the bridge to modAL.
 - ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal export``,
   ``skal import``.
-- ``skal._core``, ``skal._lookahead``: what the rooms above stand on. Not for import.
+- ``skal._core``, ``skal._cost``, ``skal._lookahead``: what the rooms above stand on. Not for import.
 
 ``__version__`` is the release that is installed.
 
