@@ -134,23 +134,29 @@ def add_export(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="write the labels of skal label in another format",
-        description="Write the labels of a folder as CSV, JSONL, Label Studio's JSON or COCO for classification.",
+        description="Write the labels of a folder as CSV, TSV, JSONL, Label Studio's JSON or COCO for classification.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the --out folder of skal label")
     parser.add_argument("--to", choices=FORMATS, default="csv", help="the format (csv)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write; standard output by default")
     parser.add_argument("--prefix", default="", metavar="TEXT", help="what to put before every file name")
+    safe = "put an apostrophe before what a spreadsheet could take for a formula; skal import takes it away again"
+    parser.add_argument("--safe-csv", action="store_true", help=safe)
     parser.set_defaults(run=_export)
 
 
 def _export(args: argparse.Namespace) -> None:
     from skal.labelling._exchange import export_labels
 
-    text = export_labels(args.folder, args.to, prefix=args.prefix)
-    if args.out is None:
+    text = export_labels(args.folder, args.to, prefix=args.prefix, safe_csv=args.safe_csv)
+    data = text.encode("utf-8", "surrogatepass")  # bytes: no system may change the ends of lines
+    if args.out is not None:
+        args.out.write_bytes(data)
+    elif hasattr(sys.stdout, "buffer"):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:  # a notebook's
         sys.stdout.write(text)
-    else:
-        args.out.write_text(text, encoding="utf-8")
 
 
 def add_import(commands: Any) -> None:
@@ -158,10 +164,13 @@ def add_import(commands: Any) -> None:
     parser = commands.add_parser(
         "import",
         help="put labels from a file into a folder of skal label",
-        description="Put the labels of Label Studio's JSON, or of a CSV or JSONL file, into a folder of skal label.",
+        description="Put the labels of Label Studio's or COCO's JSON, or of a CSV, TSV or JSONL file, into a folder "
+        "of skal label.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the --out folder of skal label")
-    parser.add_argument("file", type=Path, metavar="FILE", help="Label Studio's JSON, or a table with id and label")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="Label Studio's or COCO's JSON, or a table with id and label"
+    )
     parser.add_argument("--overwrite", action="store_true", help="take the file's label where it differs")
     parser.set_defaults(run=_import)
 

@@ -3,38 +3,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
-from skal.labelling._settings import read_settings, write_settings
-from skal.labelling._sources import Source, known_labels, open_source, resolve
-from skal.loop._journal import FILE, Journal, make_event
+from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
+from skal.labelling._settings import check_classes, read_settings, write_settings
+from skal.labelling._sources import Source, open_source, read_pairs, resolve
+from skal.loop._journal import COLUMNS, FILE, Journal, make_event
+from skal.loop._json import format_json, parse_json
 from skal.loop._lock import FolderLock
+from skal.loop._spreadsheet import format_table
 
-FORMATS = ("csv", "jsonl", "label-studio", "coco-classification")
+FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")
+SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
-def export_labels(folder: Any, to: str = "csv", *, prefix: str = "") -> str:
+def export_labels(folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: bool = False) -> str:
     """The labels of a folder as text in another format.
 
     Parameters
     ----------
     folder : path
         Of ``skal label``, or the checkpoint of an :class:`skal.ActiveLearningClassifier`.
-    to : {"csv", "jsonl", "label-studio", "coco-classification"}, default="csv"
+    to : {"csv", "tsv", "jsonl", "label-studio", "coco-classification"}, default="csv"
         The format.
     prefix : str, default=""
         What to put before every file name, such as "/data/local-files/?d=" for Label Studio.
+    safe_csv : bool, default=False
+        Put an apostrophe before whatever a spreadsheet could take for a formula, in CSV and TSV;
+        :func:`import_labels` takes it away again.
 
     Returns
     -------
     str
-        The content of a file.
+        The content of a file, without labels an empty one. Write it with ``encoding="utf-8"`` and, where ids or texts
+        hold half of a surrogate pair, ``errors="surrogatepass"``.
 
     Examples
     --------
@@ -54,21 +58,29 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "") -> str:
         raise InvalidParameterError.for_parameter(
             "export_labels", "to", f"one of {FORMATS}", to, "Choose one of these."
         )
-    journal = _journal(Path(folder))
-    frame, settings = journal.frame(), read_settings(Path(folder))
-    texts = _texts(settings)
-    if to in ("csv", "jsonl"):
-        if texts is not None:
-            frame.insert(1, "text", [texts.get(str(key), "") for key in frame["id"]])
-        if to == "csv":
-            text: str = frame.to_csv(index=False)
-            return text
-        rows = ({name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records"))
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    pairs = [(str(row["id"]), str(row["label"]), row) for row in frame.to_dict("records")]
+    if safe_csv and to not in SEPARATORS:
+        remedy = "Leave it out: no spreadsheet runs what is in JSON."
+        raise InvalidParameterError.for_parameter("export_labels", "safe_csv", "False for JSON", safe_csv, remedy)
+    lines, settings = _journal(Path(folder)).known.values(), read_settings(Path(folder))
+    rows = [{name: line.get(name) for name in COLUMNS} for line in lines if line["label"] is not None]
     if to == "coco-classification":
-        return json.dumps(_coco(pairs, settings, prefix), indent=1, ensure_ascii=False)
-    return json.dumps(_label_studio(pairs, settings, prefix, texts), indent=1, ensure_ascii=False)
+        return format_json(write_coco(rows, settings.get("classes", []), prefix), indent=1)
+    columns, texts = list(COLUMNS), _texts(settings)
+    if to == "label-studio":
+        kind = "text" if settings.get("kind") == "text" else "image"
+        if kind == "text" and texts is None and rows:
+            raise SampleError(
+                f"Label Studio's tasks hold the texts, so their file must be there. Got {settings.get('source')}, "
+                "which cannot be read. Put it back, or export as csv."
+            )
+        return format_json(write_label_studio(rows, kind, prefix, texts), indent=1)
+    if texts is not None:
+        columns.insert(1, "text")
+        rows = [row | {"text": texts.get(str(row["id"]), "")} for row in rows]
+    if to in SEPARATORS:
+        cells = ([row[name] for name in columns] for row in rows)
+        return format_table(columns, cells, separator=SEPARATORS[to], safe=safe_csv)
+    return "".join(format_json({name: row[name] for name in columns}) + "\n" for row in rows)
 
 
 def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[str, int]:
@@ -79,7 +91,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     folder : path
         Made if it is not there.
     path : path
-        Label Studio's JSON, or a CSV or JSONL file with the columns ``id`` and ``label``.
+        Label Studio's or COCO's JSON, or a CSV, TSV or JSONL file with the columns ``id`` and ``label``.
     overwrite : bool, default=False
         Whether labels that differ replace those that are there. Otherwise such a file is refused as a whole.
 
@@ -102,41 +114,42 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     place, file = Path(folder), Path(path)
     settings = read_settings(place)
     source = _source(settings)
-    found = _read_labels(file, None if source is None else list(source.ids))
+    pairs = _read_pairs(file)
     lock = FolderLock(place)
     lock.acquire()
     try:
         journal = Journal(place).read()
-        known = {str(key): line["label"] for key, line in journal.known.items() if line["label"] is not None}
+        if source is not None or settings:  # there ids and labels are texts
+            pairs = [(str(key), str(label)) for key, label in pairs]
+        ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))
+        found = resolve(file, _match(pairs, journal), ids, texts)
+        known = {key: line["label"] for key, line in journal.known.items() if line["label"] is not None}
         other = {key: label for key, label in found.items() if known.get(key, label) != label}
         if other and not overwrite:
             raise InvalidParameterError(
                 f"The labels in {file} must be those of {place}, where samples have one. Got others for "
-                f"{shorten(sorted(other))}. Nothing was imported; say --overwrite to take the file's."
+                f"{shorten(list(other))}. Nothing was imported; say --overwrite to take the file's."
             )
         new = {key: label for key, label in found.items() if key not in known}
+        named = dict.fromkeys([*settings.get("classes", []), *sorted({*new.values(), *other.values()})])
+        classes = check_classes(named, strip=False) if settings else []
         positions = {} if source is None else {key: i for i, key in enumerate(source.ids)}
+        content = dict.fromkeys(found) if source is None else {key: source.ids.digest(positions[key]) for key in found}
+        round = max([0, *(line["round"] for line in journal.known.values())])
         journal.append(
-            make_event(
-                "label",
-                key,
-                label,
-                round=max([0, *(line["round"] for line in journal.known.values())]),
-                source="imported",
-                content=None if source is None else source.ids.digest(positions[key]),
-            )
+            make_event("label", key, label, round=round, source="imported", content=content[key])
             for key, label in (new | other).items()
         )
-        classes = [*settings.get("classes", []), *sorted({*new.values(), *other.values()})]
         if settings:
-            write_settings(place, settings | {"classes": list(dict.fromkeys(classes))})
+            write_settings(place, settings | {"classes": classes})
     finally:
         lock.release()
     return {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
 
 
 def _journal(folder: Path) -> Journal:
-    if not (folder / FILE).exists() and not read_settings(folder):
+    """The journal of a project, which may have no labels yet."""
+    if not any((folder / name).exists() for name in (FILE, "lock", "cache")) and not read_settings(folder):
         raise CheckpointError(
             f"{folder} must be a folder with labels. Got one without {FILE}. Name the --out folder of skal label."
         )
@@ -157,71 +170,49 @@ def _texts(settings: dict[str, Any]) -> dict[str, str] | None:
         source = _source(settings)
     except SkalError:
         return None
-    return None if source is None else {key: source.text(i) for i, key in enumerate(source.ids)}
+    return None if source is None else dict(zip(source.ids, _texts_of(source) or [], strict=True))
 
 
-def _plain(value: Any) -> Any:
-    return None if pd.isna(value) else value.item() if hasattr(value, "item") else value
+def _texts_of(source: Source) -> list[str] | None:
+    return [source.text(position) for position in range(len(source))] if source.kind == "text" else None
 
 
-def _coco(pairs: Iterable[tuple[str, str, Any]], settings: dict[str, Any], prefix: str) -> dict[str, Any]:
-    pairs = list(pairs)
-    names = list(dict.fromkeys([*settings.get("classes", []), *(label for _, label, _ in pairs)]))
-    number = {name: i for i, name in enumerate(names, start=1)}
-    return {
-        "images": [{"id": i, "file_name": prefix + key} for i, (key, _, _) in enumerate(pairs, start=1)],
-        "categories": [{"id": i, "name": name} for name, i in number.items()],
-        "annotations": [
-            {"id": i, "image_id": i, "category_id": number[label]} for i, (_, label, _) in enumerate(pairs, start=1)
-        ],
-    }
-
-
-def _label_studio(
-    pairs: Iterable[tuple[str, str, Any]], settings: dict[str, Any], prefix: str, texts: dict[str, str] | None
-) -> list[dict[str, Any]]:
-    kind = "text" if settings.get("kind") == "text" else "image"
-    if kind == "text" and texts is None:
-        raise SampleError(
-            f"Label Studio's tasks hold the texts, so their file must be there. Got {settings.get('source')}, which "
-            "cannot be read. Put it back, or export as csv."
-        )
-    tasks = []
-    for number, (key, label, row) in enumerate(pairs, start=1):
-        value = (texts or {}).get(key, "") if kind == "text" else prefix + key
-        result = {"from_name": "label", "to_name": kind, "type": "choices", "value": {"choices": [label]}}
-        tasks.append(
-            {
-                "id": number,
-                "data": {kind: value, "skal_id": key},
-                "annotations": [{"result": [result], "created_at": _plain(row.get("time"))}],
-            }
-        )
-    return tasks
-
-
-def _read_labels(path: Path, ids: list[str] | None) -> dict[str, str]:
-    """Labels by id; with ``ids`` those of others are refused."""
+def _read_pairs(path: Path) -> list[tuple[Any, Any]]:
+    """(id, label) of every line, task or annotation of a file."""
     if path.suffix.lower() != ".json":
-        return known_labels(path, ids)
+        return read_pairs(path)
     try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))
-        found = dict(pair for task in tasks for pair in _of_task(task))
+        content = parse_json(path.read_bytes())
+        return read_coco(content) if isinstance(content, dict) else read_label_studio(content)
+    except OSError as error:
+        raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SampleError(
-            f"{path} must be Label Studio's JSON: a list of tasks with 'data' and 'annotations'. "
-            f"Got {type(error).__name__}: {error}. Export it as JSON or JSON-MIN."
+            f"{path} must be Label Studio's JSON (a list of tasks with 'data' and 'annotations') or COCO's (an object "
+            f"with 'images', 'categories' and 'annotations'). Got {type(error).__name__}: {shorten(str(error))}. "
+            "Export it as one of these."
         ) from error
-    return resolve(path, found.items(), ids)
 
 
-def _of_task(task: dict[str, Any]) -> list[tuple[str, str]]:
-    """(id, label) of one task, in the format JSON or JSON-MIN; nothing if it has not been labelled."""
-    data = task.get("data", task)
-    key = data.get("skal_id") or data.get("image") or data.get("text")
-    if "annotations" in task:
-        done = [each for each in task["annotations"] if not each.get("was_cancelled") and each["result"]]
-        choices = [part["value"]["choices"] for each in done for part in each["result"] if part["type"] == "choices"]
-    else:
-        choices = [[task["choice"]]] if task.get("choice") else []
-    return [(str(key), str(choices[-1][0]))] if choices else []
+def _match(pairs: list[tuple[Any, Any]], journal: Journal) -> list[tuple[Any, Any]]:
+    """Pairs with ids and labels of the journal's kinds: 7 and not "7", if it knows a 7, or other numbers alone."""
+    keys, labels = list(journal.known), list(journal.classes)
+    by_text = {str(key): key for key in keys}, {str(label): label for label in labels}
+    kinds = _kind(keys), _kind(labels)
+
+    def like(value: Any, own: dict[str, Any], kind: type) -> Any:
+        if str(value) in own:
+            return own[str(value)]
+        if kind is bool:
+            return {"True": True, "False": False}.get(str(value), value)
+        try:
+            return kind(value) if kind in (int, float) and str(kind(value)) == str(value) else value
+        except ValueError:
+            return value
+
+    return [(like(key, by_text[0], kinds[0]), like(label, by_text[1], kinds[1])) for key, label in pairs]
+
+
+def _kind(values: list[Any]) -> type:
+    kinds = {type(value) for value in values}
+    return kinds.pop() if len(kinds) == 1 else str

@@ -118,7 +118,7 @@ class Project:
         given = labels or {}
         written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
         named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
-        self.classes = check_classes(dict.fromkeys(named))
+        self.classes = check_classes(dict.fromkeys(named), strip=False)
         criterion = StablePredictions() if stop is None else stop
         loop = ActiveLearningClassifier(
             model.make(len(self.classes)),
@@ -199,7 +199,7 @@ class Project:
     def add_class(self, name: str) -> list[str]:
         """Let there be one more class; gives all."""
         with self._lock:
-            classes = check_classes([*self.classes, name])
+            classes = check_classes([*self.classes, name.strip()], strip=False)
             self.rounds.add_classes(classes, self.model.make(len(classes)), self.annotator)
             self.classes = classes
             self._settings["classes"] = classes

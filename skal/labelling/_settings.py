@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from skal.exceptions import CheckpointError, InvalidParameterError
+from skal.loop._json import format_json, is_utf8, parse_json
 from skal.validation import as_list
 
 FILE = "project.json"
@@ -28,11 +28,16 @@ def parse_classes(text: str) -> list[str]:
     return check_classes(rows[0] if rows else [])
 
 
-def check_classes(classes: Iterable[Any]) -> list[str]:
-    """Classes as text, distinct and not empty."""
+def check_classes(classes: Iterable[Any], *, strip: bool = True) -> list[str]:
+    """Classes as text, distinct and not empty; without spaces around them, unless they are in use already."""
     expected, remedy = "a list of names", "Pass for example ['cat', 'dog']."
     given = [classes] if isinstance(classes, str) else classes
-    names = [str(name).strip() for name in as_list("label", "classes", given, expected=expected, remedy=remedy)]
+    names = [str(name) for name in as_list("label", "classes", given, expected=expected, remedy=remedy)]
+    names = [name.strip() for name in names] if strip else names
+    broken = [name for name in names if not is_utf8(name)]
+    if broken:
+        expected, remedy = "texts that UTF-8 can hold", "Write these characters anew: each is half of one."
+        raise InvalidParameterError.for_parameter("label", "classes", expected, broken, remedy)
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or "" in names or twice:
         got = f"{twice} more than once" if twice else f"{names}"
@@ -49,14 +54,25 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        check_classes(found["classes"])
+        found = parse_json(path.read_bytes())
+        check_classes(found["classes"], strip=False)
+        _check_types(found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} must be as it was written. Got {type(error).__name__}: {error}. "
             "Delete it and name the classes again; the labels are not in it."
         ) from error
-    return found
+    settings: dict[str, Any] = found
+    return settings
+
+
+def _check_types(found: dict[str, Any]) -> None:
+    """Refuse settings of other types than those that are written."""
+    if not isinstance(found["classes"], list) or not all(isinstance(name, str) for name in found["classes"]):
+        raise TypeError("'classes' must be a list of texts")
+    for name in ("kind", "source", "text"):
+        if not isinstance(found.get(name), (str, type(None))):
+            raise TypeError(f"{name!r} must be a text or null")
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -66,7 +82,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
         new = folder / f"{FILE}.new"
         new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
         with open(new, "x", encoding="utf-8") as file:
-            json.dump(settings, file, indent=1, ensure_ascii=False)
+            file.write(format_json(settings, indent=1))
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, folder / FILE)

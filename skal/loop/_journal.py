@@ -30,6 +30,7 @@ from typing import Any
 import pandas as pd
 
 from skal.exceptions import CheckpointError, SkalWarning
+from skal.loop._json import format_json
 
 FILE = "labels.jsonl"
 COLUMNS = ["id", "label", "round", "time", "annotator", "source"]
@@ -111,8 +112,12 @@ class Journal:
 
     def frame(self) -> pd.DataFrame:
         """The labels that hold: ``id, label, round, time, annotator, source``."""
-        rows = [known for known in self.known.values() if known["label"] is not None]
-        return pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=COLUMNS)
+        known = [row for row in self.known.values() if row["label"] is not None]
+        rows = [{name: row.get(name) for name in COLUMNS} for row in known]
+        try:
+            return pd.DataFrame(rows, columns=COLUMNS)
+        except UnicodeEncodeError:  # pandas' own type for texts holds no half of a surrogate pair
+            return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
 
     def _fold(self, event: dict[str, Any]) -> None:
         """Let one event change what holds."""
@@ -200,11 +205,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _format(event: dict[str, Any]) -> bytes:
-    # a lone surrogate cannot be encoded: such a text is escaped as a whole
-    try:
-        body = json.dumps(event, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        body = json.dumps(event).encode()
+    body = format_json(event).encode()
     return body[:-1] + b', "sum": "' + _checksum(body) + b'"}\n'
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,10 +24,12 @@ from skal.exceptions import (
 from skal.loop._display import check_positions, draw_samples, summarize, to_html
 from skal.loop._heldout import forecast
 from skal.loop._ids import plain_id
+from skal.loop._json import format_json
 from skal.loop._labels import read_labels
 from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine, Publish
 from skal.loop._rules import Rules
+from skal.loop._spreadsheet import format_table
 from skal.stopping import Forecast
 from skal.validation import as_path
 
@@ -296,7 +297,9 @@ class LabellingSession:
         path : path
             A file in a folder that is there; written over.
         """
-        self.labels().to_csv(as_path("to_csv", "path", path), index=False)
+        table = self.labels()
+        text = format_table(list(table), table.astype(object).itertuples(index=False), safe=False)
+        as_path("to_csv", "path", path).write_bytes(text.encode("utf-8", "surrogatepass"))
 
     def to_json(self, path: Any) -> None:
         """Write ``labels()`` to a JSON file: a list of objects.
@@ -310,8 +313,7 @@ class LabellingSession:
             {name: None if pd.isna(value) else value for name, value in row.items()}
             for row in self.labels().astype(object).to_dict("records")
         ]
-        text = json.dumps(rows, indent=1, ensure_ascii=False)
-        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
+        as_path("to_json", "path", path).write_text(format_json(rows, indent=1), encoding="utf-8")
 
     def show(self, indices: Any = None) -> Any:
         """Draw the samples that are asked for, or others: images as such, text and numbers as a table.

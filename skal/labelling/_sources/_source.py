@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from skal.exceptions import SampleError, shorten
+from skal.labelling._sources._columns import read_pairs
 from skal.validation import as_list
-
-ID_COLUMNS = ("id", "file", "filename", "path", "image")
-LABEL_COLUMNS = ("label", "class", "target", "y")
 
 
 class Ids(list[Any]):
@@ -89,48 +84,45 @@ def given_ids(ids: Any, n: int) -> list[str]:
     return keys
 
 
-def known_labels(path: Path, ids: Sequence[str] | None) -> dict[str, str]:
-    """Labels from a CSV or JSONL file with a column of ids and one of labels; files may be named without their folder.
+def known_labels(path: Path, ids: Sequence[str]) -> dict[str, str]:
+    """Labels from a CSV, TSV or JSONL file with a column of ids and one of labels; lines about others are refused."""
+    return resolve(path, [(str(key), str(label)) for key, label in read_pairs(path)], ids)
+
+
+def resolve(
+    path: Path, pairs: Iterable[tuple[Any, Any]], ids: Sequence[str] | None, texts: Sequence[str] | None = None
+) -> dict[Any, Any]:
+    """Labels by the ids of samples, of which each has one label.
 
     Parameters
     ----------
     path : path
+        Where the pairs are from.
+    pairs : iterable of (id, label)
+        Samples may be named otherwise: files without their folder, or with more of it, and texts by themselves.
     ids : list of str or None
-        Of the samples. Lines about others are refused; with None all are taken.
+        Of the samples; others are refused. With None all are taken as they are.
+    texts : list of str or None, default=None
+        Of the samples, if that is what they are.
     """
-    table = read_table(path)
-    key_column = next((name for name in ID_COLUMNS if name in table), None)
-    label_column = next((name for name in LABEL_COLUMNS if name in table), None)
-    if key_column is None or label_column is None:
-        raise SampleError(
-            f"{path} must have a column of ids ({', '.join(ID_COLUMNS)}) and one of labels "
-            f"({', '.join(LABEL_COLUMNS)}). Got the columns {shorten(list(table))}. Rename two of them."
-        )
-    pairs = zip(table[key_column], table[label_column], strict=True)
-    return resolve(path, [(str(key), str(label)) for key, label in pairs if not pd.isna(label) and label != ""], ids)
-
-
-def resolve(path: Path, pairs: Iterable[tuple[str, str]], ids: Sequence[str] | None) -> dict[str, str]:
-    """Labels by the ids of samples, from pairs in which files may be named without their folder, or with more of it."""
-    if ids is None:
-        return dict(pairs)
-    own, by_name = set(ids), _by_name(ids)
-    found: dict[str, str] = {}
+    own, names = ({}, {}) if ids is None else (dict.fromkeys(ids), _by_name(ids, texts))
+    found: dict[Any, Any] = {}
     strangers = []
     for key, label in pairs:
-        inside = key.replace("?d=", "/").split("/")  # Label Studio puts its own folders before a file
-        endings = ["/".join(inside[i:]) for i in range(len(inside))]
-        exact = next((ending for ending in endings if ending in own), None)
-        places = [exact] if exact is not None else by_name.get(endings[-1], [])
+        places = [key] if ids is None or key in own else names.get(key) or _find_file(key, own, names)
         if len(places) > 1:
             raise SampleError(
-                f"Every line of {path} must name one sample. Got {key!r}, and there are {len(places)} files of "
-                f"that name: {shorten(places)}. Name the folder too, as in {places[0]!r}."
+                f"Every line of {path} must name one sample. Got {shorten(key)}, and there are {len(places)} "
+                f"{'files' if texts is None else 'texts'} of that name: {shorten(places)}. "
+                f"Name the {'folder too' if texts is None else 'id'}, as in {shorten(places[0])}."
             )
         if not places:
             strangers.append(key)
-            continue
-        found[places[0]] = label
+        elif found.setdefault(places[0], label) != label:
+            raise SampleError(
+                f"{path} must have one label for every sample. Got {shorten(found[places[0]])} and {shorten(label)} "
+                f"for {shorten(key)}. Delete one of them."
+            )
     if strangers:
         raise SampleError(
             f"Every line of {path} must name a sample. Got {len(strangers)} that are not there: {shorten(strangers)}. "
@@ -139,25 +131,17 @@ def resolve(path: Path, pairs: Iterable[tuple[str, str]], ids: Sequence[str] | N
     return found
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A CSV, TSV or JSONL file, every cell as text; SampleError if it is none."""
-    try:
-        if path.suffix.lower() in (".jsonl", ".ndjson"):
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return pd.DataFrame([dict(json.loads(line)) for line in lines if line.strip()])
-        separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        return pd.read_csv(path, dtype=str, keep_default_na=False, sep=separator)
-    except OSError as error:
-        raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
-    except (ValueError, TypeError) as error:
-        raise SampleError(
-            f"{path} must be a CSV or JSONL file in UTF-8. Got something else ({type(error).__name__}: {error}). "
-            "Save it as such."
-        ) from error
-
-
-def _by_name(ids: Sequence[str]) -> dict[str, list[str]]:
+def _by_name(ids: Sequence[str], texts: Sequence[str] | None) -> dict[str, list[str]]:
+    """Ids by what else a sample may be called: its text, or its file without the folder."""
     names: dict[str, list[str]] = {}
-    for key in ids:
-        names.setdefault(key.rsplit("/", 1)[-1], []).append(key)
+    for key, name in zip(ids, (key.rsplit("/", 1)[-1] for key in ids) if texts is None else texts, strict=True):
+        names.setdefault(name, []).append(key)
     return names
+
+
+def _find_file(key: str, own: Container[str], names: dict[str, list[str]]) -> list[str]:
+    """The files that a path may stand for."""
+    inside = key.replace("?d=", "/").split("/")  # Label Studio puts its own folders before a file
+    endings = ["/".join(inside[i:]) for i in range(len(inside))]
+    exact = next((ending for ending in endings if ending in own), None)
+    return [exact] if exact is not None else names.get(endings[-1], [])

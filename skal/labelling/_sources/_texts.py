@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError, shorten
-from skal.labelling._sources._source import Ids, Source, given_ids, read_table
+from skal.labelling._sources._columns import read_columns
+from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
 
 
@@ -51,24 +53,24 @@ class TextTable(Source):
         column : str or None
             Which column has the text; may be None if it is named "text", or is the only one.
         """
-        table = read_table(path)
+        columns = read_columns(path)
         if column is None:
-            column = "text" if "text" in table or len(table.columns) != 1 else str(table.columns[0])
-        if column not in table:
+            column = "text" if "text" in columns or len(columns) != 1 else next(iter(columns))
+        if column not in columns:
             raise SampleError(
-                f"{path} must have the column {column!r} with the texts. Got the columns {shorten(list(table))}. "
+                f"{path} must have the column {column!r} with the texts. Got the columns {shorten(list(columns))}. "
                 "Name the right one with --text COLUMN."
             )
-        if len(table) == 0:
+        if not columns[column]:
             raise SampleError(f"{path} must have at least one row. Got none. Check the file.")
-        keys = table["id"].astype(str).tolist() if "id" in table else None
-        if keys is not None and len(set(keys)) < len(keys):
-            twice = sorted({key for key in keys if keys.count(key) > 1})[:5] if len(keys) < 10**4 else "some"
+        keys = [str(key) for key in columns["id"]] if "id" in columns else None
+        twice = [] if keys is None else [key for key, n in Counter(keys).items() if n > 1]
+        if twice:
             raise SampleError(
                 f"The column 'id' of {path} must name every row once. Got {shorten(twice)} more than once. "
                 "Make the ids distinct, or rename the column: rows are then known by their text."
             )
-        return cls(["" if text is None else str(text) for text in table[column].tolist()], keys)
+        return cls(["" if text is None else str(text) for text in columns[column]], keys)
 
     def samples(self) -> np.ndarray:
         """(n,) array of texts."""
@@ -80,4 +82,4 @@ class TextTable(Source):
 
 
 def _hash(text: str) -> str:
-    return digest_bytes(text.encode()).hex()[:20]
+    return digest_bytes(text.encode("utf-8", "surrogatepass")).hex()[:20]

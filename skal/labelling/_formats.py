@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Labels as other programs write and read them: Label Studio's tasks, and COCO for classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Row = dict[str, Any]  # of the journal's frame: id, label, time and more
+Pair = tuple[Any, Any]  # id and label
+
+
+def write_coco(rows: Sequence[Row], classes: Iterable[Any], prefix: str) -> dict[str, Any]:
+    """Images, categories and annotations; ids and labels that are not texts are kept beside their names."""
+    labels = list(dict.fromkeys([*classes, *(row["label"] for row in rows)]))
+    number = {label: i for i, label in enumerate(labels, start=1)}
+    return {
+        "images": [
+            {"id": i, "file_name": f"{prefix}{row['id']}", "skal_id": row["id"]} for i, row in enumerate(rows, start=1)
+        ],
+        "categories": [{"id": i, "name": str(label)} | _original(label) for label, i in number.items()],
+        "annotations": [
+            {"id": i, "image_id": i, "category_id": number[row["label"]]} for i, row in enumerate(rows, start=1)
+        ],
+    }
+
+
+def read_coco(content: dict[str, Any]) -> list[Pair]:
+    """(id, label) of every annotation."""
+    images = {image["id"]: image.get("skal_id", image["file_name"]) for image in content["images"]}
+    names = {category["id"]: category.get("skal_label", category["name"]) for category in content["categories"]}
+    return [(images[each["image_id"]], names[each["category_id"]]) for each in content["annotations"]]
+
+
+def write_label_studio(
+    rows: Sequence[Row], kind: str, prefix: str, texts: dict[str, str] | None
+) -> list[dict[str, Any]]:
+    """One task for each label."""
+    tasks = []
+    for number, row in enumerate(rows, start=1):
+        key, label = row["id"], row["label"]
+        value = (texts or {}).get(str(key), "") if kind == "text" else f"{prefix}{key}"
+        result = {"from_name": "label", "to_name": kind, "type": "choices", "value": {"choices": [str(label)]}}
+        data = {kind: value, "skal_id": key} | _original(label)
+        tasks.append({"id": number, "data": data, "annotations": [{"result": [result], "created_at": row.get("time")}]})
+    return tasks
+
+
+def read_label_studio(tasks: list[dict[str, Any]]) -> list[Pair]:
+    """(id, label) of every task that has been labelled, in the format JSON or JSON-MIN."""
+    return [pair for task in tasks for pair in _of_task(task)]
+
+
+def _of_task(task: dict[str, Any]) -> list[Pair]:
+    data = task.get("data", task)
+    key = next((data[name] for name in ("skal_id", "image", "text") if data.get(name) is not None), None)
+    if "annotations" in task:
+        done = [each for each in task["annotations"] if not each.get("was_cancelled") and each["result"]]
+        choices = [part["value"]["choices"] for each in done for part in each["result"] if part["type"] == "choices"]
+    else:
+        choices = [[task["choice"]]] if task.get("choice") is not None else []
+    if not choices:
+        return []
+    if key is None:
+        raise KeyError("a labelled task without image or text")
+    label, original = choices[-1][0], data.get("skal_label")
+    return [(key, original if original is not None and str(original) == label else label)]
+
+
+def _original(label: Any) -> dict[str, Any]:
+    """What to keep of a label that is not a text."""
+    return {} if isinstance(label, str) else {"skal_label": label}
