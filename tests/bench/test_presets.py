@@ -29,7 +29,8 @@ from skal.strategies import (
     NTKLookahead,
     RandomSampling,
 )
-from skal.strategies._names import make_strategy
+
+from ..support.learners import strategy_named
 
 FULL = [name for name in PRESETS if not name.endswith("_scaled")]
 TABLES = [f"dynamic_al_table{k}" for k in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12)]
@@ -51,7 +52,7 @@ def test_protocols_are_complete(name):
         assert protocol.check().name.startswith(name.removesuffix("_scaled"))
         assert protocol.notes
         for spec in protocol.strategies:
-            make_strategy(spec)
+            strategy_named(spec)
 
 
 # --- every preset against the transcription of its paper --------------------------------------------------------------
@@ -130,7 +131,7 @@ FACTS = {
     "rounds": lambda p, value, paper: value == f"0 to {p.n_rounds}",
     "runs": lambda p, value, paper: p.seeds == value,
     "strategies": lambda p, value, paper: (
-        [repr(make_strategy(spec)) for spec in p.strategies] == [repr(_strategy(name, paper)) for name in value]
+        [repr(strategy_named(spec)) for spec in p.strategies] == [repr(_strategy(name, paper)) for name in value]
     ),
     "loss": lambda p, value, paper: p.criterion == {"cross-entropy": "cross_entropy", "squared": "squared"}[value],
     "learning rate": lambda p, value, paper: p.lr == value,
@@ -166,7 +167,7 @@ def test_a_preset_is_what_the_paper_says(name):
 )
 def test_a_preset_has_the_arms_rounds_and_labels_of_the_printed_table(name):
     printed, (protocol,) = read_printed()[name], preset(name)
-    arms = {repr(make_strategy(spec)) for spec in protocol.strategies}
+    arms = {repr(strategy_named(spec)) for spec in protocol.strategies}
     assert arms == {repr(STRATEGIES[column]) for column in printed.columns}
     assert list(printed.rows) == [str(number) for number in range(protocol.n_rounds + 1)]
     data, network, batch, initial = printed.caption.split(", ")
@@ -181,8 +182,8 @@ def test_an_npc_preset_has_the_labels_and_arms_of_the_printed_table(name):
     labels = [str(n) for protocol in preset(name) for n in (protocol.n_labels[1:] or protocol.n_labels)]
     assert labels == list(printed.rows)
     ours = {"Passive": "random", "Margin": "margin(on='logits')", "NPC": "npc(kernel='last_layer')"}
-    arms = {repr(make_strategy(spec)) for protocol in preset(name) for spec in protocol.strategies}
-    assert {repr(make_strategy(ours.get(column, column.lower()))) for column in printed.columns} <= arms
+    arms = {repr(strategy_named(spec)) for protocol in preset(name) for spec in protocol.strategies}
+    assert {repr(strategy_named(ours.get(column, column.lower()))) for column in printed.columns} <= arms
 
 
 def test_rows_of_printed_tables_are_whole():

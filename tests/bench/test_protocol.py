@@ -1,22 +1,23 @@
 """Strategies by name, and protocols as data."""
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from skal import strategies
 from skal.base import QueryStrategy
-from skal.bench import Protocol
-from skal.bench._run import copy_for_run, describe
+from skal.bench import Protocol, run_benchmark
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import ALBL, BADGE, NPC, DynamicAL, LeastConfidence, RandomSampling
-from skal.strategies._names import make_strategy
+
+from ..support.learners import strategy_named
 
 
 def test_every_function_and_the_two_short_names_are_known():
     for name in [*(name for name in strategies.__all__ if name.islower()), "random", "albl"]:
-        assert isinstance(make_strategy(name), QueryStrategy)
+        assert isinstance(strategy_named(name), QueryStrategy)
 
 
 @pytest.mark.parametrize(
@@ -31,39 +32,60 @@ def test_every_function_and_the_two_short_names_are_known():
     ],
 )
 def test_names_with_parameters(spec, expected):
-    made = make_strategy(spec)
+    made = strategy_named(spec)
     assert type(made) is type(expected)
     assert made.get_params() == expected.get_params()
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "badge(", "badge(5)", "badge(subset=len)", "a.b", "badge()()", "badge(subset=f(1))"]
+    "spec", [" ", "badge(", "badge(5)", "badge(subset=len)", "a.b", "badge()()", "badge(subset=f(1))"]
 )
 def test_what_cannot_be_read(spec):
     with pytest.raises(InvalidParameterError, match=r"name\(parameter=value\)"):
-        make_strategy(spec)
+        strategy_named(spec)
 
 
-def test_the_copy_for_a_run_depends_on_seed_and_label_and_keeps_what_the_user_set():
-    draws = {
-        (label, seed): copy_for_run(RandomSampling(), label, seed, {}).random_state.integers(2**60)
-        for label in ("a", "b")
-        for seed in (0, 1)
-    }
-    assert len(set(draws.values())) == 4
-    assert copy_for_run(RandomSampling(), "a", 1, {}).random_state.integers(2**60) == draws["a", 1]
-    assert copy_for_run(RandomSampling(random_state=5), "a", 0, {}).random_state == 5
+TINY = {
+    "net": "mlp",
+    "net_params": {"hidden": (8,)},
+    "max_epochs": 1,
+    "n_initial": 10,
+    "query_size": 5,
+    "n_rounds": 1,
+    "n_pool": 60,
+    "n_test": 30,
+}
 
 
-def test_the_copy_for_a_run_fills_in_defaults_only():
-    assert copy_for_run(ALBL(), "albl", 0, {"horizon": 60}).horizon == 60
-    assert copy_for_run(ALBL(horizon=7), "albl", 0, {"horizon": 60}).horizon == 7
+def test_the_draws_of_a_run_depend_on_seed_and_label_and_keep_what_the_user_set():
+    fixed = RandomSampling(random_state=5)
+    strategies = {"random": "random", "a": "random", "b": "random", "c": fixed, "d": fixed}
+    found, again = (run_benchmark(strategies, seeds=2, **TINY) for _ in range(2))
+    queried = {(run.strategy, run.seed): tuple(run.queried[0]) for run in found.runs}
+    assert queried == {(run.strategy, run.seed): tuple(run.queried[0]) for run in again.runs}
+    assert len({queried[name, seed] for name in "ab" for seed in (0, 1)}) == 4
+    assert queried["c", 0] == queried["d", 0]
 
 
-def test_description_has_no_address():
-    strategy = copy_for_run(BADGE(subset=3), "badge", 0, {})
-    assert isinstance(strategy.random_state, np.random.Generator)
-    assert describe(strategy) == "BADGE(subset=3)"
+class Horizon(QueryStrategy):
+    """Notes for how many queries it is made."""
+
+    needs_network = reads_outputs = False
+    seen: ClassVar[dict] = {}
+
+    def __init__(self, name, horizon=None, random_state=None):
+        self.name, self.horizon, self.random_state = name, horizon, random_state
+
+    def _select(self, context, n_instances):
+        self.seen[self.name] = self.horizon
+        return np.arange(n_instances), np.zeros(n_instances)
+
+
+def test_a_run_fills_in_defaults_only_and_is_described_without_an_address():
+    strategies = {"random": "random", "a": Horizon("a"), "b": Horizon("b", horizon=7), "badge": BADGE(subset=30)}
+    runs = run_benchmark(strategies, seeds=1, **TINY | {"n_rounds": 3}).runs
+    assert Horizon.seen == {"a": 15, "b": 7}  # the labels that the run buys
+    assert runs[-1].record["strategy"] == "BADGE(subset=30)"  # and no generator
 
 
 def test_protocol_survives_json():

@@ -1,5 +1,6 @@
 """What is recommended is what the documentation's table says, row by row."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from skal import ActiveLearner
-from skal.context import QueryContext
 from skal.exceptions import NonFiniteError, SkalError
-from skal.strategies import Margin, NTKLookahead, _default
-from skal.strategies._default import Recommended, recommend
-from skal.strategies._names import make_strategy
+from skal.strategies import Margin, NTKLookahead, RandomSampling
+
+from ..support.learners import strategy_named
 
 PAGE = Path(__file__).parents[2] / "docs" / "index.md"
 X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
@@ -42,9 +42,17 @@ ROWS = {
 }
 
 
+def recommend(learner, X_pool):
+    """The default strategy after a query: it says what it used, and why."""
+    strategy = strategy_named("auto")
+    strategy.select(learner, X_pool, 1)
+    return strategy
+
+
 def tables():
     """Rows of the page's table, and of the module's own: two lists of cells."""
-    for text in (PAGE.read_text(encoding="utf-8"), _default.__doc__):
+    module = sys.modules[type(strategy_named("auto")).__module__]
+    for text in (PAGE.read_text(encoding="utf-8"), module.__doc__):
         lines = text[text.index("| the estimator works on |") :].splitlines()[2:]
         yield [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines[: len(ROWS)]]
 
@@ -58,9 +66,9 @@ def recommended(make, samples, fitted):
         learner = SimpleNamespace(estimator=estimator, X_training=samples[labelled], y_training=y[labelled])
     else:
         learner = SimpleNamespace(estimator=estimator, X_training=None, y_training=None)
-    name, reason = recommend(QueryContext(learner, samples))
-    assert reason
-    return type(make_strategy(name)).__name__
+    found = recommend(learner, samples)
+    assert found.reason_
+    return type(found.strategy_).__name__
 
 
 CASES = [(row, case) for row, cases in enumerate(ROWS.values()) for case in cases]
@@ -75,27 +83,37 @@ def test_the_table_is_what_is_done(row, case):
     assert module[row][1:] == found
 
 
-@pytest.mark.parametrize("pool", [np.arange(40).reshape(10, 4), TensorDataset(torch.from_numpy(X))])
-def test_inputs_that_a_network_takes_and_that_are_no_features(pool):
-    learner = trained(lambda: nn.Linear(4, 2), X[:6])
-    assert recommend(QueryContext(learner, pool))[0] == "ntk_lookahead"
+def words():
+    return nn.Sequential(nn.Embedding(40, 3), nn.Flatten(), nn.Linear(12, 2))
+
+
+@pytest.mark.parametrize(
+    ("module", "labelled", "pool"),
+    [
+        (words, np.arange(24).reshape(6, 4), np.arange(40).reshape(10, 4)),
+        (lambda: nn.Linear(4, 2), X[:6], TensorDataset(torch.from_numpy(X))),
+    ],
+    ids=["tokens", "dataset"],
+)
+def test_inputs_that_a_network_takes_and_that_are_no_features(module, labelled, pool):
+    assert isinstance(recommend(trained(module, labelled), pool).strategy_, NTKLookahead)
 
 
 def untrained(X_pool):
     learner = SimpleNamespace(estimator=network(frozen=False), X_training=None, y_training=None)
-    return recommend(QueryContext(learner, X_pool))
+    return recommend(learner, X_pool)
 
 
 def test_a_network_without_labels_compares_its_inputs():
-    name, reason = untrained(X)
-    assert make_strategy(name).features == "input"
-    assert reason == "no labels yet, and the inputs are features"
+    found = untrained(X)
+    assert found.strategy_.features == "input"
+    assert found.reason_ == "no labels yet, and the inputs are features"
 
 
 def test_a_network_on_rows_of_numbers_compares_its_inputs():
-    name, reason = recommend(QueryContext(trained(lambda: nn.Linear(4, 2), X[:6]), X))
-    assert make_strategy(name).features == "input"
-    assert reason == "the inputs are features"
+    found = recommend(trained(lambda: nn.Linear(4, 2), X[:6]), X)
+    assert found.strategy_.features == "input"
+    assert found.reason_ == "the inputs are features"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +127,9 @@ def test_a_network_on_rows_of_numbers_compares_its_inputs():
     ids=["constant", "tokens", "large", "dataset"],
 )
 def test_inputs_that_say_nothing_start_at_random(pool, reason):
-    assert untrained(pool) == ("random", f"no labels yet, and {reason}")
+    found = untrained(pool)
+    assert isinstance(found.strategy_, RandomSampling)
+    assert found.reason_ == f"no labels yet, and {reason}"
 
 
 class Rounded(nn.Module):
@@ -134,7 +154,7 @@ def test_margin_answers_where_look_ahead_cannot():
     learner = trained(Rounded, IMAGES[:6])
     with pytest.raises(SkalError):
         NTKLookahead().select(learner, IMAGES, 3)
-    strategy = Recommended()
+    strategy = strategy_named("auto")
     indices, _ = strategy.select(learner, IMAGES, 3)
     assert isinstance(strategy.strategy_, Margin)
     assert strategy.reason_.startswith("look-ahead cannot work on this network: ")
@@ -143,7 +163,7 @@ def test_margin_answers_where_look_ahead_cannot():
 
 def test_what_is_wrong_with_the_pool_is_still_refused():
     with pytest.raises(NonFiniteError, match="X_pool"):
-        Recommended().select(trained(lambda: nn.Linear(4, 2), X[:6]), np.full((5, 4), np.nan, np.float32), 2)
+        strategy_named("auto").select(trained(lambda: nn.Linear(4, 2), X[:6]), np.full((5, 4), np.nan, np.float32), 2)
 
 
 def test_the_default_of_a_learner_with_a_network_for_images_is_look_ahead():

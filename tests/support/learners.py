@@ -3,8 +3,16 @@
 from types import SimpleNamespace
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 from torch import nn
+
+from skal import ActiveLearner
+
+
+def strategy_named(spec):
+    """The strategy that a text names, as a learner takes it."""
+    return ActiveLearner(LogisticRegression(), spec).query_strategy
 
 
 def learner_of(estimator, X=None, y=None):
