@@ -12,7 +12,6 @@ from skal.labelling._settings import check_classes, read_settings, write_setting
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 from skal.loop._json import format_json, parse_json
-from skal.loop._lock import FolderLock
 from skal.loop._spreadsheet import format_table
 
 FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")
@@ -115,10 +114,10 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     settings = read_settings(place)
     source = _source(settings)
     pairs = _read_pairs(file)
-    lock = FolderLock(place)
-    lock.acquire()
+    journal = Journal(place)
+    journal.hold()
     try:
-        journal = Journal(place).read()
+        journal.read()
         if source is not None or settings:  # there ids and labels are texts
             pairs = [(str(key), str(label)) for key, label in pairs]
         ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))
@@ -143,7 +142,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
         if settings:
             write_settings(place, settings | {"classes": classes})
     finally:
-        lock.release()
+        journal.release()
     return {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
 
 

@@ -16,20 +16,18 @@ from skal._core.estimators import refuse_fit_params
 from skal.base import QueryCost, as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._fitting import Predictor, check_samples, uses_unlabelled
+from skal.loop._fitting import Predictor, Trainer, check_samples
 from skal.loop._labels import check_one_label_each, find_labels, label_reader
 from skal.loop._model import write_model
 from skal.loop._progress import LoopState
-from skal.loop._rules import Rules
+from skal.loop._rules import Rules, uses_unlabelled
 from skal.loop._session import LabellingSession
-from skal.loop._trainer import Trainer
 
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Active learning as a classifier: ``fit`` asks for the labels of some samples and learns from those.
 
-    Works wherever a scikit-learn classifier does: cross-validation, grid search (``query_strategy__gamma``,
-    ``estimator__lr``), pipelines.
+    Works in cross-validation, grid search (``query_strategy__gamma``, ``estimator__lr``) and pipelines.
 
     Parameters
     ----------
@@ -38,10 +36,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         from unlabelled data (scikit-learn's semi-supervised classifiers, or any with ``uses_unlabelled = True``), it
         gets all samples, with the label −1 where there is none.
     query_strategy : callable, str or None, default="auto"
-        A strategy of skal or of modAL, or a function ``f(learner, X_pool, n_instances)`` that returns positions. A
-        string is the name of a strategy's function, such as ``"uherding"``; ``"auto"`` and None are the recommended
-        strategy for the estimator and the samples. One that is an estimator is cloned, and seeded by the loop in every
-        round: from its own ``random_state`` if that is an integer, from the loop's if it is None.
+        A strategy of skal or of modAL, its name such as ``"uherding"``, or a function ``f(learner, X_pool,
+        n_instances)`` that returns positions; ``"auto"`` and None are the recommended strategy. An estimator is cloned,
+        and seeded in every round: from its ``random_state`` if that is an integer, from the loop's if it is None.
     n_initial : int, default=20
         Labels before the first query. With 0 a skorch net makes the first query with its initial weights.
     initial : {"random", "stratified", "auto"}, strategy or array of int, default="auto"
@@ -55,31 +52,24 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         Rounds after the initial one. None goes on until everything is labelled.
     budget : int or None, default=None
         Labels in all, the initial ones included. Takes the place of ``n_rounds``.
-    target_score : float or None, default=None
-        Stop when the score on held-out labels reaches this.
-    validation_fraction : float, default=0.2
-        Share of the labels that is held out, and never trained on, if there is a ``target_score``.
     scoring : str, callable or None, default=None
         As in scikit-learn, for the scores in the history. None is accuracy.
     classes : array or None, default=None
         All classes, if they are known: output k of a network is the k-th in sorted order. Without it, integers are
         the numbers of the network's outputs, and other labels take the next output when they are first seen.
     reinitialize : bool, default=False
-        Train a network from scratch in every round, rather than on from the last. Other estimators start anew whenever
-        they are fitted, as far as they do so by themselves.
+        Train a network from scratch in every round. Other estimators start anew whenever they are fitted.
     callbacks : list of callables or None, default=None
-        ``callback(classifier, row)`` is called after every round with its row of the history. One that returns True
-        ends the loop.
+        ``callback(classifier, row)`` is called after every round; one that returns True ends the loop.
     checkpoint : path or None, default=None
         A folder for the labels and a cache. ``fit`` or ``start`` with the same data and parameters goes on from there.
         Every label is in its ``labels.jsonl``; its ``cache/`` may be deleted at any time.
     verbose : int, default=0
         1 prints a row per round. With ``skal.set_config(progress=True)`` there is one progress bar for the whole run.
     random_state : None, int, Generator or RandomState, default=None
-        For the initial set, the training and the strategy. The global generators are left alone.
+        For the initial set, the training and the strategy.
     stop : StoppingCriterion or None, default=None
-        A criterion of :mod:`skal.stopping` that may end the loop before ``n_rounds`` or ``budget`` do; with
-        ``n_rounds=None`` it alone decides.
+        A criterion of :mod:`skal.stopping` that may end the loop earlier; with ``n_rounds=None`` it alone decides.
 
     Attributes
     ----------
@@ -89,9 +79,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         Positions of the labelled samples, in the order they were labelled.
     history_ : list of dict
         One row a round: ``round``, ``n_labelled``, ``indices``, ``declined``, ``metrics`` of the strategy,
-        ``train_score``, ``valid_score`` (with ``target_score``), ``eval_score`` (with ``eval_set``), ``seconds_fit``,
-        ``seconds_query``. With ``stop`` also ``elapsed`` and what the criterion looks at: ``agreement``,
-        ``uncertainty_mean``, ``uncertainty_max``, ``heldout_score``, ``n_heldout``.
+        ``train_score``, ``eval_score`` (with ``eval_set``), ``seconds_fit``, ``seconds_query``. With ``stop`` also
+        ``elapsed`` and what the criterion looks at: ``agreement``, ``uncertainty_mean``, ``uncertainty_max``,
+        ``heldout_score``, ``n_heldout``.
     classes_ : (n_classes,) array
         Sorted. Without ``classes``, those seen; for a network with integer labels one per output.
     query_strategy_ : callable
@@ -99,7 +89,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     initial_ : str or None
         How the first samples were chosen, and why so.
     stop_reason_ : str
-        "budget", "target score", "pool exhausted", "callback", or "stop: " and the reason that ``stop`` gives.
+        "budget", "pool exhausted", "callback", or "stop: " and the reason that ``stop`` gives.
     session_ : LabellingSession
         Only if ``fit`` was interrupted: ``session_.run(oracle)`` goes on.
     n_features_in_, feature_names_in_
@@ -114,7 +104,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     --------
     >>> from sklearn.datasets import load_digits
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.model_selection import cross_val_score
     >>> from skal import ActiveLearningClassifier
     >>> X, y = load_digits(return_X_y=True)
     >>> clf = ActiveLearningClassifier(LogisticRegression(max_iter=500), n_initial=30, n_rounds=3, random_state=0)
@@ -122,8 +111,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
     ActiveLearningClassifier(...)
     >>> clf.queried_.shape, [row["n_labelled"] for row in clf.history_]
     ((60,), [30, 40, 50, 60])
-    >>> bool(cross_val_score(clf, X, y, cv=2).mean() > 0.7)
-    True
     """
 
     def __init__(
@@ -136,8 +123,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         query_size: int = 10,
         n_rounds: int | None = 10,
         budget: int | None = None,
-        target_score: float | None = None,
-        validation_fraction: float = 0.2,
         scoring: Any = None,
         classes: Any = None,
         reinitialize: bool = False,
@@ -154,8 +139,6 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.query_size = query_size
         self.n_rounds = n_rounds
         self.budget = budget
-        self.target_score = target_score
-        self.validation_fraction = validation_fraction
         self.scoring = scoring
         self.classes = classes
         self.reinitialize = reinitialize
@@ -334,7 +317,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         rules = Rules.of(self, X, eval_set, **data)
         for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
             self.__dict__.pop(name, None)
-        return LabellingSession(self, rules, self._take_results)
+        return LabellingSession(self, rules)
 
     def _take_results(self, state: LoopState, trainer: Trainer | None, strategy: Any) -> None:
         """Set the fitted attributes."""

@@ -177,7 +177,8 @@ class BackgroundRounds:
             self.session.close()
 
     def _content(self, *, trained: bool) -> Any:
-        return self._engine.content(trained=trained)
+        engine = self._engine
+        return self._folder.content(engine.state, engine.trainer, engine.selector.strategy, trained=trained)
 
 
 def twin_of(engine: LoopEngine) -> LoopEngine:
@@ -191,7 +192,6 @@ def twin_of(engine: LoopEngine) -> LoopEngine:
     if twin.state.phase == "answer":
         twin.close_round()  # of the engine as well: they still have one state
     twin.state, twin.trainer, twin.classifier = deepcopy(engine.state), engine.trainer.copy(), copy(engine.classifier)
-    twin.receive = twin.classifier._take_results
     return twin
 
 

@@ -14,11 +14,11 @@ from skal._core.cache import Cache
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
+from skal.loop._fitting import Trainer
 from skal.loop._heldout import draw, mix, n_from_audit
 from skal.loop._labels import encode, read_labels
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
-from skal.loop._trainer import Trainer
 from skal.strategies._default import Recommended
 
 Choice = tuple[np.ndarray, list[Any] | None]  # positions in X, and the strategy's metrics
@@ -72,7 +72,7 @@ class Selector:
             labelled = None
             if trainer.predictor is not None:
                 # a strategy is part of the training: it does not see held-out labels
-                rows, labels = state.labelled_set(heldout=False)
+                rows, labels = state.training_set()
                 codes = encode(labels, trainer.predictor.names)
                 known = codes >= 0  # a class that came after the last training that succeeded has no output yet
                 labelled = take_rows(self.rules.X, rows[known]), codes[known]

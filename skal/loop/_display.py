@@ -19,8 +19,8 @@ from skal._core.containers import dataset_input, take_rows
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._progress import LoopState
 
-_SCORES = ("eval_score", "valid_score", "train_score")
-_COLUMNS = ("round", "n_labelled", "train_score", "valid_score", "eval_score", "seconds_fit", "seconds_query")
+_SCORES = ("eval_score", "heldout_score", "train_score")
+_COLUMNS = ("round", "n_labelled", "train_score", "heldout_score", "eval_score", "seconds_fit", "seconds_query")
 
 
 class ActiveLearningCurveDisplay:
@@ -69,7 +69,7 @@ class ActiveLearningCurveDisplay:
         estimator : ActiveLearningClassifier, list, or dict from name to either
             Fitted. A list holds repeats, such as ``cross_validate(..., return_estimator=True)["estimator"]``, drawn as
             their mean and standard deviation; where some stopped early, only the rounds that all have.
-        score : {"auto", "eval_score", "valid_score", "train_score"}, default="auto"
+        score : {"auto", "eval_score", "heldout_score", "train_score"}, default="auto"
             Which column of the history. "auto" is the first of these that all loops have.
         score_name : str, optional
         ax : matplotlib axes, optional
@@ -194,7 +194,7 @@ class ProgressReporter:
                 print("  ".join(self.columns), "  ".join("-" * len(name) for name in self.columns), sep="\n")
             print("  ".join(_cell(row.get(name)).rjust(len(name)) for name in self.columns), flush=True)
         if self.bar is not None:
-            score = next((row[name] for name in ("eval_score", "valid_score") if row.get(name) is not None), None)
+            score = next((row[name] for name in ("eval_score", "heldout_score") if row.get(name) is not None), None)
             if score is not None:
                 self.bar.set_postfix(score=f"{score:.3f}", refresh=False)
             self.bar.update(row["n_labelled"] - self.bar.n)

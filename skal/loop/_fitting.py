@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How a loop deals with an estimator: its inner network, the data that it is fitted on, and predictions in labels."""
+"""The estimator of a loop: trained on the labels of a state, or brought back from a checkpoint; it speaks in labels."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,29 +14,35 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from scipy.special import softmax
-from sklearn.pipeline import Pipeline
-from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
+from sklearn.base import clone
 from sklearn.utils import check_array, get_tags
 from sklearn.utils.validation import validate_data
-from skorch import NeuralNet, NeuralNetBinaryClassifier
+from skorch import NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.outputs import needs_softmax
-from skal.exceptions import InvalidParameterError, InvalidTypeError
-
-
-def check_estimator(owner: str, estimator: Any) -> None:
-    """Refuse what scikit-learn cannot fit and copy."""
-    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-        expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
-        raise InvalidTypeError.for_parameter(owner, "estimator", expected, estimator, remedy)
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError
+from skal.loop._labels import class_names, encode
+from skal.loop._net_training import (
+    final_network,
+    fit_network,
+    initialize_network,
+    load_network_state,
+    load_weights,
+    network_state,
+    too_few_outputs,
+)
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
 
 
 def check_samples(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     """Samples as an estimator may take them; ``owner`` learns (``reset``) or knows the number and names of columns."""
-    check_estimator(type(owner).__name__, estimator)
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
+        raise InvalidTypeError.for_parameter(type(owner).__name__, "estimator", expected, estimator, remedy)
     inner, transformers = unwrap_estimator(estimator)
     # a Pipeline says nothing about text or NaN: its first step does
     tags = get_tags(transformers[0] if transformers else inner).input_tags
@@ -48,94 +57,6 @@ def check_samples(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
         validate_data(owner, X, reset=reset, skip_check_array=True)
     return X
-
-
-def uses_unlabelled(estimator: Any) -> bool:
-    """Whether the estimator learns from samples with the label −1.
-
-    One of your own says so with the attribute ``uses_unlabelled = True``; scikit-learn's are known.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> uses_unlabelled(SelfTrainingClassifier(LogisticRegression())), uses_unlabelled(LogisticRegression())
-    (True, False)
-    """
-    known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
-    while estimator is not None and not (isinstance(estimator, known) or getattr(estimator, "uses_unlabelled", False)):
-        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
-    return estimator is not None
-
-
-def final_network(estimator: Any) -> NeuralNet | None:
-    """The net that ``estimator.fit`` trains in place: the estimator itself, or the last step of a Pipeline."""
-    while isinstance(estimator, Pipeline):
-        estimator = estimator.steps[-1][1]
-    return estimator if isinstance(estimator, NeuralNet) else None
-
-
-def is_warm_started(estimator: Any) -> bool:
-    """Whether an estimator other than a network has a ``warm_start=True`` somewhere, so that fits depend on history."""
-    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-    return final_network(estimator) is None and any(
-        bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start"
-    )
-
-
-class _RelabelledDataset(Dataset[Any]):
-    """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
-
-    def __init__(self, data: Dataset[Any], rows: np.ndarray, codes: np.ndarray) -> None:
-        self.data = data
-        self.rows = rows
-        self.y = torch.as_tensor(codes, device="cpu")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: int) -> Any:
-        return dataset_input(self.data[int(self.rows[i])]), self.y[i]
-
-
-def prediction_input(X: Any) -> Any:
-    """Samples in a form that an estimator can predict on: skorch wants pairs, and torch memory that it may write to."""
-    if isinstance(X, Dataset):
-        return _RelabelledDataset(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64))
-    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
-
-
-def training_data(estimator: Any, X: Any, rows: np.ndarray, codes: np.ndarray) -> tuple[Any, np.ndarray]:
-    """What to fit on: the labelled rows, or everything with −1 where there is no label if the estimator can use that.
-
-    Parameters
-    ----------
-    estimator : classifier
-    X : all samples
-    rows : (n,) positions of the labelled samples
-    codes : (n,) their labels as numbers
-    """
-    if uses_unlabelled(estimator):
-        y = np.full(n_rows(X), -1, dtype=np.int64)
-        y[rows] = codes
-        return (_RelabelledDataset(X, np.arange(len(y)), y) if isinstance(X, Dataset) else prediction_input(X)), y
-    # skorch leaves it to the user to give a binary cross-entropy the floats that it needs
-    binary = isinstance(unwrap_estimator(estimator)[0], NeuralNetBinaryClassifier)
-    y = codes.astype(np.float32) if binary else codes
-    return (_RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows)), y
-
-
-def initialize_network(estimator: Any, X: Any, y: np.ndarray | None) -> None:
-    """Initialise the net at the end of the estimator, and fit the steps of a Pipeline before it."""
-    while isinstance(estimator, Pipeline):
-        if len(estimator.steps) > 1:
-            before = estimator[:-1]
-            X = before.fit_transform(X, y)
-            estimator.steps[:-1] = before.steps  # a Pipeline with a cache fits copies
-        estimator = estimator.steps[-1][1]
-    if hasattr(estimator, "initialize_for"):  # it must see samples to know how large it is
-        estimator.initialize_for(X, y)
-    else:
-        estimator.initialize()
 
 
 @dataclass(frozen=True)
@@ -159,14 +80,14 @@ class Predictor:
     def predict(self, X: Any) -> np.ndarray:
         """(n,) labels."""
         if (self.columns < len(self.names)).all():
-            codes = np.asarray(self.estimator.predict(prediction_input(X)))
+            codes = np.asarray(self.estimator.predict(_readable(X)))
             return self.names[codes.reshape(-1).astype(np.int64)]
         labels: np.ndarray = self.names[self.predict_proba(X).argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, m) probabilities, in the order of ``names``."""
-        proba = np.asarray(self.estimator.predict_proba(prediction_input(X)))
+        proba = np.asarray(self.estimator.predict_proba(_readable(X)))
         net = final_network(self.estimator)
         if net is not None and needs_softmax(net):
             proba = softmax(proba, axis=1)
@@ -178,3 +99,214 @@ class Predictor:
             total = result.sum(axis=1, keepdims=True)
             result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
         return result
+
+
+class Trainer:
+    """Trains the estimator of one run.
+
+    Parameters
+    ----------
+    rules : Rules
+
+    Attributes
+    ----------
+    estimator : classifier or None
+        None before the first training, unless an untrained network is needed.
+    predictor : Predictor or None
+        The estimator after its last training; None before the first.
+    labelled : tuple of samples and (n,) numbers, or None
+        Its training set.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.estimator: Any = None
+        self.predictor: Predictor | None = None
+        self.labelled: tuple[Any, np.ndarray] | None = None
+        self._n_outputs: int | None = None
+
+    def start_blank(self, state: LoopState) -> None:
+        """Let an untrained network choose the first samples, in a run without initial labels."""
+        with state.use_seed("fit", round=0):
+            self.estimator = self._unfitted_copy().initialize()
+
+    def make_blank(self, state: LoopState) -> Any:
+        """A copy that has seen no label: a network with its initial weights, anything else unfitted."""
+        with state.use_seed("fit", round=0):
+            estimator = self._unfitted_copy()
+            if self.rules.network and final_network(estimator) is not None:
+                initialize_network(estimator, _readable(self.rules.X), None)
+        return estimator
+
+    def resume(self, state: LoopState, network: Any, *, same: bool) -> None:
+        """Bring the estimator to where a run stood: a network from its saved state, others by the same fit once more.
+
+        An estimator that is not the ``same`` gets the weights that still fit it. Where that is not all of them, or it
+        cannot be brought back at all, ``predictor`` stays None: it has to be trained.
+        """
+        if state.fitted is None or not state.labels:
+            if self.rules.initial_size == 0:
+                self.start_blank(state)
+            return
+        with suppress(Exception), state.use_seed("fit", round=state.fitted["round"]):
+            estimator = self._unfitted_copy()
+            names, X, y = self._training_data(state, state.fitted["n_labelled"])
+            net = final_network(estimator)
+            if net is None:
+                estimator.fit(X, y)
+            else:
+                initialize_network(estimator, X, y)
+                if same and network is not None:
+                    load_network_state(net, network)
+                elif not load_weights(net, network):
+                    self.estimator = estimator
+                    return
+            self._set_trained(estimator, names, state, state.fitted["n_labelled"])
+
+    def copy(self) -> Trainer:
+        """One that can train while this one's model is in use."""
+        other = Trainer(self.rules)
+        other.__dict__.update(self.__dict__)
+        if not self.rules.reinitialize:  # it trains the same network further
+            other.estimator = deepcopy(self.estimator)
+        return other
+
+    def reconfigure(self, rules: Rules) -> None:
+        """Train with other parameters from now on; the last model stays until then."""
+        if rules.estimator is not self.rules.estimator:
+            self._n_outputs = None
+            self.estimator = self.estimator if rules.reinitialize else None
+        self.rules = rules
+
+    def check_labels(self, state: LoopState) -> None:
+        """Refuse labels that the estimator could not be trained with."""
+        names = self._class_names(state, None)
+        n_outputs = self._count_outputs(state) if self.rules.network else None
+        if n_outputs is not None and len(names) > n_outputs:
+            raise too_few_outputs(n_outputs, names, state.labels)
+
+    def can_fit(self, state: LoopState) -> bool:
+        """A network needs one label, other classifiers two classes."""
+        n_classes = len(np.unique(state.training_set()[1]))
+        return n_classes >= (1 if self.rules.network else 2)
+
+    def fit(self, state: LoopState) -> None:
+        """Train on the labels of a state, with the randomness of its round."""
+        with state.use_seed("fit"):
+            goes_on = self.estimator is not None and self.rules.continues and not self.rules.reinitialize
+            estimator = self.estimator if goes_on else self._unfitted_copy()
+            names, X, y = self._training_data(state, None)
+            with warnings.catch_warnings():
+                # few labels of many classes are how a loop starts
+                warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+                if self.rules.network:
+                    fit_network(estimator, X, y, names, state.labels)
+                else:
+                    estimator.fit(X, y)
+            self._set_trained(estimator, names, state, None)
+        state.names = names.tolist() if self.rules.network else None
+        state.fitted = {"round": state.round, "n_labelled": len(state.labelled), "n_changes": state.n_changes}
+
+    def raise_unfitted(self, state: LoopState) -> None:
+        """Say why there was no training in a whole run."""
+        seen = np.unique(state.labels).tolist()
+        if not seen:
+            raise NoLabelledDataError(
+                f"{self.rules.owner} needs at least one label. Got none: every sample it asked for was "
+                "declined. Check y, or the oracle."
+            )
+        raise InvalidParameterError(
+            f"The labels that {self.rules.owner} sees must be of at least two classes. Got one class only "
+            f"({seen[0]!r}, {len(state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
+            "or use initial='stratified'."
+        )
+
+    def network_state(self) -> dict[str, Any] | None:
+        """The state of a trained network to keep; None for an estimator that is fitted again on its labels."""
+        net = final_network(self.estimator)
+        return None if net is None or self.predictor is None else network_state(net)
+
+    def _set_trained(self, estimator: Any, names: np.ndarray, state: LoopState, n_labelled: int | None) -> None:
+        rows, labels = state.training_set(n_labelled)
+        codes = encode(labels, names)
+        if self.rules.network:
+            n_outputs = self._outputs_of(estimator)
+            if n_outputs < len(names):
+                raise too_few_outputs(n_outputs, names, names.tolist())
+            numbered = names.dtype.kind in "iuf" and np.array_equal(names, np.arange(len(names)))
+            if self.rules.classes is None and numbered:
+                names = np.arange(n_outputs).astype(names.dtype)
+            columns = np.arange(n_outputs)
+        else:
+            columns = np.asarray(estimator.classes_).astype(np.int64)
+        # only now: an estimator whose first training failed is of no use
+        self.estimator, self.predictor = estimator, Predictor(estimator, names, columns)
+        self.labelled = take_rows(self.rules.X, rows), codes
+        self._n_outputs = len(columns)
+
+    def _count_outputs(self, state: LoopState) -> int | None:
+        """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
+        trial = self._unfitted_copy() if self._n_outputs is None else None
+        net = final_network(trial)
+        if net is None:
+            return self._n_outputs
+        # sizes that are only known in training, too few samples for a transformer, …: the training will tell
+        with suppress(Exception), state.use_seed("fit", round=0), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training will give them
+            net.set_params(callbacks="disable")  # a logger or the like must see trainings alone
+            initialize_network(trial, *self._training_data(state, None)[1:])
+            self._n_outputs = self._outputs_of(trial)
+        return self._n_outputs
+
+    def _outputs_of(self, estimator: Any) -> int:
+        first = _readable(take_rows(self.rules.X, np.arange(1)))
+        n_outputs: int = np.asarray(estimator.predict_proba(first)).shape[1]
+        return n_outputs
+
+    def _unfitted_copy(self) -> Any:
+        copy = clone(self.rules.estimator)
+        if self.rules.network and (net := final_network(copy)) is not None:
+            net.set_params(warm_start=not self.rules.reinitialize)  # trains the weights of the last fit further
+        return copy
+
+    def _class_names(self, state: LoopState, n_labelled: int | None) -> np.ndarray:
+        labels = np.array(state.labels[:n_labelled], dtype=state.label_dtype)
+        return class_names(labels, self.rules.classes, network=self.rules.network, known=state.names)
+
+    def _training_data(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Names of the classes, X and y of a training that saw the first ``n_labelled`` labels, or all.
+
+        X holds the labelled rows, or everything, with −1 where there is no label, if the estimator can use that.
+        """
+        X, names = self.rules.X, self._class_names(state, n_labelled)
+        rows, labels = state.training_set(n_labelled)
+        y = encode(labels, names)
+        if self.rules.no_label is not None:
+            everything = np.full(self.rules.n_samples, self.rules.no_label, dtype=np.int64)
+            everything[rows] = y
+            return names, _readable(X, everything), everything
+        if self.rules.network and isinstance(unwrap_estimator(self.rules.estimator)[0], NeuralNetBinaryClassifier):
+            y = y.astype(np.float32)  # skorch leaves it to the user to give a binary cross-entropy its floats
+        return names, _RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows), y
+
+
+class _RelabelledDataset(Dataset[Any]):
+    """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
+
+    def __init__(self, data: Dataset[Any], rows: np.ndarray, codes: np.ndarray) -> None:
+        self.data = data
+        self.rows = rows
+        self.y = torch.as_tensor(codes, device="cpu")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return dataset_input(self.data[int(self.rows[i])]), self.y[i]
+
+
+def _readable(X: Any, y: np.ndarray | None = None) -> Any:
+    """All samples in a form that estimators take: skorch wants pairs, and torch memory that it may write to."""
+    if isinstance(X, Dataset):
+        return _RelabelledDataset(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64) if y is None else y)
+    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X

@@ -86,7 +86,7 @@ def measure(state: LoopState, rules: Rules, predictor: Predictor | None) -> dict
         codes = np.array([np.flatnonzero(names == label)[0] for label in labels], dtype=np.int64)
     else:
         codes = proba.argmax(axis=1)
-    unseen = ~np.isin(rows, state.labelled_set(heldout=False)[0])
+    unseen = ~np.isin(rows, state.training_set()[0])
     row: dict[str, Any] = {"agreement": None, "uncertainty_mean": None, "uncertainty_max": None}
     before = state.watched_predictions
     if before is not None and unseen.any():

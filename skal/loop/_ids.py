@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import n_rows, take_rows
 from skal._core.identity import digest_bytes, sample_digests
-from skal.exceptions import InvalidParameterError, shorten
+from skal.exceptions import CheckpointError, InvalidParameterError, shorten
 from skal.validation import as_list
 
 _FILE = "ids.json"
@@ -98,6 +98,18 @@ class SampleIds:
         if self.by_content or not positions or self._is_random():
             return [None] * len(positions)
         return list(_digests(self.X, positions))
+
+    def check_contents(self, kept: dict[Any, str]) -> None:
+        """Refuse content that differs from what was kept beside a given id."""
+        places = {key: self.position(key) for key in kept}
+        there = {key: position for key, position in places.items() if position is not None}
+        found = zip(there, self.contents(there.values()), strict=True)
+        other = [key for key, content in found if content not in (None, kept[key])]
+        if other:
+            raise CheckpointError(
+                f"The samples must be the same under the same id. Got other content for {len(other)} labelled samples: "
+                f"{shorten(other)}. Pass the samples that were labelled, or give changed ones an id of their own."
+            )
 
     def _is_random(self) -> bool:
         """Whether reading a sample twice gives two answers, as augmentation in a Dataset does."""

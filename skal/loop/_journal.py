@@ -13,6 +13,8 @@ declined   nobody can label the sample, and it is not asked for again
 open       the label, or that it was declined, is taken back
 class      there is one more class (``id`` and ``label`` are null)
 ========== ==========================================================
+
+Whoever writes holds the lock of the folder: there is one writer at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import time
 import warnings
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from hashlib import blake2b
 from pathlib import Path
@@ -33,9 +39,12 @@ from skal.exceptions import CheckpointError, SkalWarning
 from skal.loop._json import format_json
 
 FILE = "labels.jsonl"
+_LOCK = "lock"
+_SILENCE = 3600.0  # seconds after which a holder on another machine counts as gone
 COLUMNS = ["id", "label", "round", "time", "annotator", "source"]
 _SUM_LENGTH = len(b', "sum": "0123456789abcdef"}')
 _END = re.compile(rb'"sum": "[0-9a-f]{16}"}')  # of a whole line; in a text the quotes are escaped
+_open_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 class Journal:
@@ -45,6 +54,8 @@ class Journal:
     ----------
     folder : path or None, default=None
         Where ``labels.jsonl`` lies; without one the events are kept in memory.
+    readonly : bool, default=False
+        Never write.
 
     Attributes
     ----------
@@ -67,14 +78,25 @@ class Journal:
     [{'id': 7, 'label': 'dog', 'round': 0}]
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, readonly: bool = False) -> None:
         self.path = None if folder is None else folder / FILE
+        self._lock = None if folder is None or readonly else FolderLock(folder)
         self.n_events = self.n_changes = 0
         self.known: dict[Any, dict[str, Any]] = {}
         self.earlier: dict[Any, list[Any]] = {}
         self.classes: dict[Any, None] = {}
         self._whole = 0  # bytes of whole lines: what we know to be written
         self._size = 0  # of the file when we last looked; -1 after a failed write
+
+    def hold(self) -> None:
+        """Keep others from writing, until ``release``."""
+        if self._lock is not None:
+            self._lock.acquire()
+
+    def release(self) -> None:
+        """Let others write."""
+        if self._lock is not None:
+            self._lock.release()
 
     def read(self) -> Journal:
         """Take what is in the file; a damaged last line is what a broken write leaves, and is left out."""
@@ -106,18 +128,23 @@ class Journal:
         """Add events; they are on the disk when this returns, or else nothing has changed."""
         events = list(events)
         if self.path is not None and events:
+            self.hold()
             self._write(self.path, b"".join(map(_format, events)))
         for event in events:
             self._fold(event)
 
     def frame(self) -> pd.DataFrame:
         """The labels that hold: ``id, label, round, time, annotator, source``."""
-        known = [row for row in self.known.values() if row["label"] is not None]
-        rows = [{name: row.get(name) for name in COLUMNS} for row in known]
+        rows = self.rows()
         try:
             return pd.DataFrame(rows, columns=COLUMNS)
         except UnicodeEncodeError:  # pandas' own type for texts holds no half of a surrogate pair
             return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as a list."""
+        known = [event for event in self.known.values() if event["label"] is not None]
+        return [{name: event.get(name) for name in COLUMNS} for event in known]
 
     def _fold(self, event: dict[str, Any]) -> None:
         """Let one event change what holds."""
@@ -227,11 +254,9 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def _cut(descriptor: int, size: int) -> None:
-    try:
+    with suppress(OSError):  # the next write cuts it first
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
-    except OSError:
-        pass  # the next write cuts it first
 
 
 def _failure(path: Path, error: OSError) -> CheckpointError:
@@ -239,3 +264,123 @@ def _failure(path: Path, error: OSError) -> CheckpointError:
         f"A label must be written to {path} before it counts. Got an error of the disk: {error.strerror or error}. "
         "Nothing was changed. Make room or look at the disk, and say it again."
     )
+
+
+class FolderLock:
+    """One writer per folder: a lock that dies with its process, and says who holds it.
+
+    The operating system gives the lock back when a process ends, however it ends. File systems that do not share locks
+    between machines are why the holder also leaves its name and a sign of life: the time at which it last wrote.
+
+    Parameters
+    ----------
+    folder : path
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, or give a sign of life if it is ours already; refused with the holder's name."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.utime(self.folder / _LOCK)
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _no_folder(self.folder, error) from error
+        try:
+            held = not _try_lock(descriptor)
+            holder = _read_holder(descriptor)
+            silent = time.time() - os.fstat(descriptor).st_mtime
+            elsewhere = holder.get("host") not in (None, socket.gethostname())
+            if held or (elsewhere and silent < _SILENCE):
+                raise _refusal(self.folder, holder, held)
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.ftruncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(
+                descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode()
+            )
+        except OSError as error:
+            os.close(descriptor)
+            raise _no_folder(self.folder, error) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        _open_locks.add(self)
+
+    def release(self) -> None:
+        """Give the lock back, if it is ours."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with suppress(OSError):  # the next one asks the system, not the file
+                os.ftruncate(descriptor, 0)  # nobody is named any more
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """In a forked process: the lock stays with the parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            os.lseek(descriptor, 2**20, os.SEEK_SET)  # beyond what is written, so that others can read it
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_holder(descriptor: int) -> dict[str, Any]:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        return dict(json.loads(os.read(descriptor, 4096)))
+    except ValueError:  # empty: nobody's
+        return {}
+
+
+def _no_folder(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} must be a folder that can be written to. Got an error: {error.strerror or error}. Make room, or "
+        "choose another folder; start(X, readonly=True) opens it to look."
+    )
+
+
+def _refusal(folder: Path, holder: dict[str, Any], held: bool) -> CheckpointError:
+    ours = holder.get("pid") == os.getpid() and holder.get("host") == socket.gethostname()
+    who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
+    if ours:
+        who, remedy = f"this process ({who})", "Close the other session (session.close()), or delete it."
+    elif held:
+        remedy = "End that process, or open the folder with start(X, readonly=True) to look."
+    else:
+        remedy = f"If that process is gone, delete {folder / _LOCK}, or wait an hour after its last sign of life."
+    return CheckpointError(
+        f"Only one session at a time may write to {folder}. Got a second one; it is held by {who}. {remedy}"
+    )
+
+
+def _after_fork() -> None:
+    for lock in list(_open_locks):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -25,7 +25,7 @@ from skorch import NeuralNet
 
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
 from skal.loop._allowed import audit, check_trees, class_names, name_of, resolve, unknown_names
-from skal.loop._fitting import initialize_network
+from skal.loop._net_training import initialize_network
 
 FILE = re.compile(r"(?:estimator|weights)-([0-9a-f]{32})\.(?:skops|safetensors)")
 # a network predicts without these, so that one that is no plain value or known class is left out

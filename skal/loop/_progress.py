@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from skal._core.guard import preserve_rng
+from skal.exceptions import InvalidParameterError, shorten
 
-_PURPOSES = ("start", "query", "fit", "holdout", "score", "audit")
+_PURPOSES = ("start", "query", "fit", "plan", "score", "audit")
 
 
 @dataclass
@@ -56,8 +57,6 @@ class LoopState:
         ``round``, ``n_labelled`` and ``n_changes`` of the last training.
     notes : list of str
         For the next row of the history.
-    validation : list of int
-        Positions whose labels are kept for validation.
     audit : list of int
         Positions drawn at random, which no strategy chooses: some are labelled in every round, and held out.
     watched : list of int
@@ -86,12 +85,29 @@ class LoopState:
     names: list[Any] | None = None
     fitted: dict[str, int] | None = None
     notes: list[str] = field(default_factory=list)
-    validation: list[int] = field(default_factory=list)
     audit: list[int] = field(default_factory=list)
     watched: list[int] = field(default_factory=list)
     audit_predictions: list[dict[str, Any]] = field(default_factory=list)
     watched_predictions: dict[str, Any] | None = None
     elapsed: float = 0.0
+
+    @classmethod
+    def rebuild(cls, seed: int, first: int, told: list[tuple[int, int | None, Any]]) -> LoopState:
+        """The rounds that a journal tells of, without scores; the labels are yet to be put in.
+
+        ``told`` has the round, the position (None if the sample is gone) and the label (None if it was declined).
+        """
+        state, n_labelled = cls(seed=seed), 0
+        for round in sorted({round for round, _, _ in told}):
+            here = [(index, label) for own, index, label in told if own == round and index is not None]
+            labelled = [index for index, label in here if label is not None]
+            n_labelled += len(labelled)
+            row = {"round": round, "n_labelled": n_labelled, "indices": labelled}
+            row |= {"declined": [index for index, label in here if label is None]}
+            row |= {"metrics": None, "train_score": None, "seconds_fit": 0.0, "seconds_query": 0.0}
+            state.history.append(row | {"note": "from labels.jsonl alone"})
+        state.round = max([first - 1, *(row["round"] for row in state.history)]) + 1
+        return state
 
     @property
     def labelled(self) -> list[int]:
@@ -111,7 +127,7 @@ class LoopState:
     @property
     def heldout(self) -> list[bool]:
         """For every label, whether it is kept from training."""
-        held = {*self.audit, *self.validation}
+        held = set(self.audit)
         return [index in held for index in self.labelled]
 
     @property
@@ -130,11 +146,30 @@ class LoopState:
         asked = self.asked if self.phase == "answer" else []
         return np.array([index for index in asked if index not in self.answers], dtype=np.int64)
 
-    def labelled_set(self, *, heldout: bool, n_first: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and labels of the samples that are (not) held out, among the first ``n_first`` or all."""
-        held = {*self.audit, *self.validation}
+    def check_answer(self, positions: list[Any], values: list[Any]) -> None:
+        """Refuse answers to what was not asked."""
+        unanswered = self.open_questions().tolist()
+        if not unanswered and values:
+            raise InvalidParameterError(
+                f"The samples told must be among those asked for. Got {len(values)} labels while nothing is asked for. "
+                "Call ask() first."
+            )
+        if len(positions) != len(values):
+            raise InvalidParameterError(
+                f"The labels must be one for each of the {len(positions)} samples. Got {len(values)} instead. "
+                "Put None where there is no label, or name the samples with indices."
+            )
+        if set(positions) - set(unanswered) or len(set(positions)) != len(positions):
+            raise InvalidParameterError(
+                f"The samples told must be distinct and among those asked for ({shorten(unanswered)}). "
+                f"Got {shorten(positions)} instead. Call ask() for the open ones."
+            )
+
+    def training_set(self, n_first: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and labels of the samples to train on: not held out, among the first ``n_first`` or all."""
+        held = set(self.audit)
         known = [(index, label) for index, label in self.answers.items() if label is not None][:n_first]
-        pairs = [(index, label) for index, label in known if (index in held) == heldout]
+        pairs = [(index, label) for index, label in known if index not in held]
         rows = np.array([index for index, _ in pairs], dtype=np.int64)
         return rows, np.array([label for _, label in pairs], dtype=self.label_dtype)
 
@@ -165,15 +200,6 @@ class LoopState:
         self.asked, self.metrics, self.seconds_query = positions.tolist(), metrics, seconds
         self.phase, self.source = "answer", source
 
-    def close_round(self, validation_fraction: float) -> None:
-        """Take no more answers; ``validation_fraction`` of all labels are held out, and never trained on."""
-        self.phase = "train"
-        if validation_fraction:
-            new = [index for index in self.asked if self.answers.get(index) is not None]
-            n_missing = max(0, int(validation_fraction * len(self.labelled)) - sum(self.heldout))
-            order = np.random.default_rng(self.seed_for("holdout")).permutation(len(new))[:n_missing]
-            self.validation = [*self.validation, *(new[i] for i in sorted(order.tolist()))]
-
     def end_round(self, row: dict[str, Any]) -> None:
         """Add a row to the history; the next round can ask."""
         self.history.append(row)
@@ -199,7 +225,7 @@ class LoopState:
     def positions(self) -> list[int]:
         """Every sample that :meth:`to_cache` mentions."""
         rows = [index for row in self.history for index in row["indices"] + row["declined"]]
-        return sorted({*self.asked, *self.validation, *self.audit, *self.watched, *rows})
+        return sorted({*self.asked, *self.audit, *self.watched, *rows})
 
     def move(self, new: Mapping[int, int]) -> None:
         """Go over to a pool in another order: ``new[old]`` is the place of a sample, missing if it is gone."""
@@ -213,8 +239,7 @@ class LoopState:
         self.watched_predictions = said and _keep_codes(said, self.audit + self.watched, new)
         self.audit_predictions = [_keep_codes(each, self.audit, new) for each in self.audit_predictions]
         self.history = [row | {name: at(row[name]) for name in ("indices", "declined")} for row in self.history]
-        self.asked, self.validation = at(self.asked), at(self.validation)
-        self.audit, self.watched = at(self.audit), at(self.watched)
+        self.asked, self.audit, self.watched = at(self.asked), at(self.audit), at(self.watched)
         if self.phase == "answer" and not self.asked:
             self.phase = "ask"
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.metrics import check_scoring
 
 from skal._core.containers import take_rows
@@ -18,6 +17,7 @@ from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._choice import Selector
 from skal.loop._display import ProgressReporter
+from skal.loop._fitting import Trainer
 from skal.loop._heldout import SOURCE, measure
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal, make_event
@@ -25,10 +25,7 @@ from skal.loop._labels import common_dtype, read_labels
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.loop._saves import RunFolder
-from skal.loop._trainer import Trainer
 from skal.validation import make_generator
-
-Publish = Callable[[LoopState, Trainer, Any], None]
 
 
 class LoopEngine:
@@ -37,9 +34,8 @@ class LoopEngine:
     Parameters
     ----------
     classifier : ActiveLearningClassifier
+        It gets the results whenever something has changed.
     rules : Rules
-    publish : callable
-        Called with the state, the trainer and the strategy whenever something has changed.
 
     Attributes
     ----------
@@ -55,26 +51,27 @@ class LoopEngine:
         Whether nothing may be written any more.
     """
 
-    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Publish) -> None:
-        self.classifier, self.rules, self.receive = classifier, rules, publish
+    def __init__(self, classifier: Any, rules: Rules) -> None:
+        self.classifier, self.rules = classifier, rules
         self.trainer, self.selector = Trainer(rules), Selector(rules)
         self.closed, self.opened = False, perf_counter()
         n_planned = rules.plan_labels()
         self.folder = None if rules.checkpoint is None else RunFolder(rules, classifier.get_params())
         seed = int(make_generator(rules.owner, rules.random_state).integers(2**63))
-        if self.folder is None:
-            self.journal, self.ids = Journal(), SampleIds(rules.X, rules.ids)
-            # without initial labels there is no round 0
-            self.state = LoopState(seed=seed, round=int(rules.initial_size == 0))
-            if rules.initial_size == 0:
-                self.trainer.start_blank(self.state)
+        self.journal = Journal() if self.folder is None else self.folder.journal
         try:
-            if self.folder is not None:
+            if self.folder is None:
+                self.ids = SampleIds(rules.X, rules.ids)
+                # without initial labels there is no round 0
+                self.state = LoopState(seed=seed, round=int(rules.initial_size == 0))
+                if rules.initial_size == 0:
+                    self.trainer.start_blank(self.state)
+            else:
                 self._open_folder(self.folder, seed)
             if rules.given is not None:
                 self._take_given_labels()
         except BaseException:  # whoever keeps the error keeps this session alive
-            self.release()
+            self.journal.release()
             raise
         bar = get_config()["progress"]
         self.reporter = ProgressReporter(rules.verbose, bar, n_planned, self.state) if rules.verbose or bar else None
@@ -87,7 +84,7 @@ class LoopEngine:
 
     def publish(self) -> None:
         """Let the classifier have the results."""
-        self.receive(self.state, self.trainer, self.strategy)
+        self.classifier._take_results(self.state, self.trainer, self.strategy)
 
     def take(
         self, kind: str, answers: list[tuple[int, Any]], dtype: str | None, source: str | None, annotator: str | None
@@ -114,8 +111,6 @@ class LoopEngine:
             # refuses what is not a class before anything is changed
             self.trainer.check_labels(replace(self.state, label_dtype=dtype, answers=self.state.answers | new))
         events = list(self._events(kind, answers, source, annotator))
-        if self.folder is not None:
-            self.folder.hold()
         self.journal.append(events)
         for event, (index, label) in zip(events, answers, strict=True):
             self.state.take(index, label, event["event"])
@@ -173,8 +168,7 @@ class LoopEngine:
     def close_round(self) -> None:
         """Take no more answers in this round; what is left open goes back to the pool."""
         left_open = len(self.state.open_questions())
-        self.state.close_round(0.0 if self.rules.target_score is None else self.rules.validation_fraction)
-        self.publish()
+        self.state.phase = "train"
         if left_open:  # otherwise the journal shows that the round is over
             self.save()
 
@@ -186,23 +180,17 @@ class LoopEngine:
         row = state.describe_round()
         seconds = {"seconds_fit": perf_counter() - start, "seconds_query": state.seconds_query}
         self.publish()  # it is the classifier that is scored
-        measures = {} if self.rules.stop is None else self._measures()
-        self._end_round(row | self._scores() | seconds | measures, trained=True)
+        row |= self._scores() | seconds
+        if self.rules.stop is not None:
+            now = perf_counter()
+            state.elapsed, self.opened = state.elapsed + now - self.opened, now
+            row |= {"elapsed": state.elapsed, **measure(state, self.rules, self.trainer.predictor)}
+        self._end_round(row, trained=True)
 
     def save(self, *, trained: bool = False) -> None:
         """Write to the cache, if there is one; the network only after a training."""
         if self.folder is not None:
-            self.folder.save(*self.content(trained=trained))
-
-    def content(self, *, trained: bool) -> Any:
-        """Everything that a save writes; only with a checkpoint."""
-        assert self.folder is not None
-        return self.folder.content(self.state, self.trainer, self.selector.strategy, trained=trained)
-
-    def release(self) -> None:
-        """Let others write to the folder."""
-        if self.folder is not None:
-            self.folder.release()
+            self.folder.save(*self.folder.content(self.state, self.trainer, self.selector.strategy, trained=trained))
 
     def check_writable(self) -> None:
         """Refuse to change a session that is only to be looked at."""
@@ -226,7 +214,7 @@ class LoopEngine:
 
     def _open_folder(self, folder: RunFolder, seed: int) -> None:
         self.state = folder.open(self.trainer, self.selector.strategy, seed)
-        self.journal, self.ids = folder.journal, folder.ids
+        self.ids = folder.ids
         reader, rows = self.rules.reader, np.array(self.state.labelled, dtype=np.int64)
         if len(rows) and reader is not None and read_labels(reader(rows, None))[0] != self.state.labels:
             raise CheckpointError(
@@ -273,12 +261,9 @@ class LoopEngine:
                 self.reporter.close()
 
     def _scores(self) -> dict[str, float | None]:
-        """Scores on the labels trained on, on those held out, and on the evaluation set; None where there is none."""
-        rows, labels = self.state.labelled_set(heldout=False)
+        """Scores on the labels trained on, and on the evaluation set; None where there is none."""
+        rows, labels = self.state.training_set()
         sets = {"train_score": (take_rows(self.rules.X, rows), labels)}
-        if self.rules.target_score is not None:
-            rows, labels = self.state.labelled_set(heldout=True)
-            sets["valid_score"] = take_rows(self.rules.X, rows), labels
         if self.rules.eval_set is not None:
             X, y = self.rules.eval_set
             sets["eval_score"] = X, y.cpu().numpy() if isinstance(y, torch.Tensor) else y
@@ -288,10 +273,3 @@ class LoopEngine:
             with self.state.use_seed("score"):
                 scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
         return scores
-
-    def _measures(self) -> dict[str, Any]:
-        """Numbers that the stopping criterion looks at."""
-        now = perf_counter()
-        self.state.elapsed += now - self.opened
-        self.opened = now
-        return {"elapsed": self.state.elapsed, **measure(self.state, self.rules, self.trainer.predictor)}

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.metrics import get_scorer_names
+from sklearn.pipeline import Pipeline
+from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet
 
 from skal._core.containers import n_rows
 from skal._core.estimators import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
-from skal.loop._fitting import final_network, is_warm_started, uses_unlabelled
+from skal.loop._net_training import final_network
 from skal.loop._progress import LoopState
 from skal.stopping import StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
-from skal.validation import check_choice, check_integer, check_real, check_seed
+from skal.validation import check_choice, check_integer, check_seed
 
 
 @dataclass(eq=False)
@@ -52,8 +54,10 @@ class Rules:
         Samples in round 0.
     network : bool
         Whether a network does the work.
+    continues : bool
+        Whether a training goes on from the last one, if it is not to start anew.
     no_label : int or None
-        The number that stands for "no label", if there is one.
+        The number that stands for "no label", if there is one: the estimator learns from unlabelled samples.
     heldout_share : float
         Share of the labels that the stopping criterion wants drawn at random and held out.
     watches : bool
@@ -70,8 +74,6 @@ class Rules:
     query_size: int
     n_rounds: int | None
     budget: int | None
-    target_score: float | None
-    validation_fraction: float
     scoring: Any
     classes: Any
     reinitialize: bool
@@ -88,6 +90,7 @@ class Rules:
     n_samples: int = field(init=False)
     initial_size: int = field(init=False)
     network: bool = field(init=False)
+    continues: bool = field(init=False)
     no_label: int | None = field(init=False)
     heldout_share: float = field(init=False, default=0.0)
     watches: bool = field(init=False, default=False)
@@ -116,23 +119,23 @@ class Rules:
         check_seed(owner, self.random_state)
         if isinstance(self.initial, str) or callable(self.initial):
             self.initial_size = self.n_initial
-            if self.n_initial == 0 and final_network(self.estimator) is not self.estimator:
+            if self.n_initial == 0 and not isinstance(self.estimator, NeuralNet):
                 expected = "an integer >= 1 unless the estimator is a skorch net, which can query untrained"
                 raise InvalidParameterError.for_parameter(owner, "n_initial", expected, 0, "Pass 1 or more.")
         else:
             self._check_positions()
             self.initial_size = len(self.initial)
         self.network = isinstance(unwrap_estimator(self.estimator)[0], NeuralNet)
+        in_place = self.network and final_network(self.estimator) is not None
+        warm_started = not in_place and _is_warm_started(self.estimator)
+        self.continues = in_place or warm_started
         self.no_label = -1 if uses_unlabelled(self.estimator) else None
         if self.scoring is not None:
             self._check_scoring()
-        if self.target_score is not None:
-            check_real(owner, "target_score", self.target_score)
-            check_real(owner, "validation_fraction", self.validation_fraction, 0.01, 0.99)
         if self.callbacks is not None:
             self._check_callbacks()
         if self.checkpoint is not None:
-            self._check_checkpoint()
+            self._check_checkpoint(warm_started)
         elif self.readonly:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
@@ -174,13 +177,9 @@ class Rules:
 
     def stop_reason(self, state: LoopState) -> str | None:
         """Why the loop ends after the last round of the history, or None; a budget replaces ``n_rounds``."""
-        row = state.history[-1]
-        score = row.get("valid_score")
-        if self.target_score is not None and score is not None and score >= self.target_score:
-            return "target score"
         if self.budget is not None and len(state.labelled) >= self.budget:
             return "budget"
-        if self.budget is None and self.n_rounds is not None and row["round"] >= self.n_rounds:
+        if self.budget is None and self.n_rounds is not None and state.history[-1]["round"] >= self.n_rounds:
             return "budget"
         if self.stop is not None and (reason := self.stop.reason(state.history, len(state.labelled))) is not None:
             return f"stop: {reason}"
@@ -222,7 +221,7 @@ class Rules:
             return
         raise InvalidParameterError.for_parameter(self.owner, "initial", expected, array.tolist(), remedy)
 
-    def _check_checkpoint(self) -> None:
+    def _check_checkpoint(self, warm_started: bool) -> None:
         is_path = isinstance(self.checkpoint, (str, os.PathLike))
         if not is_path or not os.fspath(self.checkpoint) or Path(self.checkpoint).is_file():
             error = InvalidParameterError if is_path else InvalidTypeError
@@ -230,11 +229,34 @@ class Rules:
             remedy = "There is a file of that name: choose another." if is_file else "Name a folder."
             expected = "the path of a folder, or None"
             raise error.for_parameter(self.owner, "checkpoint", expected, self.checkpoint, remedy)
-        if is_warm_started(self.estimator):
+        if warm_started:
             raise InvalidParameterError(
                 "With a checkpoint the estimator must be a skorch net, or one that starts anew whenever it is fitted. "
                 "Got a warm_start=True outside a network. Set warm_start=False, or run without checkpoint."
             )
+
+
+def uses_unlabelled(estimator: Any) -> bool:
+    """Whether the estimator learns from samples with the label −1.
+
+    One of your own says so with the attribute ``uses_unlabelled = True``; scikit-learn's are known.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> uses_unlabelled(SelfTrainingClassifier(LogisticRegression())), uses_unlabelled(LogisticRegression())
+    (True, False)
+    """
+    known = (LabelPropagation, LabelSpreading, SelfTrainingClassifier)
+    while estimator is not None and not (isinstance(estimator, known) or getattr(estimator, "uses_unlabelled", False)):
+        estimator = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else getattr(estimator, "estimator", None)
+    return estimator is not None
+
+
+def _is_warm_started(estimator: Any) -> bool:
+    """Whether there is a ``warm_start=True`` somewhere, so that fits depend on history."""
+    params = estimator.get_params(deep=True)
+    return any(bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start")
 
 
 def _strategy_or_rule(owner: str, initial: Any) -> Any:

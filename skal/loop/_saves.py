@@ -1,34 +1,47 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The folder of a run: how the run goes on from its journal, with the help of a cache.
+"""The cache of a run: how the run goes on from its journal without computing everything again.
 
-The journal says which labels there are. Everything else (weights, scores, generators, open questions) is in the cache,
-and is computed again where the cache is missing.
+The journal says which labels there are. Everything else (weights, scores, generators, open questions) is in ``cache/``,
+which anybody may delete at any moment. ``state.json`` says how far the rounds have come, and ``network-….safetensors``
+holds the network that it names. Both carry a checksum: a file that is damaged, or was never written to its end, is as
+good as none. Reading them runs no code.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import warnings
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
 from skal._core.identity import object_digest
 from skal.exceptions import CheckpointError, MissingSamplesWarning, SkalWarning, shorten
-from skal.loop._cache_files import CacheFiles
 from skal.loop._choice import random_states
+from skal.loop._fitting import Trainer
 from skal.loop._heldout import SOURCE
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal
+from skal.loop._json import from_json, to_json
 from skal.loop._labels import resume_dtype
-from skal.loop._lock import FolderLock
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
-from skal.loop._trainer import Trainer
 
+_STATE = "state.json"
+_NETWORK = re.compile(r"network-[0-9a-f]{32}\.safetensors")
+_FORMAT = 1
+_HEAD = b'{"sum": "%s", "content": '
+_HEAD_LENGTH = len(_HEAD % (b"0" * 32))
 # these change how a run is shown, or how fast it is, but not its result
 _NOT_COMPARED = {"callbacks", "checkpoint"}
 _NOWHERE_COMPARED = {"verbose", "n_jobs", "folder"}
@@ -54,8 +67,7 @@ class RunFolder:
 
     def __init__(self, rules: Rules, params: dict[str, Any]) -> None:
         self.rules, self.path = rules, Path(rules.checkpoint)
-        self.journal = Journal(self.path)
-        self._lock = None if rules.readonly else FolderLock(self.path)
+        self.journal = Journal(self.path, readonly=rules.readonly)
         self._cache = CacheFiles(self.path / "cache")
         self.describe(params)
 
@@ -65,16 +77,6 @@ class RunFolder:
         if self.rules.eval_set is not None:
             parts = [[type(X), n_rows(X)] if isinstance(X, Dataset) else X for X in self.rules.eval_set]
             self._params["eval_set"] = str(object_digest(parts))
-
-    def release(self) -> None:
-        """Let others write to the folder."""
-        if self._lock is not None:
-            self._lock.release()
-
-    def hold(self) -> None:
-        """Take the lock again, should it have been released."""
-        if self._lock is not None:
-            self._lock.acquire()
 
     def content(
         self, state: LoopState, trainer: Trainer, strategy: Any, *, trained: bool
@@ -94,12 +96,11 @@ class RunFolder:
 
     def save(self, content: dict[str, Any], network: dict[str, Any] | None) -> None:
         """Write to the cache; slow, and free of anything that may change meanwhile. A full disk is said, no more."""
-        if self._lock is None:
+        if self.rules.readonly:
             return
-        self._lock.acquire()
+        self.journal.hold()
         try:
             self._cache.write(content, network)
-            self._lock.touch()
         except OSError as error:
             warnings.warn(
                 f"The cache in {self.path} could not be written ({error.strerror or error}). No label is lost; a later "
@@ -114,16 +115,21 @@ class RunFolder:
         With the same data and parameters everything is as it was, bit for bit; otherwise the run goes on from its
         labels.
         """
-        self.hold()
+        self.journal.hold()
         self.journal.read()
         content, network = self._read_cache()
         self.ids = SampleIds(self.rules.X, self.rules.ids, self.path / "cache", readonly=self.rules.readonly)
-        self._check_contents()
+        known = self.journal.known.items()  # a declined sample says nothing about its content
+        self.ids.check_contents(
+            {key: line["content"] for key, line in known if line["label"] is not None and "content" in line}
+        )
         first = int(self.rules.initial_size == 0)  # without initial labels there is no round 0
         if content is not None:
             state = LoopState(**content["progress"])
         elif self.journal.known:
-            state = rebuild_progress(self.journal, self.ids, seed, first)
+            lines = self.journal.known.values()
+            told = [(line["round"], self.ids.position(line["id"]), line["label"]) for line in lines]
+            state = LoopState.rebuild(seed, first, told)
         else:
             state = LoopState(seed=seed, round=first)
         changed = [] if content is None else self._changes(content, state)
@@ -205,38 +211,6 @@ class RunFolder:
         if not state.audit:  # without a cache the journal alone knows which labels were held out
             state.audit = [position for key, position in there.items() if known[key].get("source") == SOURCE]
 
-    def _check_contents(self) -> None:
-        """Refuse content that changed under a given id."""
-        if self.ids.by_content:
-            return
-        known = self.journal.known.items()  # a declined sample says nothing about its content
-        kept = {key: line["content"] for key, line in known if "content" in line and line["label"] is not None}
-        places = {key: self.ids.position(key) for key in kept}
-        there = {key: position for key, position in places.items() if position is not None}
-        found = dict(zip(there, self.ids.contents(there.values()), strict=True))
-        other = [key for key in there if found[key] not in (None, kept[key])]
-        if other:
-            raise CheckpointError(
-                f"The samples must be the same under the same id. Got other content for {len(other)} labelled samples: "
-                f"{shorten(other)}. Pass the samples that were labelled, or give changed ones an id of their own."
-            )
-
-
-def rebuild_progress(journal: Journal, ids: SampleIds, seed: int, first: int) -> LoopState:
-    """The rounds that a journal tells of, without scores; the labels are yet to be put in."""
-    state, lines = LoopState(seed=seed), list(journal.known.values())
-    n_labelled = 0
-    for round in sorted({line["round"] for line in lines}):
-        here = [(ids.position(line["id"]), line["label"]) for line in lines if line["round"] == round]
-        labelled = [index for index, label in here if label is not None and index is not None]
-        n_labelled += len(labelled)
-        row = {"round": round, "n_labelled": n_labelled, "indices": labelled}
-        row |= {"declined": [index for index, label in here if label is None and index is not None]}
-        row |= {"metrics": None, "train_score": None, "seconds_fit": 0.0, "seconds_query": 0.0}
-        state.history.append(row | {"note": "from labels.jsonl alone"})
-    state.round = max([first - 1, *(row["round"] for row in state.history)]) + 1
-    return state
-
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:
     """A digest of every parameter of a loop that bears on its result, the same in another process."""
@@ -277,3 +251,94 @@ def _set_generator_state(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
     else:
         generator.set_state(state)
+
+
+class CacheFiles:
+    """The files.
+
+    Parameters
+    ----------
+    folder : path
+        Made if it is not there. Files of others in it are left alone.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     CacheFiles(Path(folder)).write({"round": 1}, {"weight": torch.ones(2)})
+    ...     CacheFiles(Path(folder)).read()
+    ({'round': 1}, {'weight': tensor([1., 1.])})
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._network: str | None = None  # the file of the network that belongs to the state
+
+    def read(self) -> tuple[Any, Any] | None:
+        """State and network of the last write, None if there was none; ValueError if a file is damaged."""
+        for attempt in range(3):
+            try:
+                return self._read()
+            except FileNotFoundError as error:
+                # a reader may meet a writer: the network that the state names has just been replaced
+                if attempt == 2:
+                    raise ValueError(f"{error.filename} is missing") from error
+            except (OSError, KeyError, TypeError, SafetensorError) as error:
+                raise ValueError(f"{type(error).__name__}: {error}") from error
+        return None
+
+    def _read(self) -> tuple[Any, Any] | None:
+        path = self.folder / _STATE
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        body = data[_HEAD_LENGTH:-1]
+        if data != _HEAD % _sum(body) + body + b"}":
+            raise ValueError(f"{_STATE} is damaged")
+        content = from_json(body, {})
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, not {_FORMAT}")
+        name, network = content["network"], None
+        if name is not None:
+            if not _NETWORK.fullmatch(name):
+                raise ValueError(f"{_STATE} names a file that is not its own")
+            data = (self.folder / name).read_bytes()
+            if name != _network_name(data):
+                raise ValueError(f"{name} is damaged")
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            network = from_json(header["__metadata__"]["tree"].encode(), load(data))
+        self._network = name
+        return content["state"], network
+
+    def write(self, state: Any, network: Any = None) -> None:
+        """Replace the state, and the network if one is given."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = self._network
+        if network is not None:
+            tensors: dict[str, torch.Tensor] = {}
+            tree = to_json(network, tensors).decode()
+            data = save(tensors, {"tree": tree})
+            name = _network_name(data)
+            _replace(self.folder / name, data)
+        body = to_json({"format": _FORMAT, "network": name, "state": state}, {})
+        _replace(self.folder / _STATE, _HEAD % _sum(body) + body + b"}")
+        self._network = name
+        for path in self.folder.iterdir():
+            if _NETWORK.fullmatch(path.name.removesuffix(".new")) and path.name != name:
+                path.unlink(missing_ok=True)
+
+
+def _sum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).hexdigest().encode()
+
+
+def _network_name(data: bytes) -> str:
+    return f"network-{_sum(data).decode()}.safetensors"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
+    with open(new, "xb") as file:
+        file.write(data)
+    os.replace(new, path)

@@ -27,13 +27,11 @@ from skal.loop._ids import plain_id
 from skal.loop._json import format_json
 from skal.loop._labels import read_labels
 from skal.loop._progress import LoopState
-from skal.loop._rounds import LoopEngine, Publish
+from skal.loop._rounds import LoopEngine
 from skal.loop._rules import Rules
 from skal.loop._spreadsheet import format_table
 from skal.stopping import Forecast
 from skal.validation import as_path
-
-_OPEN = object()  # neither labelled nor declined
 
 
 class LabellingSession:
@@ -49,8 +47,6 @@ class LabellingSession:
         The classifier that the session fits.
     rules : Rules
         The classifier's parameters and the data. Changing them later does not change the session.
-    publish : callable
-        Called with the state, the trainer and the strategy whenever something has changed.
 
     Attributes
     ----------
@@ -75,11 +71,10 @@ class LabellingSession:
     (10, ['low', 'high'])
     """
 
-    def __init__(self, classifier: BaseEstimator, rules: Rules, publish: Publish) -> None:
+    def __init__(self, classifier: BaseEstimator, rules: Rules) -> None:
         self.classifier, self.X = classifier, rules.X
-        self.engine = LoopEngine(classifier, rules, publish)
-        if self.engine.folder is not None:
-            weakref.finalize(self, self.engine.folder.release)
+        self.engine = LoopEngine(classifier, rules)
+        weakref.finalize(self, self.engine.journal.release)
 
     @property
     def state(self) -> LoopState:
@@ -110,7 +105,7 @@ class LabellingSession:
     def close(self) -> None:
         """Let others write to the folder; this session can then only be looked at."""
         self.engine.closed = True
-        self.engine.release()
+        self.engine.journal.release()
 
     def ask(self) -> np.ndarray:
         """Ask which samples to label.
@@ -172,7 +167,7 @@ class LabellingSession:
         unanswered = self.state.open_questions()
         positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
         values, dtype = read_labels(labels, self.engine.rules.no_label)
-        _check_answer(positions, values, unanswered.tolist())
+        self.state.check_answer(positions, values)
         said = {int(index): value for index, value in zip(positions, values, strict=True)}
         # in the order of ask: strategies that learn from a batch find it as they returned it
         answers = [(index, said[index]) for index in unanswered.tolist() if index in said]
@@ -197,10 +192,7 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        positions = self._positions("relabel", labels)
-        expected, remedy = "ids of labelled samples", "Use add for samples without a label."
-        self._check_all("relabel", positions, lambda answer: answer not in (None, _OPEN), expected, remedy)
-        return self._correct("relabel", positions, labels, None, annotator)
+        return self._correct("relabel", labels, None, annotator)
 
     def add(self, labels: Mapping[Any, Any], *, annotator: str | None = None) -> LabellingSession:
         """Give labels to samples that were not asked for.
@@ -217,10 +209,7 @@ class LabellingSession:
         LabellingSession
             Itself.
         """
-        positions = self._positions("add", labels)
-        expected, remedy = "ids of samples without a label", "Use relabel to change a label."
-        self._check_all("add", positions, lambda answer: answer in (None, _OPEN), expected, remedy)
-        return self._correct("add", positions, labels, "added", annotator)
+        return self._correct("add", labels, "added", annotator)
 
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
         """Never ask for these samples, and take their labels back if they have one; ``undecline`` undoes it.
@@ -257,8 +246,10 @@ class LabellingSession:
             Itself.
         """
         positions = self._positions("undecline", ids)
-        expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
-        self._check_all("undecline", positions, lambda answer: answer is None, expected, remedy)
+        other = sorted(set(positions).difference(self.state.declined))
+        if other:
+            expected, remedy = "ids of declined samples", "There is nothing to undo for the others."
+            raise InvalidParameterError.for_parameter("undecline", "ids", expected, self.engine.ids.of(other), remedy)
         self.engine.take("open", [(index, None) for index in positions], None, "undeclined", annotator)
         return self
 
@@ -309,11 +300,8 @@ class LabellingSession:
         path : path
             A file in a folder that is there; written over.
         """
-        rows = [
-            {name: None if pd.isna(value) else value for name, value in row.items()}
-            for row in self.labels().astype(object).to_dict("records")
-        ]
-        as_path("to_json", "path", path).write_text(format_json(rows, indent=1), encoding="utf-8")
+        text = format_json(self.engine.journal.rows(), indent=1)
+        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
 
     def show(self, indices: Any = None) -> Any:
         """Draw the samples that are asked for, or others: images as such, text and numbers as a table.
@@ -370,17 +358,15 @@ class LabellingSession:
         finally:
             if self.engine.reporter is not None:
                 self.engine.reporter.close()
-            self.engine.release()
+            self.engine.journal.release()
         if self.engine.trainer.predictor is None:
-            self._raise_unfitted()
+            self.engine.trainer.raise_unfitted(self.state)
         return self.classifier
 
-    def _positions(self, owner: str, keys: Any) -> list[int]:
+    def _positions(self, owner: str, keys: Iterable[Any]) -> list[int]:
         """Where the samples of these ids stand; unknown ones refused."""
-        takes_labels = owner in ("relabel", "add")
-        if isinstance(keys, (str, bytes)) or not isinstance(keys, Mapping if takes_labels else Iterable):
-            expected = "a dict from id to label" if takes_labels else "a list of ids"
-            raise InvalidTypeError.for_parameter(owner, "ids", expected, keys, "See session.ids.")
+        if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+            raise InvalidTypeError.for_parameter(owner, "ids", "a list of ids", keys, "See session.ids.")
         found = {plain_id(key): self.engine.ids.position(key) for key in keys}
         unknown = [key for key, position in found.items() if position is None]
         if unknown:
@@ -388,18 +374,19 @@ class LabellingSession:
             raise InvalidParameterError.for_parameter(owner, "ids", expected, unknown, remedy)
         return [position for position in found.values() if position is not None]
 
-    def _check_all(
-        self, owner: str, positions: list[int], fits: Callable[[Any], bool], expected: str, remedy: str
-    ) -> None:
-        """Refuse samples whose label, None if declined, does not fit."""
-        other = [index for index in positions if not fits(self.state.answers.get(index, _OPEN))]
-        if other:
-            name = "ids" if owner == "undecline" else "labels"
-            raise InvalidParameterError.for_parameter(owner, name, expected, self.engine.ids.of(other), remedy)
-
     def _correct(
-        self, owner: str, positions: list[int], labels: Mapping[Any, Any], source: str | None, annotator: str | None
+        self, owner: str, labels: Mapping[Any, Any], source: str | None, annotator: str | None
     ) -> LabellingSession:
+        """Take labels that were not asked for: of samples that have one to "relabel", of others to "add"."""
+        if not isinstance(labels, Mapping):
+            raise InvalidTypeError.for_parameter(owner, "ids", "a dict from id to label", labels, "See session.ids.")
+        positions = self._positions(owner, labels)
+        other = [index for index in positions if (self.state.answers.get(index) is None) != (owner == "add")]
+        if other:
+            expected, remedy = "ids of samples without a label", "Use relabel to change a label."
+            if owner == "relabel":
+                expected, remedy = "ids of labelled samples", "Use add for samples without a label."
+            raise InvalidParameterError.for_parameter(owner, "labels", expected, self.engine.ids.of(other), remedy)
         values, dtype = read_labels(list(labels.values()), self.engine.rules.no_label)
         missing = [key for key, value in zip(labels, values, strict=True) if value is None]
         if missing:
@@ -407,35 +394,3 @@ class LabellingSession:
             raise InvalidParameterError.for_parameter(owner, "labels", expected, f"none for {missing}", remedy)
         self.engine.take("label", list(zip(positions, values, strict=True)), dtype, source, annotator)
         return self
-
-    def _raise_unfitted(self) -> None:
-        seen = np.unique(self.state.labels).tolist()
-        if not seen:
-            raise NoLabelledDataError(
-                f"{self.engine.rules.owner} needs at least one label. Got none: every sample it asked for was "
-                "declined. Check y, or the oracle."
-            )
-        raise InvalidParameterError(
-            f"The labels that {self.engine.rules.owner} sees must be of at least two classes. Got one class only "
-            f"({seen[0]!r}, {len(self.state.labelled)} labels) instead. Raise n_initial or the number of rounds, "
-            "or use initial='stratified'."
-        )
-
-
-def _check_answer(positions: list[Any], values: list[Any], unanswered: list[int]) -> None:
-    """Refuse answers to what was not asked."""
-    if not unanswered and values:
-        raise InvalidParameterError(
-            f"The samples told must be among those asked for. Got {len(values)} labels while nothing is asked for. "
-            "Call ask() first."
-        )
-    if len(positions) != len(values):
-        raise InvalidParameterError(
-            f"The labels must be one for each of the {len(positions)} samples. Got {len(values)} instead. "
-            "Put None where there is no label, or name the samples with indices."
-        )
-    if set(positions) - set(unanswered) or len(set(positions)) != len(positions):
-        raise InvalidParameterError(
-            f"The samples told must be distinct and among those asked for ({shorten(unanswered)}). "
-            f"Got {shorten(positions)} instead. Call ask() for the open ones."
-        )

@@ -26,6 +26,7 @@ from skal.callbacks import FreshOptimizer
 from skal.exceptions import CheckpointError, InvalidParameterError, SkalWarning
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
+from skal.stopping import HoldOut
 from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
 
 
@@ -58,7 +59,7 @@ LOOPS = {
     "strategy with a generator": lambda make: make(RandomSampling(random_state=np.random.default_rng(1))),
     "strategy with a RandomState": lambda make: make(RandomSampling(random_state=np.random.RandomState(1))),
     "draws": lambda make: make(BADGE()),
-    "held-out labels": lambda make: make(target_score=1.1, validation_fraction=0.3),
+    "held-out labels": lambda make: make(stop=HoldOut(0.3)),
     "zero shot": lambda make: make(BADGE(), net=ADAM, n_initial=0, n_rounds=4),
     "stratified": lambda make: make(initial="stratified"),
 }

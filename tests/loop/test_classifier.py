@@ -1,7 +1,6 @@
 """``fit`` spends a budget, reads no label that it did not query, and is the same every time."""
 
 import random
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -29,6 +28,7 @@ from skal.exceptions import (
 )
 from skal.loop._progress import LoopState
 from skal.nets import MLP
+from skal.stopping import HoldOut
 from skal.strategies import ALBL, NPC, CoreSet, Entropy, Margin, RandomSampling, margin
 
 SCORES = ("round", "n_labelled", "indices", "declined", "metrics", "train_score", "seconds_fit", "seconds_query")
@@ -304,43 +304,18 @@ def test_held_out_labels_are_not_shown_to_the_strategy(make_loop, flat_data):
     seen = []
 
     def strategy(learner, X_pool, n_instances):
-        seen.append((learner.X_training, learner.y_training, X_pool))
+        seen.append((learner.X_training, learner.y_training))
         return np.arange(n_instances)
 
-    loop = make_loop(strategy, target_score=1.01, validation_fraction=0.25, n_rounds=2)
-    session = loop.start(X)
+    session = make_loop(strategy, stop=HoldOut(0.25), n_rounds=2).start(X)
     for indices in session:
         session.tell(y[indices])
-    heldout = np.array(session.state.heldout)
-    assert heldout.sum() == 4
-    for n_labelled, (X_training, y_training, X_pool) in zip((9, 13), seen, strict=True):
-        rows = loop.queried_[:n_labelled][~heldout[:n_labelled]]
-        np.testing.assert_array_equal(X_training, X[rows])
-        np.testing.assert_array_equal(y_training, y[rows])
-        np.testing.assert_array_equal(X_pool, np.delete(X, loop.queried_[:n_labelled], axis=0))
-
-
-def test_target_score_on_held_out_labels(make_loop, flat_data):
-    X, y = flat_data
-    fitted_on = []
-
-    class Net(type(make_loop().estimator)):
-        def fit(self, X, y, **params):
-            fitted_on.append(X)
-            return super().fit(X, y, **params)
-
-    loop = make_loop(target_score=0.0, n_rounds=3)
-    assert loop.fit(X, y).stop_reason_ == "target score"
-    assert len(loop.history_) == 1
-    assert loop.history_[0]["valid_score"] is not None
-    net = loop.estimator
-    loop = make_loop(target_score=1.01, validation_fraction=0.25)
-    loop.estimator = Net(**{k: v for k, v in net.get_params(deep=False).items() if not k.startswith("_")})
-    loop.fit(X, y)
-    assert loop.stop_reason_ == "budget"
-    assert [len(part) for part in fitted_on] == [7, 10, 13, 16]  # of 9, 13, 17, 21 a quarter is held out
-    train = [{tuple(row) for row in part} for part in fitted_on]
-    assert all(earlier <= later for earlier, later in pairwise(train))
+    labels = session.labels()
+    assert (labels["source"] == "held out").sum() == 4
+    for n_labelled, (X_training, y_training) in zip((9, 13), seen, strict=True):
+        told = labels[:n_labelled].query("source != 'held out'")
+        np.testing.assert_array_equal(X_training, X[told["id"]])
+        np.testing.assert_array_equal(y_training, told["label"])
 
 
 def test_callback_stops(make_loop, flat_data):
@@ -480,7 +455,6 @@ def test_bad_parameters(make_loop, flat_data):
         "reinitialize": "yes",
         "random_state": -1,
         "query_strategy": 7,
-        "target_score": "high",
         "verbose": "yes",
         "callbacks": print,
         "checkpoint": 7,

@@ -14,7 +14,7 @@ from skorch import NeuralNetClassifier
 from torch.utils.data import TensorDataset
 
 from skal import ActiveLearningClassifier
-from skal.loop._fitting import uses_unlabelled
+from skal.loop._rules import uses_unlabelled
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
 from skal.strategies import Margin
