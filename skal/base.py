@@ -93,7 +93,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
-            Who asks.
+            The learner that calls the strategy.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
             The samples to choose from.
         n_instances : int, default=1
@@ -115,7 +115,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
-            Who asks.
+            The learner that calls the strategy.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
             The samples to choose from.
         n_instances : int, default=1
@@ -129,7 +129,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         indices : (n_instances,) int64 array
             Distinct positions in the pool, best first.
         metrics : (n_instances,) array
-            Their scores, or what else the strategy says of them.
+            Their scores, or whatever else the strategy reports about them.
         """
         context = self.prepare(learner, X_pool)
         if candidates is None:
@@ -139,19 +139,19 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         return rows[indices], metrics
 
     def select_as_arm(self, context: QueryContext, n_instances: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The same as one of several strategies that are asked in one query.
+        """Choose samples as one of several strategies in the same query.
 
         Parameters
         ----------
         context : QueryContext
-            From :meth:`~skal.context.QueryContext.for_arms`: what the arms compute, they share.
+            From :meth:`~skal.context.QueryContext.for_arms`: the arms share what they compute.
         n_instances : int, default=1
             How many samples to choose.
 
         Returns
         -------
         indices, metrics : arrays
-            As of :meth:`select`.
+            As in :meth:`select`.
         """
         self._check_params()
         return self._choose(self._require(context.for_strategy(type(self).__name__)), n_instances)
@@ -162,7 +162,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
-            Who asks.
+            The learner that calls the strategy.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
             The samples to choose from.
 
@@ -200,12 +200,12 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         """Forecast of what ``select`` with the same arguments will take, from small queries that are made.
 
         Passes, memory and time are measured on the first samples of the pool, a few hundred to a few thousand of them,
-        and extrapolated. What a cache keeps from earlier queries is not counted on.
+        and extrapolated. Results that a cache keeps from earlier queries do not count.
 
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
-            Who asks.
+            The learner that calls the strategy.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
             The samples to choose from.
         n_instances : int, default=1
@@ -254,7 +254,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         raise InvalidParameterError.for_parameter(owner, "n_instances", expected, n_instances, remedy)
 
     def subset_of(self, context: QueryContext) -> tuple[np.ndarray, QueryContext]:
-        """What ``subset`` leaves of the pool, drawn with ``random_state``.
+        """The part of the pool that ``subset`` asks for, drawn with ``random_state``.
 
         Parameters
         ----------
@@ -275,7 +275,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         return rows, context.restrict(rows)
 
     def _subset_generator(self) -> np.random.Generator:
-        """Where the draw of a subset comes from; a strategy that keeps state may draw otherwise in every round."""
+        """The generator that draws the subset; a strategy with state may use another one in every round."""
         return make_generator(type(self).__name__, getattr(self, "random_state", None))
 
 
@@ -321,7 +321,7 @@ class ScoreStrategy(QueryStrategy):
         Parameters
         ----------
         learner : object with ``estimator``, ``X_training``, ``y_training``
-            Who asks.
+            The learner that calls the strategy.
         X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
             The samples to score.
 
@@ -532,7 +532,7 @@ _FUNCTION_DOC = """Query as :class:`{cls}` does: the function in modAL's form.
     Parameters
     ----------
     learner : object with ``estimator``, ``X_training``, ``y_training``
-        Who asks.
+        The learner that calls the strategy.
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
         The samples to choose from.
     n_instances : int, default=1

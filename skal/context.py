@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a strategy sees of the learner that calls it."""
+"""The one door: all that a strategy sees of the learner that calls it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class QueryContext:
     Parameters
     ----------
     learner : object with ``estimator``, ``X_training`` and ``y_training``, or a modAL ``Committee``
-        Who asks. Its attribute ``cache``, if it has one, keeps features and outputs for later queries.
+        The learner that calls the strategy. Its ``cache``, if it has one, keeps features and outputs for later queries.
     X_pool : array-like, tensor, memory map, Dataset, or dict of arrays
         The samples to choose from.
     owner : str
@@ -163,15 +163,15 @@ class QueryContext:
                 _ = self.network
             elif isinstance(self.estimator, Pipeline):
                 check_is_fitted(self.estimator.steps[-1][1])
-            elif is_committee(self.estimator):
-                # it always has classes_: None until all its learners are fitted; a committee of regressors has none
+            elif self.estimator is self.learner:
+                # a committee: classes_ is None until all its learners are fitted; one of regressors has none
                 if getattr(self.estimator, "classes_", ()) is None:
                     raise SklearnNotFittedError
             elif hasattr(self.estimator, "fit"):
                 check_is_fitted(self.estimator)
         except SklearnNotFittedError:
             return False
-        except (AttributeError, TypeError):  # it follows only a part of scikit-learn's conventions: it will tell
+        except (AttributeError, TypeError):  # it follows scikit-learn's conventions in part: predicting will tell
             return True
         return True
 
@@ -191,7 +191,7 @@ class QueryContext:
             )
 
     def _samples(self, X: Any, name: str) -> Samples:
-        """Samples that are looked at for NaN once: here if they lie in memory, otherwise when they are read."""
+        """Samples, checked for NaN once: here if they are in memory, otherwise when they are read."""
         in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
         transform = chain_transformers(self.transformers) if self.has_network and self.transformers else None
         allow_nan = transform is None and (in_memory or self._takes_nan())
@@ -202,7 +202,7 @@ class QueryContext:
 
     @contextmanager
     def query(self) -> Iterator[None]:
-        """Around all that a strategy does: one query at a time, and everything is left as it was.
+        """Goes around a query: one at a time, and all state is restored.
 
         Datasets that give other samples when they are read again are refused.
 
@@ -219,7 +219,7 @@ class QueryContext:
                 watch.end()
 
     def _takes_nan(self) -> bool:
-        """Whether whoever gets the raw samples says that it takes NaN."""
+        """Whether the first step that gets the raw samples says that it takes NaN."""
         first = self.transformers[0] if self.transformers else self.inner_estimator
         return not isinstance(first, NeuralNet) and allows_nan(first)
 
@@ -282,7 +282,7 @@ class QueryContext:
     def remember(
         self, what: Any, compute: Callable[[], Result], samples: Samples | None = None, *, also: Sequence[Any] = ()
     ) -> Result:
-        """``compute()``, or what it gave for another arm of this query, or for an earlier query by the learner's cache.
+        """``compute()``, or its result from another arm of this query or from the learner's cache.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class QueryContext:
         return result
 
     def _key(self, what: Any, also: Sequence[Any]) -> str | None:
-        """A digest of all that a result depends on; None where somebody else's code reads the samples."""
+        """A digest of all that a result depends on; None if code that is not skal's reads the samples."""
         network = self.network
         samples = [other for other in also if isinstance(other, Samples)]
         if not all(network.reads_arrays(part) and _in_memory(part.X) for part in samples):
@@ -666,7 +666,7 @@ class QueryContext:
 
 
 def _in_memory(X: Any) -> bool:
-    """Whether samples can be looked at cheaply: a large memory map would be read from the disk twice."""
+    """Whether samples are cheap to hash: a large memory map would be read from the disk twice."""
     if isinstance(X, Mapping):
         return all(map(_in_memory, X.values()))
     if isinstance(X, torch.Tensor):

@@ -211,7 +211,8 @@ def check_finite(
 ) -> None:
     """Refuse NaN and infinity, and say in which row the first one stands.
 
-    ``rows`` are the rows' numbers; ``unless`` says whether they are welcome, and is asked where there are any.
+    ``rows`` are the numbers that the message gives the rows. ``unless`` is called only if something is not finite;
+    where it returns True, nothing is raised.
     """
     if all_finite(X) or unless():
         return
@@ -308,7 +309,7 @@ def open_reference(reference: Any) -> Any:
 
 
 def detach_rows(rows: Any) -> Any:
-    """Rows without what they were cut from: a view of a tensor would take all of its memory along."""
+    """A copy of the rows: pickling a view of a tensor would send all of its memory."""
     if isinstance(rows, Mapping):
         return {key: detach_rows(value) for key, value in rows.items()}
     if isinstance(rows, torch.Tensor):
@@ -317,7 +318,7 @@ def detach_rows(rows: Any) -> Any:
 
 
 def row_bytes(X: Any) -> int | None:
-    """Bytes of one row of arrays and tensors; None for what does not say."""
+    """Bytes of one row of arrays and tensors; None for containers that do not know."""
     if isinstance(X, Mapping):
         sizes = [row_bytes(value) for value in X.values()]
         return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -155,16 +155,16 @@ def load_batches(
             f"The samples of {name} must be numbers for a network. Got a list of {type(chunk[0]).__name__} instead. "
             "Read files in a torch Dataset, or turn texts into numbers in a Pipeline or in the net's own dataset class."
         )
-    with _batching(name):
+    with _explain_batching(name):
         dataset = chunk if net is None else net.get_dataset(chunk)
     if n_rows(dataset, name) != n:
         raise _count_error(name, n, f"a {type(dataset).__name__} of {n_rows(dataset, name)}")
     rows = NamedRows(dataset, name, numbers, watched if dataset is chunk else None)
-    with _batching(name):
+    with _explain_batching(name):
         loader = iter(_loader(net, rows, batch_size, name))
     count = 0
     while True:
-        with _batching(name):
+        with _explain_batching(name):
             batch = next(loader, _END)
         if batch is _END:
             break
@@ -180,8 +180,8 @@ def load_batches(
 
 
 @contextmanager
-def _batching(name: str) -> Iterator[None]:
-    """What a dataset class or a collate function stumbles over is named."""
+def _explain_batching(name: str) -> Iterator[None]:
+    """Name the samples whose dataset class or collate function fails."""
     try:
         yield
     except (SkalError, MemoryError, Warning):

@@ -54,8 +54,8 @@ def preserve_rng() -> Iterator[None]:
 def one_query(module: nn.Module | None = None) -> Iterator[None]:
     """Around a query: no other thread is in one, and the generators are as before; if it fails, module and torch too.
 
-    The passes of a query take the module's flags, hooks and torch's modes for a while, and give them back. An interrupt
-    may arrive between two lines that belong together, so that a query as a whole remembers what was there.
+    The passes of a query change the module's flags and hooks and torch's modes, and restore them. An interrupt may
+    arrive between two lines that belong together, so the state is also saved for the query as a whole.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def one_query(module: nn.Module | None = None) -> Iterator[None]:
 
 
 class _Before:
-    """What a failed query may not have changed, of a module and of torch."""
+    """The state of a module and of torch, to be restored if a query fails."""
 
     def __init__(self, module: nn.Module) -> None:
         modules = list(module.modules())
@@ -103,7 +103,7 @@ class _Before:
         self.grad_mode, self.threads = torch.is_grad_enabled(), torch.get_num_threads()
 
     def restore(self) -> None:
-        """Put back whatever is different; doing so twice does no harm."""
+        """Put the state back; doing so twice does no harm."""
         torch.set_grad_enabled(self.grad_mode)
         torch.set_num_threads(self.threads)
         for part, flag in self.flags:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What makes two samples, two models or two data sets the same: digests of their content.
 
-All digests are the same in another process. Nobody attacks a cache of his own: the fastest hash will do.
+All digests are the same in another process. A cache has no attackers, so the fastest hash will do.
 """
 
 from __future__ import annotations

@@ -16,24 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skal._core.outputs import is_binary, softmax
+from skal._core.outputs import is_binary, softmax, sum_of_others
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
-
-
-def sum_of_others(x: Tensor) -> Tensor:
-    """``Σ_{c'≠c} x_c'`` along the last dimension, for x ≥ 0: (..., C) -> (..., C).
-
-    The largest entry is never subtracted from a sum that it makes up, so that the sums keep their digits.
-
-    Examples
-    --------
-    >>> sum_of_others(torch.tensor([1.0, 1e-10, 2e-10]))  # 1 − p would be zero
-    tensor([3.0000e-10, 1.0000e+00, 1.0000e+00])
-    """
-    largest = _is_label(x.argmax(dim=-1), x)
-    rest = x.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
-    return torch.where(largest, rest, rest + x.amax(dim=-1, keepdim=True) - x)
 
 
 def _is_label(labels: Tensor, like: Tensor) -> Tensor:
@@ -127,7 +112,7 @@ class CrossEntropy(Loss):
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
         p = softmax(f)
         if not self.smoothing and not self.epsilon and self.weight is None:
-            # of a label that costs nothing any class will do: its derivative is zero in the end
+            # any class will do for an ignored label: its derivative is set to zero below
             known = labels if self.ignore_index is None else labels.masked_fill(labels == self.ignore_index, 0)
             label = known.unsqueeze(-1)
             others = p.scatter(-1, label, 0)

@@ -13,7 +13,6 @@ import torch
 from skorch import NeuralNet
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader, Dataset
 
@@ -53,7 +52,7 @@ class Network:
     net : skorch NeuralNet (initialised or fitted) or nn.Module
         A skorch net's criterion says what its outputs are. A bare module is taken to return logits.
     sharding : Sharding, optional
-        Workers that share the passes over many samples; None: this process makes them alone.
+        Workers that share the passes over many samples. With None, this process makes them alone.
 
     Attributes
     ----------
@@ -101,7 +100,7 @@ class Network:
         self.precision = torch.promote_types(self.dtype, torch.float32)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: the module once, and of the net what reads its inputs and outputs, not how it is trained."""
+        """State for a worker: the module once, and the net without what only training needs."""
         state = self.__dict__ | {"sharding": None}
         if self.net is not None:
             shell = object.__new__(type(self.net))
@@ -231,7 +230,7 @@ class Network:
         batch : tensor, or dict or tuple of tensors
             From :meth:`batches`.
         parameters : dict of tensors, optional
-            In the place of the module's own.
+            Used instead of the module's own.
 
         Returns
         -------
@@ -260,7 +259,7 @@ class Network:
         batch : tensor, or dict or tuple of tensors
             From :meth:`batches`.
         parameters : dict of tensors, optional
-            In the place of the module's own.
+            Used instead of the module's own.
 
         Returns
         -------
@@ -270,7 +269,7 @@ class Network:
         return self.to_logits(self.output(batch, parameters).to(self.precision))
 
     def to_logits(self, output: Tensor) -> Tensor:
-        """Logits of the module's output; see :func:`skal._core.outputs.to_logits`.
+        """Logits of the module's output, as the criterion understands it.
 
         Parameters
         ----------
@@ -302,6 +301,8 @@ class Network:
     def logits_to_proba(self, logits: Tensor) -> Tensor:
         """Class probabilities of logits, by the nonlinearity that the user gave the net; otherwise the softmax.
 
+        Where skorch chooses and does not know the criterion (``"auto"``), it leaves outputs as they are.
+
         Parameters
         ----------
         logits : (n, C) tensor
@@ -312,7 +313,9 @@ class Network:
         (n, C) tensor
             Distributions.
         """
-        return outputs.logits_to_proba(logits, self.net)
+        chosen = self.net is not None and self.net.predict_nonlinearity != "auto"
+        read = outputs.probabilities_of_logits(self.net) if chosen else None
+        return outputs.softmax(logits) if read is None else read(logits)
 
     def check_output(self, output: Tensor) -> None:
         """Refuse outputs that are not finite, not (n, C), or not what the criterion expects.
@@ -322,7 +325,25 @@ class Network:
         output : tensor
             What the module returned.
         """
-        outputs.check_output(output, self.criterion)
+        outputs.check_form(output, self.criterion)
+        outputs.check_values(output, self.criterion)
+
+    def check_logits(self, batch: Any) -> Tensor:
+        """Logits of outputs that are checked to be what they should be, as part of the graph.
+
+        Parameters
+        ----------
+        batch : tensor, or dict or tuple of tensors
+            From :meth:`batches`.
+
+        Returns
+        -------
+        (n, C) tensor
+            Before any softmax.
+        """
+        output = self.output(batch)
+        self.check_output(output)
+        return self.to_logits(output)
 
     def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
         """Outputs of all samples, checked, without gradient.
@@ -352,7 +373,9 @@ class Network:
         with evaluating(self.module), torch.no_grad():
             for number, batch in enumerate(self.passes(samples, batch_size)):
                 output = self.output(batch)
-                (outputs.check_form if number else outputs.check_output)(output, self.criterion)
+                outputs.check_form(output, self.criterion)
+                if number == 0:
+                    outputs.check_values(output, self.criterion)
                 yield output
 
     def collect(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Result:
@@ -435,7 +458,8 @@ class Network:
         int
             As many as there are logits.
         """
-        return int(self.all_logits(samples.take(range(min(2, len(samples)))), 2).shape[1])
+        with evaluating(self.module), torch.no_grad():
+            return self.check_logits(next(self.batches(samples, 2))).shape[1]
 
     def _find_rows_per_pass(self, batch: Any) -> int:
         """How many samples stay near the cache, by the largest output of a layer in a pass of two that is made once.
@@ -465,20 +489,3 @@ class Network:
 
 def _take(leaves: list[Any], rows: slice) -> list[Any]:
     return [leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim else leaf for leaf in leaves]
-
-
-def activation_bytes(network: Network, sample: Any) -> int:
-    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
-    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
-    del logits
-    return sum(seen.values())

@@ -147,21 +147,6 @@ def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
     return read
 
 
-def logits_to_proba(logits: Tensor, net: Any) -> Tensor:
-    """Class probabilities of logits (n, C), by the nonlinearity that the user gave the net; otherwise the softmax.
-
-    Where skorch chooses and does not know the criterion (``"auto"``), it leaves outputs as they are.
-    """
-    chosen = None if net.predict_nonlinearity == "auto" else probabilities_of_logits(net)
-    return softmax(logits) if chosen is None else chosen(logits)
-
-
-def check_output(output: Any, criterion: nn.Module | None) -> None:
-    """Refuse outputs that are not finite, not (n, C), or not what the criterion expects."""
-    check_form(output, criterion)
-    check_values(output, criterion)
-
-
 def check_form(output: Any, criterion: nn.Module | None) -> None:
     """Refuse outputs that are no numbers, or not (n, C)."""
     binary = is_binary(criterion)
@@ -243,3 +228,18 @@ def softmax(logits: Tensor) -> Tensor:
     if logits.ndim == 2 and logits.shape[1] < _FEW_CLASSES and logits.shape[0] > _MANY_ROWS and logits.is_cpu:
         return torch.softmax(logits.T, dim=0).T
     return torch.softmax(logits, dim=-1)
+
+
+def sum_of_others(x: Tensor) -> Tensor:
+    """``Σ_{c'≠c} x_c'`` along the last dimension, for x ≥ 0: (..., C) -> (..., C).
+
+    The largest entry is never subtracted from a sum that it makes up, so that the sums keep their digits.
+
+    Examples
+    --------
+    >>> sum_of_others(torch.tensor([1.0, 1e-10, 2e-10]))  # 1 − p would be zero
+    tensor([3.0000e-10, 1.0000e+00, 1.0000e+00])
+    """
+    largest = torch.arange(x.shape[-1], device=x.device) == x.argmax(dim=-1, keepdim=True)
+    rest = x.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
+    return torch.where(largest, rest, rest + x.amax(dim=-1, keepdim=True) - x)

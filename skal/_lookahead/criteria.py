@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from skal._core.losses import sum_of_others
+from skal._core.outputs import sum_of_others
 
 CRITERIA = ["mlmoc", "emoc", "eer"]  # of hypothetical labels; ``variance`` has none
 Probabilities = Callable[[Tensor], Tensor]

@@ -12,7 +12,7 @@ Index letters: n labelled samples, N candidates, d entries of the gradients that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from skal._core.pool import Samples
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._factors import Gradients, Outer, PerSampleGradient, gram_matrix
+from skal.tangent._factors import Gradients, Product, gram_matrix
 from skal.tangent._sketch import Sketch, signed_fold
 from skal.tangent._tangent_engine import TangentEngine
 
@@ -108,7 +108,7 @@ class FeatureReader:
         engine, n, size = self.engine, len(self._samples), self.engine.element_size
         forms: Gradients = {}
         list(engine.run(self._samples.take(range(1)), self._cotangents, lambda found, n: forms.update(next(found))))
-        widths = {name: g.n_in + g.n_out for name, g in forms.items() if _is_one_product(g)}
+        widths = {name: g.a.shape[1] + g.g.shape[1] for name, g in forms.items() if isinstance(g, Product)}
         in_float64 = _DOUBLE * (2 * n + 4 * engine.n_classes + 2)  # bytes of a sample, whatever the layout
         left = (self._room - in_float64) // size
         self._factored: list[str] = []
@@ -148,9 +148,9 @@ class FeatureReader:
             factors = []
             for name in self._factored:
                 gradient = found.get(name)
-                if not _is_one_product(gradient):
+                if not isinstance(gradient, Product):
                     raise PlanChangedError("The gradients' form changed.")
-                factors.append((gradient.columns(slice(None)).flatten(1).clone(), gradient.g.flatten(1).clone()))
+                factors.append((gradient.a.clone(), gradient.g.clone()))
             others = {name: found[name] for name in self._rest if name in found}
             if self._long is not None:
                 return then(_Read(factors, [self._long.project(others, n)], engine.logits()))
@@ -287,10 +287,6 @@ class Covariances:
             rows = slice(start, start + step)
             S[order[rows]] = reader.covariance(features.take(rows), features.take(slice(0, e)))
         return S
-
-
-def _is_one_product(gradient: PerSampleGradient | None) -> TypeGuard[Outer]:
-    return isinstance(gradient, Outer) and gradient.positions == 1 and gradient.groups == 1
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skal._core.losses import sum_of_others
 from skal._core.memory import rows_within
+from skal._core.outputs import sum_of_others
 from skal._lookahead.posterior import WORKED_ON, Posterior, places
 from skal.exceptions import InvalidParameterError
 from skal.tangent._tangent_engine import no_gradients

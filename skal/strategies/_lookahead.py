@@ -182,11 +182,8 @@ class NTKLookahead(ScoreStrategy):
         return isinstance(self.evaluation, int)
 
     def _check_params(self) -> None:
-        super()._check_params()
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
         """Kernels on features go with ``variance``, and tangent kernels have no features; variances need a kernel."""
+        super()._check_params()
         on_features, has_features = self.kernel in KERNELS, not is_auto(self.features)
         variance, closed = self.criterion == "variance", self.retraining not in ONE_BY_ONE
         given = f"kernel={self.kernel!r}" if variance else f"criterion={self.criterion!r}"

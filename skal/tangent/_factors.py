@@ -151,12 +151,12 @@ class Dense(PerSampleGradient):
 
 
 class Product(PerSampleGradient):
-    """``g ⊗ a``, one outer product for each sample: (n, i) and (n, o)."""
+    """``g ⊗ a``, one outer product for each sample: (n, i) and (n, o). ``inputs`` is the layer's input itself."""
 
     is_written_out = False
 
-    def __init__(self, a: Tensor, g: Tensor) -> None:
-        self.a, self.g = a, g
+    def __init__(self, a: Tensor, g: Tensor, inputs: Tensor | None = None) -> None:
+        self.a, self.g, self.inputs = a, g, inputs
         self.n, self.size = len(a), a.shape[1] * g.shape[1]
 
     def dense(self, rows: slice = slice(None)) -> Tensor:
@@ -171,6 +171,12 @@ class Product(PerSampleGradient):
         if direction is None:
             return norms, None
         return norms, (a @ direction.reshape(g.shape[1], a.shape[1]).T).mul_(g).sum(1)
+
+    def from_inputs(self, k: int) -> Tensor | None:
+        return _squared_norms(self.a)
+
+    def norms_with(self, from_inputs: Tensor) -> Tensor:
+        return _squared_norms(self.g).mul_(from_inputs)
 
     def lengths(self) -> Tensor:
         total = self.a.new_ones(self.n, dtype=torch.float64)
@@ -233,7 +239,7 @@ class Bands(NamedTuple):
 
 
 class Outer(PerSampleGradient):
-    """``Σ_t g_t ⊗ a_t``, the gradient of a weight that is applied at t positions.
+    """``Σ_t g_t ⊗ a_t``, the gradient of a weight that is applied at t positions; of one position see Product.
 
     Parameters
     ----------
@@ -263,12 +269,6 @@ class Outer(PerSampleGradient):
         self.bands = bands or Bands(lambda rows: [columns(rows)], 1, n_in)
         self.n, self.groups, self.n_out, self.positions = g.shape
         self.size = self.groups * self.n_out * n_in
-        self.is_written_out = not self.is_plain
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is one outer product, which its two factors describe in fewer numbers."""
-        return self.positions == 1 and self.groups == 1
 
     def _products(self, rows: slice) -> list[Tensor]:
         """The gradients written out, band by band: (n, γ, o, i / number) each."""
@@ -292,23 +292,15 @@ class Outer(PerSampleGradient):
             return self.written_out_entries
         return self.groups * max(self.positions**2, self.positions * (self.n_in + self.n_out))
 
-    def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
-        if self.is_plain:  # the factors are there already: nothing is written that should stay in the cache
-            return self.kernel_form()._scores(slice(None), direction)
-        return super().scores(direction, piece_bytes)
-
     def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not self._gram_is_cheaper(direction is not None):
             return self._written_out_scores(rows, direction)
         g = self.g[rows]
-        if self.positions == 1:
-            norms = (self.columns(rows).square().sum(2) * g.square().sum(2)).sum((1, 2))
-        else:
-            first, *others = self.bands.make(rows)
-            products = torch.matmul(first.transpose(-1, -2), first)
-            for band in others:
-                products += torch.matmul(band.transpose(-1, -2), band)
-            norms = products.mul_(torch.matmul(g.transpose(-1, -2), g)).sum((1, 2, 3))
+        first, *others = self.bands.make(rows)
+        products = torch.matmul(first.transpose(-1, -2), first)
+        for band in others:
+            products += torch.matmul(band.transpose(-1, -2), band)
+        norms = products.mul_(torch.matmul(g.transpose(-1, -2), g)).sum((1, 2, 3))
         if direction is None:
             return norms, None
         # not flattened: both may have their last two dims the other way round in memory
@@ -324,7 +316,7 @@ class Outer(PerSampleGradient):
         return norms, torch.stack([gradient @ part for gradient, part in zip(gradients, parts, strict=True)]).sum(0)
 
     def from_inputs(self, k: int) -> Tensor | None:
-        if self.positions == 1 or self.positions > k * self.n_out or not self._by_gram(k):
+        if self.positions > k * self.n_out or not self._by_gram(k):
             return None
         work = pieces(self.n, self.groups * max(self.positions**2, self.positions * self.n_in))
         columns_of = (self.columns(rows) for rows in work)
@@ -340,19 +332,13 @@ class Outer(PerSampleGradient):
 
     def all_norms(self, others: list[Tensor]) -> Tensor:
         """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
-        if self.is_plain:
-            lengths: Tensor = torch.linalg.vector_norm(torch.stack([g.flatten(1) for g in others]), dim=2).square()
-            return lengths.mul_(_squared_norms(self.columns(slice(None)).flatten(1)))
         k, t, i, o = len(others), self.positions, self.n_in, self.n_out
         by_gram = self._by_gram(k)
         entries = max(t * t, t * (i + k * o)) if by_gram else max(k * o * i, t * i)
         found = []
         for rows in pieces(self.n, self.groups * entries):
             columns = self.columns(rows)
-            if t == 1:
-                lengths = columns.square().sum(2)
-                norms = [(lengths * g[rows].square().sum(2)).sum((1, 2)) for g in others]
-            elif by_gram:
+            if by_gram:
                 products = torch.matmul(columns.transpose(-1, -2), columns)
                 grams = (torch.matmul(g[rows].transpose(-1, -2), g[rows]) for g in others)
                 norms = [gram.mul_(products).sum((1, 2, 3)) for gram in grams]
@@ -368,17 +354,6 @@ class Outer(PerSampleGradient):
         by_gram = t * t * (i + o) + (t * i * o if with_direction else 0)
         traffic = 3 * _TRAFFIC if with_direction and i * o > _LONG else _TRAFFIC
         return by_gram < t * i * o + traffic * i * o
-
-    def lengths(self) -> Tensor:
-        return self.kernel_form().lengths() if self.is_plain else super().lengths()
-
-    def gram(self, other: PerSampleGradient) -> Tensor:
-        return self.kernel_form().gram(other) if self.is_plain else super().gram(other)
-
-    def kernel_form(self) -> PerSampleGradient:
-        if not self.is_plain:
-            return super().kernel_form()
-        return Product(self.columns(slice(None)).flatten(1), self.g.flatten(1))
 
 
 class Scale(PerSampleGradient):

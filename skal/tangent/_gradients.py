@@ -18,7 +18,7 @@ from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._factors import Gradients
-from skal.tangent._tangent_engine import TangentEngine, check_logits, check_parameters
+from skal.tangent._tangent_engine import TangentEngine, check_parameters
 from skal.validation import check_choice
 
 _LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
@@ -152,7 +152,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
     target, first = None, 0
     with evaluating(network.module), torch.enable_grad():
         for batch in network.batches(samples, batch_size):
-            logits = check_logits(network, batch)
+            logits = network.check_logits(batch)
             n = tree_leaves(batch)[0].shape[0]
             if y is not None and target is None:
                 target = class_indices(y, len(samples), logits.shape[1], network, own_loss)

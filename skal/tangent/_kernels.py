@@ -99,8 +99,8 @@ def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: st
     if alone:
         return _kernel(engine, X, Z, kind)
     if len(X) > len(Z):
-        return engine.map(lambda part: _kernel(engine, part, Z, kind), X, step)
-    return engine.map(lambda part: _kernel(engine, X, part, kind).T, Z, step).T
+        return engine.network.collect(lambda part: _kernel(engine, part, Z, kind), X, step)
+    return engine.network.collect(lambda part: _kernel(engine, X, part, kind).T, Z, step).T
 
 
 def _shared_upper_half(engine: TangentEngine, X: Samples, kind: str, step: int) -> Tensor:
@@ -115,7 +115,7 @@ def _shared_upper_half(engine: TangentEngine, X: Samples, kind: str, step: int) 
         K[:, first:] = _kernel(engine, own, onwards, kind, overlap=True)
         return K
 
-    return engine.map(strip, Samples(np.arange(n)), step)
+    return engine.network.collect(strip, Samples(np.arange(n)), step)
 
 
 def _kernel(engine: TangentEngine, X: Samples, Z: Samples, kind: str, *, overlap: bool = False) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skal.tangent._factors import Bands, Outer, PerSampleGradient, Rows, Scale
+from skal.tangent._factors import Bands, Outer, PerSampleGradient, Product, Rows, Scale
 
 Contributions = dict[str, "Tensor | PerSampleGradient"]
 Sizes = tuple[int, ...]  # along the axes of space
@@ -90,6 +90,8 @@ def _over_positions(x: Tensor) -> Tensor:
 def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> Contributions:
     inputs = a
     a, g = a.reshape(a.shape[0], -1, a.shape[-1]), g.reshape(g.shape[0], -1, g.shape[-1])  # (n, t, i), (n, t, o)
+    if a.shape[1] == 1:
+        return {"weight": Product(a[:, 0], g[:, 0], inputs), "bias": g[:, 0]}
 
     def apply(direction: Tensor, rows: slice) -> Tensor:
         return F.linear(a[rows], direction.reshape(layer.weight.shape)).transpose(1, 2)
@@ -133,7 +135,7 @@ def unfold(x: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes,
     return view.reshape(n, groups, c // groups * prod(kernel), prod(out))
 
 
-def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...], mode: str) -> Outer:
+def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...], mode: str) -> PerSampleGradient:
     """Gradient of the weight of a convolution that takes a to an output with the gradient g."""
     spatial = len(layer.kernel_size)
     convolve = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
@@ -166,6 +168,8 @@ def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ..
         starts = [offset * layer.dilation[0] * out[1] for offset in range(layer.kernel_size[0])]
         return [unfolded[..., start : start + out[0] * out[1]] for start in starts]
 
+    if layer.groups == 1 and prod(out) == 1:
+        return Product(columns(slice(None)).flatten(1), g.flatten(1), inputs=a)
     by_group = g.reshape(g.shape[0], layer.groups, g.shape[1] // layer.groups, -1)
     banded = spatial == 2 and layer.stride[0] == 1 and layer.kernel_size[0] > 1
     bands = Bands(make_bands, layer.kernel_size[0], layer.kernel_size[1]) if banded else None

@@ -151,7 +151,7 @@ def reordered_layers(network: Network, batch: Any, second: Any) -> frozenset[str
     ----------
     network : Network
         In eval mode.
-    batch, second : from :func:`skal._core.order.two_orders`
+    batch, second : from :func:`skal._core.last_layer.two_orders`
         The same samples in two orders.
     """
     first, then = (_input_digests(network, some) for some in (batch, second))

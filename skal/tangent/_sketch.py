@@ -20,7 +20,7 @@ from torch import Tensor
 
 from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
-from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Rows, pieces
+from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Product, Rows, pieces
 from skal.tangent._kernels import KINDS
 from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import check_choice, check_integer
@@ -225,6 +225,10 @@ class Sketch:
         """Sign-flipped gradients of some samples as rows of length ``stride``, flat: (n, o · stride)."""
         n_in = len(signs.columns)
         # flip the factors' signs where they are smaller than the gradient, the gradient's where it is
+        if isinstance(gradient, Product):
+            a = gradient.a.new_zeros(len(gradient.a[rows]), signs.stride)
+            torch.mul(gradient.a[rows], signs.columns, out=a[:, :n_in])
+            return ((gradient.g[rows] * signs.rows)[:, :, None] * a[:, None, :]).flatten(1)
         if isinstance(gradient, Outer) and gradient.positions <= gradient.n_out:
             g = gradient.g[rows] * signs.rows.reshape(gradient.groups, gradient.n_out, 1)
             columns = gradient.columns(rows)

@@ -112,7 +112,8 @@ class StructuredBackend:
         for number, cotangent in enumerate(cotangents):
             v, is_last = cotangent(self.logits, target), number == len(cotangents) - 1
             at_outputs = pull_back(v, logits, edges, retain_graph=not is_last)
-            self._check_idle(at_outputs[len(calls) :])
+            if self._idle:
+                self._check_idle(at_outputs[len(calls) :])
             yield self._apply_rules(calls, inputs, list(at_outputs[: len(calls)]), logits.shape[0])
 
     def _check_idle(self, gradients: Sequence[Tensor | None]) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.containers import all_finite
 from skal._core.guard import evaluating
 from skal._core.last_layer import find_last_layer, nodes_behind, two_orders
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, is_out_of_memory, rows_within
-from skal._core.network import Network, activation_bytes
+from skal._core.network import Network
 from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
@@ -86,7 +87,7 @@ class TangentEngine:
         parameters = check_parameters(self.network, samples, owner)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
-            logits = check_logits(self.network, batch)
+            logits = self.network.check_logits(batch)
             self.n_classes = logits.shape[1]
             _refuse_reentrant_checkpoints(logits)
             reordered = reordered_layers(self.network, *two_orders(self.network, samples))
@@ -171,25 +172,6 @@ class TangentEngine:
                 with torch.autocast(self.device.type, self.autocast):
                     yield
 
-    def map(self, function: Callable[[Samples], Result], samples: Samples, batch_size: int | None = None) -> Result:
-        """``function(part)`` of all parts of the samples, shared among the network's workers.
-
-        Parameters
-        ----------
-        function : callable
-            Takes Samples, returns a tensor or a tuple of them; it may run in another process.
-        samples : Samples
-            What goes through the network.
-        batch_size : int, optional
-            Parts are cut at its multiples; by default the engine's.
-
-        Returns
-        -------
-        tensor, or tuple of tensors
-            The parts' results, one after the other.
-        """
-        return self.network.collect(function, samples, batch_size or self.batch_size)
-
     def collect(
         self,
         samples: Samples,
@@ -226,7 +208,7 @@ class TangentEngine:
 
         if target is not None:  # it has a row for each of all the samples
             return shard(samples)
-        return self.map(shard, samples, batch_size)
+        return self.network.collect(shard, samples, batch_size or self.batch_size)
 
     def run(
         self,
@@ -302,7 +284,7 @@ class TangentEngine:
             self.batch_size = min(self.batch_size, step)
         else:
             if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
-                check_logits(self.network, batch)  # raises, if it is the outputs
+                self.network.check_logits(batch)  # raises, if it is the outputs
                 raise non_finite_gradients()
             return [result]
         results = []
@@ -387,13 +369,6 @@ class TangentEngine:
         return norms.T
 
 
-def check_logits(network: Network, batch: Any) -> Tensor:
-    """(n, C) logits, as part of the graph, of outputs that are what they should be."""
-    output = network.output(batch)
-    network.check_output(output)
-    return network.to_logits(output)
-
-
 def _refuse_reentrant_checkpoints(logits: Tensor) -> None:
     """Their parameters are in no graph, and would pass for parameters without influence."""
     if any(node.name() == "CheckpointFunctionBackward" for node in nodes_behind(logits)):
@@ -414,6 +389,23 @@ def check_parameters(network: Network, samples: Samples, owner: str) -> dict[str
             f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
     return parameters
+
+
+def activation_bytes(network: Network, sample: Any) -> int:
+    """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
+    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        logits = network.logits(sample)  # alive until counted: its graph keeps the tensors, so no address comes twice
+    del logits
+    return sum(seen.values())
 
 
 def no_gradients(owner: str) -> OutputError:
