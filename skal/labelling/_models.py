@@ -171,7 +171,11 @@ def _read_features(features: Any, n_samples: int) -> np.ndarray:
         raise InvalidParameterError.for_parameter("label", "features", expected, features, remedy) from error
     is_array = isinstance(array, np.ndarray) and array.ndim == 2 and array.dtype.kind in "fiu"
     if not is_array or len(array) != n_samples:
-        got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else f"an archive, {features}"
+        if isinstance(array, np.ndarray):
+            got = f"{array.dtype} of shape {array.shape}"
+        else:
+            got = f"an archive, {features}"
+            array.close()
         remedy = "Compute the features of exactly these samples, and write them with numpy.save."
         raise InvalidParameterError.for_parameter("label", "features", expected, got, remedy)
     return np.asarray(array, dtype=np.float32)

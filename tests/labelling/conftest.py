@@ -5,8 +5,10 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import closing
+import threading
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
+from queue import Queue
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import skal
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
@@ -64,6 +67,31 @@ class Client:
         status, _, data = self.request("POST", f"{self.root}api/{method}", {"client": client} | given)
         assert status == 200, data
         return json.loads(data)
+
+
+@contextmanager
+def label_page(X, classes, folder, **settings):
+    """A client of the page that ``skal.label`` serves; "Finish" is pressed at the end, and gives it a ``result``."""
+    ready, results = Queue(), []
+
+    def run():
+        try:
+            results.append(skal.label(X, classes, folder=folder, browser=ready.put, notebook=False, **settings))
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    address = ready.get(timeout=120)
+    if isinstance(address, BaseException):
+        raise address
+    client = Client(address)
+    try:
+        yield client
+    finally:
+        client.call("finish")
+        thread.join(120)
+    (client.result,) = results
 
 
 @pytest.fixture

@@ -10,24 +10,27 @@ import pytest
 from skal.cli import main
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
 from skal.labelling import export_labels, import_labels
-from skal.labelling._models import choose_model
-from skal.labelling._project import Project
-from skal.labelling._sources import open_source
+
+from .conftest import label_page
 
 CLASSES = ["cat", 'red, "white"', "naïve"]
+
+
+def ids_of(image_folder):
+    """What images are known by: their paths below the folder, in order."""
+    return sorted(path.relative_to(image_folder).as_posix() for path in image_folder.rglob("*.*"))
 
 
 @pytest.fixture
 def folder(image_folder, tmp_path):
     """Six labels, one of them corrected, one sample declined."""
-    source = open_source(image_folder)
     out = tmp_path / "out"
-    with Project(source, CLASSES, choose_model(source), out, source_name=str(image_folder), annotator="Ada") as project:
-        for i, key in enumerate(source.ids[:6]):
-            project.answer(key, CLASSES[i % 3], client="me")
-        project.answer(source.ids[0], CLASSES[2], client="me")
-        project.answer(source.ids[6], None, client="me", declined=True)
-        project.worker.wait_until_idle()
+    ids = ids_of(image_folder)
+    with label_page(image_folder, CLASSES, out, annotator="Ada", model="linear") as client:
+        for i, key in enumerate(ids[:6]):
+            client.call("answer", id=key, label=CLASSES[i % 3])
+        client.call("answer", id=ids[0], label=CLASSES[2])
+        client.call("answer", id=ids[6], declined=True)
     return out
 
 
@@ -69,14 +72,13 @@ def test_label_studio_there_and_back(prefix, folder, image_folder, tmp_path):
         del task["data"]["skal_id"]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
     other = tmp_path / "other"
-    source = open_source(image_folder)
-    with Project(source, CLASSES, choose_model(source), other, source_name=str(image_folder)):
+    with label_page(image_folder, CLASSES, other):
         pass
     assert import_labels(other, tmp_path / "tasks.json") == {"new": 6, "changed": 0, "same": 0}
     assert expected(other) == expected(folder)
     assert import_labels(other, tmp_path / "tasks.json") == {"new": 0, "changed": 0, "same": 6}
-    with Project(source, CLASSES, choose_model(source), other) as project:
-        assert project.status()["labelled"] == 6
+    with label_page(image_folder, CLASSES, other) as client:
+        assert client.call("status")["labelled"] == 6
 
 
 def test_label_studio_min_and_cancelled_tasks(tmp_path):
@@ -117,21 +119,20 @@ def test_what_is_not_label_studios_is_refused(content, folder, tmp_path):
 
 
 def test_a_folder_in_use_is_not_written_to(image_folder, tmp_path):
-    source = open_source(image_folder)
     (tmp_path / "new.csv").write_text("id,label\nred/01.png,cat\n")
-    with Project(source, CLASSES, choose_model(source), tmp_path / "out") as project:
+    with label_page(image_folder, CLASSES, tmp_path / "out") as client:
         with pytest.raises(CheckpointError, match="Only one session"):
             import_labels(tmp_path / "out", tmp_path / "new.csv")
-        project.answer("red/01.png", "naïve", client="me")
+        client.call("answer", id="red/01.png", label="naïve")
         assert expected(tmp_path / "out") == {"red/01.png": "naïve"}  # reading is always allowed
 
 
 def test_texts_are_exported_with_their_ids(tmp_path):
     path = tmp_path / "texts.csv"
     path.write_text('text\n"one, two"\nthree\n')
-    source = open_source(path)
-    with Project(source, ["a", "b"], choose_model(source), tmp_path / "out", source_name=str(path)) as project:
-        project.answer(source.ids[0], "a", client="me")
+    with label_page(path, ["a", "b"], tmp_path / "out") as client:
+        items = {item["text"]: item["id"] for item in client.call("next", n=2)["items"]}
+        client.call("answer", id=items["one, two"], label="a")
     assert pd.read_csv(io.StringIO(export_labels(tmp_path / "out")))["text"].tolist() == ["one, two"]
     task = json.loads(export_labels(tmp_path / "out", "label-studio"))[0]
     assert task["data"]["text"] == "one, two"

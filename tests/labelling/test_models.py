@@ -12,7 +12,9 @@ from skal.labelling import read_images
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._settings import read_settings, write_settings
-from skal.labelling._sources import ArraySource, ImageFolder, TextTable
+from skal.labelling._sources import ImageFolder, TextTable
+
+from .conftest import label_page
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
 
@@ -113,9 +115,8 @@ def test_a_model_of_ones_own(image_folder, own, tmp_path):
         ("{own}:nothing", InvalidTypeError, "returns a classifier"),
     ],
 )
-def test_a_model_that_is_none_is_refused(text, error, message, own, image_folder):
-    with pytest.raises(error, match=message):
-        choose_model(ImageFolder(image_folder), model=text.format(own=own))
+def test_a_model_that_is_none_is_refused(text, error, message, own, image_folder, tmp_path):
+    refuse(error, message, image_folder, tmp_path, model=text.format(own=own))
 
 
 def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, own, tmp_path):
@@ -136,23 +137,24 @@ def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, o
     assert (again.X == model.X).all()
 
 
-def test_backbones_that_do_not_fit_are_refused(image_folder, own):
-    with pytest.raises(InvalidParameterError, match="kind 'text'"):
-        choose_model(TextTable(["a"]), backbone=f"{own}:backbone")
-    with pytest.raises(InvalidParameterError, match="features"):
-        choose_model(TextTable(["a"]), backbone="timm:x", features=np.zeros((1, 2)))
-    with pytest.raises(SkalError, match="pip install timm"):
-        choose_model(ImageFolder(image_folder), backbone="timm:resnet18")
+def refuse(error, words, X, tmp_path, **settings):
+    with pytest.raises(error, match=words), label_page(X, ["a", "b"], tmp_path / "out", **settings):
+        pass
 
 
-def test_the_network_is_for_square_images_alone():
-    with pytest.raises(InvalidParameterError, match="not square"):
-        choose_model(ArraySource(np.zeros((3, 1, 8, 9))))
-    assert "linear" in choose_model(ArraySource(np.zeros((3, 1, 8, 9))), model="linear").words
-    with pytest.raises(InvalidParameterError, match="rows of numbers"):
-        choose_model(ArraySource(np.zeros((3, 5))), model="network")
-    with pytest.raises(InvalidParameterError, match="texts"):
-        choose_model(TextTable(["a", "b"]), model="network")
+def test_backbones_that_do_not_fit_are_refused(image_folder, own, tmp_path):
+    refuse(InvalidParameterError, "kind 'text'", ["a"], tmp_path, backbone=f"{own}:backbone")
+    refuse(InvalidParameterError, "features", ["a"], tmp_path, backbone="timm:x", features=np.zeros((1, 2)))
+    refuse(SkalError, "pip install timm", image_folder, tmp_path, backbone="timm:resnet18")
+
+
+def test_the_network_is_for_square_images_alone(tmp_path):
+    wide = np.zeros((3, 1, 8, 9))
+    refuse(InvalidParameterError, "not square", wide, tmp_path)
+    with label_page(wide, ["a", "b"], tmp_path, model="linear") as client:
+        assert "linear" in client.call("status")["model"]
+    refuse(InvalidParameterError, "rows of numbers", np.zeros((3, 5)), tmp_path, model="network")
+    refuse(InvalidParameterError, "texts", ["a", "b"], tmp_path, model="network")
 
 
 @pytest.mark.parametrize(
@@ -182,14 +184,12 @@ def test_what_cannot_be_labelled_is_named(settings, words, tmp_path):
 
 def test_features_in_an_archive_are_refused(tmp_path):
     np.savez(tmp_path / "features.npz", X=np.eye(3))
-    with pytest.raises(InvalidParameterError, match=r"an archive.*numpy\.save"):
-        choose_model(ArraySource(np.eye(3)), features=tmp_path / "features.npz")
+    refuse(InvalidParameterError, r"an archive.*numpy\.save", np.eye(3), tmp_path, features=tmp_path / "features.npz")
 
 
 def test_a_file_that_does_not_run_is_named(tmp_path):
     (tmp_path / "model.py").write_text("import no_such_package")
-    with pytest.raises(InvalidParameterError, match="ModuleNotFoundError"):
-        choose_model(ArraySource(np.eye(3)), model=f"{tmp_path}/model.py:make")
+    refuse(InvalidParameterError, "ModuleNotFoundError", np.eye(3), tmp_path, model=f"{tmp_path}/model.py:make")
 
 
 def test_a_link_in_the_place_of_the_next_settings_is_not_followed(tmp_path):

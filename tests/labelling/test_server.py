@@ -7,31 +7,18 @@ import shutil
 import socket
 import sys
 import threading
-from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import skal
 from skal.exceptions import SkalError
-from skal.labelling._models import choose_model
 from skal.labelling._notebook import cell
-from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
-from skal.labelling._sources import ImageFolder, TextTable
 
-from .conftest import CLASSES, Client, make_project, truth
-
-
-@contextmanager
-def serving(project):
-    """A client of a project's own server."""
-    with project:
-        server = LabelServer(project)
-        thread = server.start()
-        yield Client(server.address)
-        server.stop()
-        thread.join(20)
+from .conftest import CLASSES, label_page, make_project, truth
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +53,17 @@ def test_the_page_and_its_parts_are_served(client):
 
 
 def test_nothing_is_fetched_from_outside():
-    from skal.labelling._server import PAGE
-
-    for path in PAGE.iterdir():
+    for path in (Path(skal.__file__).parent / "labelling" / "_page").iterdir():
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "http:" not in text, path
         assert "https:" not in text, path
         assert "innerHTML" not in text, path
 
 
-def test_it_listens_on_this_machine_alone(server):
-    assert server._socket.getsockname()[0] == "127.0.0.1"
+def test_it_listens_on_this_machine_alone(client):
+    """No other address of this machine answers, not even another one of the loopback's."""
+    with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+        other.connect(("127.0.0.2", client.address.port))
 
 
 @pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/api/status", "/main.js", "//api/status", "/%2e%2e/"])
@@ -145,8 +132,7 @@ def test_a_body_without_a_length_is_refused(client):
 
 def test_samples_are_served_by_id_alone(image_folder, tmp_path):
     (tmp_path / "secret.png").write_bytes(b"secret")
-    source = ImageFolder(image_folder)
-    with serving(Project(source, ["red", "blue"], choose_model(source), tmp_path / "out")) as client:
+    with label_page(image_folder, ["red", "blue"], tmp_path / "out") as client:
         status, headers, data = client.request("GET", f"{client.root}picture?id=red/01.png")
         assert (status, headers["content-type"]) == (200, "image/png")
         assert data == (image_folder / "red" / "01.png").read_bytes()
@@ -171,8 +157,7 @@ def test_samples_are_served_by_id_alone(image_folder, tmp_path):
 
 def test_a_corrupt_image_is_told_and_skipped(image_folder, tmp_path):
     (image_folder / "aaa.png").write_bytes(b"nothing")
-    source = ImageFolder(image_folder)
-    with serving(Project(source, ["red", "blue"], choose_model(source), tmp_path / "out")) as client:
+    with label_page(image_folder, ["red", "blue"], tmp_path / "out") as client:
         status, why = error(client.request("GET", f"{client.root}picture?id=aaa.png&size=100"))
         assert status == 404
         assert "aaa.png must be an image" in why
@@ -182,8 +167,7 @@ def test_a_corrupt_image_is_told_and_skipped(image_folder, tmp_path):
 
 def test_pictures_are_as_small_as_asked_for(image_folder, tmp_path):
     Image.new("RGB", (800, 400), "red").save(image_folder / "large.png")
-    source = ImageFolder(image_folder)
-    with serving(Project(source, ["red", "blue"], choose_model(source), tmp_path / "out")) as client:
+    with label_page(image_folder, ["red", "blue"], tmp_path / "out") as client:
         small = client.request("GET", f"{client.root}picture?id=large.png&size=100")[2]
         whole = client.request("GET", f"{client.root}picture?id=large.png")[2]
         (tmp_path / "small").write_bytes(small)
@@ -228,8 +212,7 @@ def test_what_is_no_object_gets_a_sentence(body, client):
 
 def test_text_is_data_and_nothing_else(tmp_path):
     nasty = "<script>alert(1)</script> & \"quotes\" 'too' \u2028 {{x}}"
-    source = TextTable([nasty, "plain"])
-    with serving(Project(source, ["a", "b"], choose_model(source), tmp_path)) as client:
+    with label_page([nasty, "plain"], ["a", "b"], tmp_path) as client:
         status, headers, data = client.request("POST", f"{client.root}api/next", {"client": "me"})
         assert status == 200
         assert headers["content-type"] == "application/json"
@@ -237,15 +220,17 @@ def test_text_is_data_and_nothing_else(tmp_path):
         assert client.call("add_class", name="<b>bold</b>")["classes"][-1] == "<b>bold</b>"
 
 
-def test_a_port_in_use_is_refused(project):
+def test_a_port_in_use_is_refused(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(SkalError, match=rf"The port must be free\. Got {port}.*leave --port out"):
-            LabelServer(project, port)
-    with pytest.raises(SkalError, match="The port must be free"):
-        LabelServer(project, 10**6)
+        said = rf"The port must be free\. Got {port}.*leave --port out"
+        with pytest.raises(SkalError, match=said), label_page(np.eye(3), ["a", "b"], tmp_path, port=port):
+            pass
+    said = "'port' parameter of label must be"
+    with pytest.raises(SkalError, match=said), label_page(np.eye(3), ["a", "b"], tmp_path, port=10**6):
+        pass
 
 
 def test_several_tabs_at_once_lose_nothing(client, project):
@@ -274,11 +259,8 @@ def test_several_tabs_at_once_lose_nothing(client, project):
 
 
 def test_numbers_are_shown_as_text(tmp_path):
-    from skal.labelling._sources import ArraySource
-
-    source = ArraySource(np.arange(6.0).reshape(2, 3))
-    with Project(source, ["a", "b"], choose_model(source), tmp_path) as project:
-        assert sorted(item["text"] for item in project.next("me", 5)) == ["0, 1, 2", "3, 4, 5"]
+    with label_page(np.arange(6.0).reshape(2, 3), ["a", "b"], tmp_path) as client:
+        assert sorted(item["text"] for item in client.call("next", n=5)["items"]) == ["0, 1, 2", "3, 4, 5"]
 
 
 def test_an_extra_that_is_missing_is_named(project, monkeypatch):

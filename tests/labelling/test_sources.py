@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
-from skal.labelling import read_images
+from skal.cli import main
+from skal.exceptions import InvalidTypeError, SampleError
+from skal.labelling import export_labels, import_labels, read_images
 from skal.labelling._label import as_source
-from skal.labelling._sources import ArraySource, ImageFolder, TextTable, known_labels, open_source
+from skal.labelling._sources import ImageFolder, open_source
+
+from .conftest import label_page
 
 
 def test_images_are_found_below_the_folder_and_known_by_their_paths(image_folder):
@@ -34,18 +37,33 @@ def test_small_pictures_are_what_read_images_gives(image_folder):
     np.testing.assert_allclose(np.stack([source.samples()[i].numpy() for i in range(5)]), expected, atol=1e-6)
 
 
+def refuse(words, X, tmp_path, error=SampleError, **settings):
+    with pytest.raises(error, match=words), label_page(X, ["a", "b"], tmp_path / "out", **settings):
+        pass
+
+
+def picture(client, key, size):
+    """Status, media type and content of a picture, or what is said in its place."""
+    status, headers, data = client.request("GET", f"{client.root}picture?id={key}&size={size}")
+    return status, headers["content-type"], data
+
+
+def ids_of(X, folder, **settings):
+    """What the samples are known by, in any order."""
+    with label_page(X, ["a", "b"], folder, **settings) as client:
+        return {item["id"]: item for item in client.call("next", n=100)["items"]}
+
+
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(SampleError, match=r"must hold images.*Got none"):
-        open_source(tmp_path)
+    (tmp_path / "empty").mkdir()
+    refuse(r"must hold images.*Got none", tmp_path / "empty", tmp_path)
 
 
 def test_a_missing_source_and_a_strange_file_are_refused(tmp_path):
-    with pytest.raises(SampleError, match="not there"):
-        open_source(tmp_path / "nothing")
+    refuse("not there", tmp_path / "nothing", tmp_path)
     strange = tmp_path / "data.xlsx"
     strange.write_bytes(b"PK")
-    with pytest.raises(SampleError, match=r"\.csv.*npz"):
-        open_source(strange)
+    refuse(r"\.csv.*npz", strange, tmp_path)
 
 
 def test_a_corrupt_image_is_noted_and_black(image_folder):
@@ -80,14 +98,15 @@ def test_one_image_that_can_be_read_is_enough_and_the_rest_is_not_read(tmp_path)
     assert list(source.unreadable()) == [0, 1, 2]
 
 
-def test_a_truncated_image_is_noted(image_folder):
+def test_a_truncated_image_is_noted(image_folder, tmp_path):
     path = image_folder / "red" / "01.png"
     path.write_bytes(path.read_bytes()[:200])
-    source = ImageFolder(image_folder)
-    position = source.ids.index("red/01.png")
-    with pytest.raises(SampleError, match=r"01\.png"):
-        source.picture(position, None)
-    assert list(source.unreadable()) == [position]
+    with label_page(image_folder, ["red", "blue"], tmp_path / "out") as client:
+        status, _, said = picture(client, "red/01.png", "")
+        assert status == 404
+        assert b"01.png" in said
+        assert client.call("status")["unreadable"] == ["red/01.png"]
+    assert client.result.unreadable == ["red/01.png"]
 
 
 def test_a_huge_image_is_shown_smaller_and_upright(tmp_path):
@@ -95,14 +114,16 @@ def test_a_huge_image_is_shown_smaller_and_upright(tmp_path):
     exif = image.getexif()
     exif[0x0112] = 6  # a quarter turn
     image.save(tmp_path / "turned.jpg", exif=exif)
-    data, kind = ImageFolder(tmp_path).picture(0, 120)
-    assert kind == "image/png"
+    with label_page(tmp_path, ["a", "b"], tmp_path / "out") as client:
+        status, kind, data = picture(client, "turned.jpg", 120)
+    assert (status, kind) == (200, "image/png")
     assert Image.open(io.BytesIO(data)).size == (40, 120)
 
 
 def test_a_tiff_is_shown_as_something_that_browsers_know(tmp_path):
     Image.new("L", (20, 20)).save(tmp_path / "a.tif")
-    assert ImageFolder(tmp_path).picture(0, 1000)[1] == "image/png"
+    with label_page(tmp_path, ["a", "b"], tmp_path / "out") as client:
+        assert picture(client, "a.tif", 1000)[:2] == (200, "image/png")
 
 
 def test_decoded_pictures_are_kept_and_a_changed_file_is_read_again(image_folder, tmp_path):
@@ -132,12 +153,13 @@ def test_texts_by_column(tmp_path):
 
 def test_texts_of_jsonl_are_known_by_their_content(tmp_path):
     path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["a", "b", "a"]))
-    source = open_source(path)
-    assert len(set(source.ids)) == 3
-    assert source.ids[2] == f"{source.ids[0]}#2"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["b", "a"]))
-    assert set(open_source(path).ids) < set(source.ids)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["one", "two", "one"]))
+    ids = ids_of(path, tmp_path / "first")
+    assert len(ids) == 3
+    (twin,) = [key for key in ids if "#" in key]
+    assert ids[twin]["text"] == ids[twin.removesuffix("#2")]["text"] == "one"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["two", "one"]))
+    assert set(ids_of(path, tmp_path / "second")) < set(ids)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +175,7 @@ def test_texts_of_jsonl_are_known_by_their_content(tmp_path):
 def test_bad_tables_are_refused(name, content, message, tmp_path):
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(SampleError, match=message):
-        open_source(path)
+    refuse(message, path, tmp_path)
 
 
 def test_arrays_of_an_npz(tmp_path):
@@ -171,51 +192,69 @@ def test_arrays_of_an_npz(tmp_path):
         open_source(path)
 
 
-def test_arrays_of_python():
-    assert as_source(np.zeros((4, 3)), None, None).kind == "numbers"
-    assert as_source(np.arange(48.0).reshape(4, 2, 2, 3), None, None).samples().shape == (4, 3, 2, 2)
-    assert isinstance(as_source(["a", "b"], None, None), TextTable)
-    assert as_source(pd.Series(["a", "b"], index=["x", "y"]), None, None).ids == ["x", "y"]
-    twins = ArraySource(np.zeros((2, 3)))
-    assert len(set(twins.ids)) == 2
-    with pytest.raises(SampleError, match="distinct"):
-        ArraySource(np.zeros((2, 3)), ids=["a", "a"])
-    with pytest.raises(SampleError, match="finite"):
-        ArraySource(np.full((2, 3), np.nan))
-    with pytest.raises(SampleError, match="shape"):
-        ArraySource(np.zeros(5))
-    with pytest.raises(InvalidTypeError, match="an array"):
-        as_source(object(), None, None)
+def test_arrays_of_python(tmp_path):
+    with label_page(np.zeros((4, 3)), ["a", "b"], tmp_path / "rows") as client:
+        status = client.call("status")
+        assert (status["kind"], status["samples"]) == ("numbers", 4)
+        assert len({item["id"] for item in client.call("next", n=9)["items"]}) == 4  # though all are copies
+    pictures = np.random.default_rng(0).random((4, 2, 2, 3))
+    with label_page(pictures, ["a", "b"], tmp_path / "pictures", model="linear") as client:
+        assert client.call("status")["kind"] == "image"
+        shown = picture(client, client.call("next", n=1)["items"][0]["id"], "")
+        assert shown[:2] == (200, "image/png")
+        assert Image.open(io.BytesIO(shown[2])).size == (2, 2)  # the colours come last
+    texts = pd.Series(["one", "two"], index=["x", "y"])
+    assert {key: item["text"] for key, item in ids_of(texts, tmp_path / "texts").items()} == {"x": "one", "y": "two"}
+    refuse("distinct", np.zeros((2, 3)), tmp_path, ids=["a", "a"])
+    refuse("finite", np.full((2, 3), np.nan), tmp_path)
+    refuse("shape", np.zeros(5), tmp_path)
+    refuse("an array", object(), tmp_path, error=InvalidTypeError)
 
 
-def test_known_labels_by_path_or_name(tmp_path):
+@pytest.fixture
+def three(tmp_path):
+    """A project on three pictures in three folders."""
+    for name in ("a/1.jpg", "b/2.jpg", "c/3.jpg"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
+    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out", model="linear"):
+        pass
+    return tmp_path / "out"
+
+
+def test_labels_by_path_or_name(three, tmp_path):
     path = tmp_path / "known.csv"
-    ids = ["a/1.jpg", "b/2.jpg", "c/3.jpg"]
-    path.write_text("file,class\na/1.jpg,cat\n2.jpg,dog\nc/3.jpg,\n")
-    assert known_labels(path, ids) == {"a/1.jpg": "cat", "b/2.jpg": "dog"}
     path.write_text("file,class\n9.jpg,cat\n")
     with pytest.raises(SampleError, match=r"not there.*9\.jpg"):
-        known_labels(path, ids)
+        import_labels(three, path)
     path.write_text("name,class\n1.jpg,cat\n")
     with pytest.raises(SampleError, match="column of ids"):
-        known_labels(path, ids)
+        import_labels(three, path)
+    path.write_text("file,class\na/1.jpg,cat\n2.jpg,dog\nc/3.jpg,\n")
+    import_labels(three, path)
+    frame = pd.read_csv(io.StringIO(export_labels(three)))
+    assert dict(zip(frame["id"], frame["label"], strict=True)) == {"a/1.jpg": "cat", "b/2.jpg": "dog"}
 
 
 def test_two_files_of_one_name_need_their_folders(tmp_path):
-    path = tmp_path / "known.csv"
-    path.write_text("file,label\n1.jpg,cat\n")
+    for name in ("a/1.jpg", "b/1.jpg"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
+    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out", model="linear"):
+        pass
+    (tmp_path / "known.csv").write_text("file,label\n1.jpg,cat\n")
     with pytest.raises(SampleError, match=r"2 files of that name.*a/1\.jpg.*Name the folder"):
-        known_labels(path, ["a/1.jpg", "b/1.jpg"])
+        import_labels(tmp_path / "out", tmp_path / "known.csv")
 
 
-def test_pictures_without_pixels_are_refused(image_folder):
-    with pytest.raises(InvalidParameterError, match="'size' parameter of label"):
-        open_source(image_folder, size=0)
+def test_pictures_without_pixels_are_refused(image_folder, tmp_path, capsys):
+    command = ["label", str(image_folder), "--classes", "red,blue", "--out", str(tmp_path / "out"), "--size", "0"]
+    assert main([*command, "--no-browser"]) == 1
+    assert "'size' parameter of label" in capsys.readouterr().err
 
 
 def test_an_array_that_is_larger_than_its_file_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.zeros((60, 8, 8)))
     content = (tmp_path / "a.npz").read_bytes().replace(b"(60, 8, 8)", b"(9999999,)")
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(SampleError, match="X cannot be read"):
-        open_source(tmp_path / "a.npz")
+    refuse("X cannot be read", tmp_path / "a.npz", tmp_path)
