@@ -279,9 +279,7 @@ class QueryContext:
         other.owner = owner
         return other
 
-    def remember(
-        self, what: Any, compute: Callable[[], Result], samples: Samples | None = None, *, also: Sequence[Any] = ()
-    ) -> Result:
+    def remember(self, what: Any, compute: Callable[[], Result], also: Sequence[Any] = ()) -> Result:
         """``compute()``, or its result from another arm of this query or from the learner's cache.
 
         Parameters
@@ -290,8 +288,6 @@ class QueryContext:
             What is computed from network and pool, with all parameters that it depends on.
         compute : callable
             Returns tensors, or tuples of them, which nobody may change.
-        samples : Samples, optional
-            What it is computed for; by default the pool.
         also : sequence of Samples and arrays
             What else the result depends on.
 
@@ -300,13 +296,12 @@ class QueryContext:
         tensor, or tuple of tensors
             What ``compute`` gave.
         """
-        is_shared = self._shared is not None and samples in (None, self.pool)
-        if self._shared is not None and is_shared and what in self._shared:
+        if self._shared is not None and what in self._shared:
             known: Result = self._shared[what]
             return known
-        key = None if self.cache is None else self._key(what, [samples or self.pool, *also])
+        key = None if self.cache is None else self._key(what, [self.pool, *also])
         result = compute() if self.cache is None or key is None else self.cache.result(key, compute)
-        if self._shared is not None and is_shared:
+        if self._shared is not None:
             self._shared[what] = result
         return result
 

@@ -123,13 +123,9 @@ class VarianceGains:
 
     def scores(self) -> Tensor:
         """(N,) of all candidates; 0 where nothing is left to learn."""
-        return self.gains_of(self.P)
-
-    def gains_of(self, P: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """(r, B, B) sums of the given candidates -> (r,) scores."""
-        posterior, B = self.posterior, self.posterior.B
-        a, v, t = (weight[rows] for weight in self.importance[:3])
-        own, inside, stands_for = posterior.own[rows], self._inside[rows], self._stands_for[rows]
+        posterior, P, B = self.posterior, self.P, self.posterior.B
+        a, v, t, _ = self.importance
+        own, inside, stands_for = posterior.own, self._inside, self._stands_for
         if B == 1:
             own = own[:, 0, 0]
             mine = v * own * own
@@ -141,7 +137,7 @@ class VarianceGains:
             eye = torch.eye(B, dtype=own.dtype, device=own.device)
             solved = torch.linalg.solve(eye + t[:, None, None] * own, others + mine)
             gains = a * (solved.diagonal(dim1=1, dim2=2).sum(1) / B).clamp_min_(0)
-        return gains.masked_fill_(posterior.is_known(rows), 0)
+        return gains.masked_fill_(posterior.is_known(), 0)
 
     def choose(self, n_instances: int) -> tuple[Tensor, Tensor]:
         """Candidates in the order of choice, each as if those before had been labelled, and their scores then."""

@@ -332,21 +332,12 @@ class Outer(PerSampleGradient):
 
     def all_norms(self, others: list[Tensor]) -> Tensor:
         """Squared norms for k output gradients like g at the same inputs, which are unfolded once: (k, n)."""
-        k, t, i, o = len(others), self.positions, self.n_in, self.n_out
-        by_gram = self._by_gram(k)
-        entries = max(t * t, t * (i + k * o)) if by_gram else max(k * o * i, t * i)
+        k, o = len(others), self.n_out
         found = []
-        for rows in pieces(self.n, self.groups * entries):
-            columns = self.columns(rows)
-            if by_gram:
-                products = torch.matmul(columns.transpose(-1, -2), columns)
-                grams = (torch.matmul(g[rows].transpose(-1, -2), g[rows]) for g in others)
-                norms = [gram.mul_(products).sum((1, 2, 3)) for gram in grams]
-            else:
-                g = torch.cat([g[rows] for g in others], dim=2)  # (n, γ, k·o, t)
-                gradients = torch.matmul(g, columns.transpose(-1, -2)).unflatten(2, (k, o))
-                norms = list(torch.linalg.vector_norm(gradients, dim=(1, 3, 4)).square().unbind(1))
-            found.append(torch.stack(norms))
+        for rows in pieces(self.n, self.groups * self.n_in * max(k * o, self.positions)):
+            g = torch.cat([g[rows] for g in others], dim=2)  # (n, γ, k·o, t)
+            gradients = torch.matmul(g, self.columns(rows).transpose(-1, -2)).unflatten(2, (k, o))
+            found.append(torch.linalg.vector_norm(gradients, dim=(1, 3, 4)).square().T)
         return torch.cat(found, dim=1)
 
     def _gram_is_cheaper(self, with_direction: bool) -> bool:
