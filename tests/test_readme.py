@@ -33,13 +33,14 @@ def blocks(page):
 def run(tmp_path, monkeypatch):
     """Run a piece of a page, in a module that pickle can find, as it can find a script's."""
     module = types.ModuleType("skal_page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    sys.modules[module.__name__] = module
     monkeypatch.chdir(tmp_path)
 
     def run(page, code):
         exec(compile(code, str(page), "exec"), module.__dict__)
 
-    return run
+    yield run
+    del sys.modules[module.__name__]
 
 
 def test_readme_example_is_short_and_learns(run, capsys):

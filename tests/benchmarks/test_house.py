@@ -41,7 +41,10 @@ def test_by_import(): hidden
 def test_by_helper(): helper()
 def test_by_attribute(net): net._secret, net._asdict()
 def test_named_tuple(net): net._replace(a=1)
-def test_patch(monkeypatch): ...
+def test_patch(monkeypatch): monkeypatch.setattr(os, "name", "none")
+def test_environment(monkeypatch): monkeypatch.setenv("A", "b")
+def test_handed_on(monkeypatch): Disk(monkeypatch)
+def test_notebook(plot): plot._repr_png_(), os._exit(1)
 def test_text(): "skal._core._x"
 
 class TestK:
@@ -79,7 +82,7 @@ def test_names_and_sizes(root):
 
 
 def test_tests_and_prose(root):
-    assert count_tests(root) == (8, 5)
+    assert count_tests(root) == (11, 6)
     assert prose_words(root) == 5
 
 

@@ -6,10 +6,8 @@ from itertools import pairwise
 import pytest
 
 from benchmarks._label_page import Keys
-from skal.labelling._models import choose_model
-from skal.labelling._project import Project
-from skal.labelling._server import LabelServer
-from skal.labelling._sources import TextTable
+
+from .conftest import label_page
 
 CLASSES = ["ant", "bee", "cow"]
 FOCUS = "const at = document.activeElement; return at.closest('.sample') ? 'sample' : at.className"
@@ -18,16 +16,12 @@ FOCUS = "const at = document.activeElement; return at.closest('.sample') ? 'samp
 @pytest.fixture
 def hands(page, tmp_path):
     """A project of texts, its page, and the hands on it."""
-    source = TextTable([f"text number {i}" for i in range(150)])
-    with Project(source, CLASSES, choose_model(source), tmp_path, query_size=1000) as project:
-        server = LabelServer(project)
-        thread = server.start()
-        page.open(server.address)
+    texts = [f"text number {i}" for i in range(150)]
+    with label_page(texts, CLASSES, tmp_path, query_size=1000) as client:
+        page.open(client.address.geturl())
         yield Hands(page, tmp_path)
         page.driver.execute_cdp_cmd("Network.disable", {})
         page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-        server.stop()
-        thread.join(20)
 
 
 class Hands:
