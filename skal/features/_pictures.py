@@ -4,37 +4,16 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import SampleError
+from skal.features._image_files import open_image
 
 _CHANNELS = (1, 3, 4)
-
-
-def open_image(path: Path) -> Any:
-    """An image upright and in RGB; SampleError if it cannot be read."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise SkalError(
-            "Images need pillow. Got an installation without it. Run: pip install 'skal-learn[images]'"
-        ) from error
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # pillow raises what its decoders raise
-        raise SampleError(
-            f"{path.name} must be an image that can be read. Got {type(error).__name__}: {error}. "
-            "Repair or remove the file."
-        ) from error
 
 
 def read_picture(item: Any, position: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import torch
 from skal._core.cache import Cache
 from skal._core.identity import digest_bytes
 from skal.exceptions import InvalidParameterError, SkalError
-from skal.features._pictures import open_image
+from skal.features._image_files import open_image
 from skal.labelling._sources import ImageFolder, Source
 
 _BATCH = 32

@@ -75,7 +75,7 @@ def _label(args: argparse.Namespace) -> None:
 
     def announce(address: str) -> None:
         n_labelled = len(project.labels())
-        print(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {model.words}.")
+        _say(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {model.words}.")
         print(f"Label at {address}\nCtrl-C ends it; every label is on the disk at once.", flush=True)
 
     result = serve(project, args.port, not args.no_browser, announce)
@@ -118,13 +118,18 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
 
 
 def _print_summary(result: Any) -> None:
-    print(f"\n{len(result.labels)} labels in {result.folder / 'labels.jsonl'}.")
-    print(result.forecast.text)
+    _say(f"\n{len(result.labels)} labels in {result.folder / 'labels.jsonl'}.")
+    _say(result.forecast.text)
     if (result.folder / "model" / "model.json").exists():
-        print(f"The model: skal.load_model({str(result.folder / 'model')!r})")
+        _say(f"The model: skal.load_model({str(result.folder / 'model')!r})")
     if result.unreadable:
-        print(f"{len(result.unreadable)} files could not be read and were skipped:", *result.unreadable, sep="\n  ")
-    print(f"Export: skal export {result.folder} --to csv")
+        _say(f"{len(result.unreadable)} files could not be read and were skipped:\n  " + "\n  ".join(result.unreadable))
+    _say(f"Export: skal export {result.folder} --to csv")
+
+
+def _say(text: str) -> None:
+    """Print a text that may hold a path which is not UTF-8."""
+    print(text.encode("utf-8", "backslashreplace").decode())
 
 
 def add_export(commands: Any) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.features._pictures import open_image
+from skal.features._image_files import open_image
 from skal.labelling._models import choose_model
 from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
@@ -167,7 +167,7 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
     Parameters
     ----------
     paths : iterable of path
-        Of the files, in any format that Pillow reads.
+        Of the files: JPEG, PNG, WebP, GIF, BMP or TIFF.
     size : int, default=32
         Pixels a side.
 
@@ -188,7 +188,7 @@ def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
     (1, 3, 32, 32)
     """
     check_integer("read_images", "size", size, 1, MOST_PIXELS)
-    images = [np.asarray(open_image(Path(path)).resize((size, size)), dtype=np.float32) / 255 for path in paths]
+    images = [np.asarray(open_image(Path(path), size, square=True), dtype=np.float32) / 255 for path in paths]
     return np.moveaxis(np.stack(images), 3, 1)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from typing import Any
 
 MAX_BODY = 64 * 1024
@@ -15,6 +16,14 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+    """A response of Starlette; in ASCII, since a path may hold what UTF-8 cannot."""
+    from starlette.responses import Response
+
+    data = json.dumps(content, allow_nan=False).encode()
+    return Response(data, status, headers, "application/json")
 
 
 def refusal(scope: dict[str, Any], token: str, port: int) -> tuple[int, str] | None:
@@ -45,11 +54,13 @@ def refusal(scope: dict[str, Any], token: str, port: int) -> tuple[int, str] | N
     given = scope["path"].split("/")[1] if scope["path"].startswith("/") else ""
     if not hmac.compare_digest(given.encode(), token.encode()):
         return 403, "The address must hold the token of this start. Open the address that skal label printed."
+    if "upgrade" in headers:
+        return 400, "The page speaks HTTP alone. There are no websockets."
     if scope["method"] == "POST":
         if headers.get("content-type", "").split(";")[0].strip() != "application/json":
             return 415, "What is sent must be JSON. There are no uploads."
         length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY:
+        if not length.isdecimal() or len(length) > 9 or int(length) > MAX_BODY:
             return 413, f"What is sent must say its length, and be at most {MAX_BODY} bytes. There are no uploads."
     return None
 
@@ -68,15 +79,9 @@ class Guard:
         self.app, self.token, self.port = app, token, port
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            return
         why = refusal(scope, self.token, self.port)
         if why is not None:
-            from starlette.responses import JSONResponse
-
-            await JSONResponse({"error": why[1]}, status_code=why[0], headers=_HEADERS)(scope, receive, send)
+            await answer_json({"error": why[1]}, why[0], _HEADERS)(scope, receive, send)
             return
 
         async def send_with_headers(message: Any) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import secrets
 import socket
 import sys
@@ -13,8 +13,10 @@ from typing import Any
 
 from skal.exceptions import SampleError, SkalError
 from skal.labelling._api import call
+from skal.labelling._connections import PATIENCE, count_allowed, limit_connections
 from skal.labelling._project import Project
-from skal.labelling._requests import Guard
+from skal.labelling._requests import Guard, answer_json
+from skal.loop._json import parse_json
 
 PAGE = Path(__file__).parent / "_page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -31,6 +33,8 @@ class LabelServer:
     project : Project
     port : int, default=0
         0 takes any that is free.
+    patience : float, default=20.0
+        Seconds until a request must be complete.
 
     Attributes
     ----------
@@ -38,20 +42,28 @@ class LabelServer:
         What to open in a browser.
     """
 
-    def __init__(self, project: Project, port: int = 0) -> None:
+    def __init__(self, project: Project, port: int = 0, *, patience: float = PATIENCE) -> None:
         try:
             import uvicorn
         except ImportError as error:
             raise SkalError(
                 f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal-learn[label]'"
             ) from error
-        self.project = project
+        self.project, self._patience = project, patience
         self._socket = _bind(port)
         self.port = self._socket.getsockname()[1]
         self.token = secrets.token_urlsafe(24)
         self.address = f"http://127.0.0.1:{self.port}/{self.token}/"
+        most = count_allowed()
         config = uvicorn.Config(
-            self._app(), log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60
+            self._app(),
+            http=limit_connections(patience, most),
+            ws="none",
+            lifespan="off",
+            log_level="error",  # strangers' mistakes are not the user's
+            access_log=False,
+            timeout_keep_alive=60,
+            backlog=most,  # so many are taken in before one of them can be closed
         )
         self._server = uvicorn.Server(config)
 
@@ -77,41 +89,44 @@ class LabelServer:
 
     def _app(self) -> Any:
         from starlette.applications import Starlette
-        from starlette.responses import JSONResponse, Response
+        from starlette.concurrency import run_in_threadpool
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
         from starlette.routing import Route
 
-        def page(request: Any) -> Response:
+        def page(request: Any) -> Any:
             name = request.path_params.get("name") or "index.html"
             files = {path.name: path for path in PAGE.iterdir() if path.suffix in _TYPES}
             if name not in files:
-                return JSONResponse({"error": "There is no such page."}, status_code=404)
+                return answer_json({"error": "There is no such page."}, 404)
             return Response(
                 files[name].read_bytes(),
                 media_type=f"{_TYPES[files[name].suffix]}; charset=utf-8",
                 headers={"Cache-Control": "no-cache"},
             )
 
-        def picture(request: Any) -> Response:
+        def picture(request: Any) -> Any:
             size = request.query_params.get("size", "")
-            pixels = min(int(size), _MOST_PIXELS) if size.isdecimal() and int(size) > 0 else None
+            pixels = min(int(size), _MOST_PIXELS) if size.isdecimal() and len(size) < 10 and int(size) > 0 else None
             try:
                 data, kind = self.project.picture(request.query_params.get("id", ""), pixels)
             except SampleError as error:
-                return JSONResponse({"error": str(error)}, status_code=404)
+                return answer_json({"error": str(error)}, 404)
             return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
 
-        async def api(request: Any) -> Response:
-            from starlette.concurrency import run_in_threadpool
-
+        async def api(request: Any) -> Any:
             try:
-                given = json.loads(await request.body() or b"{}")
+                given = parse_json(await asyncio.wait_for(request.body(), self._patience) or b"{}")
             except ValueError:
-                return JSONResponse({"error": "What is sent must be JSON."}, status_code=400)
+                return answer_json({"error": "What is sent must be JSON."}, 400)
+            except (asyncio.TimeoutError, ClientDisconnect):
+                why = f"A request must be complete within {self._patience:g} seconds. Send it again."
+                return answer_json({"error": why}, 408, {"Connection": "close"})
             try:  # in a thread: writing to the disk must not hold up the others
                 method = request.path_params["method"]
-                return JSONResponse(await run_in_threadpool(call, self.project, method, given, self.stop))
+                return answer_json(await run_in_threadpool(call, self.project, method, given, self.stop))
             except SkalError as error:
-                return JSONResponse({"error": str(error)}, status_code=400)
+                return answer_json({"error": str(error)}, 400)
 
         root = f"/{self.token}"
         routes = [

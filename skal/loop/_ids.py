@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Subset
 from skal._core.containers import n_rows, take_rows
 from skal._core.identity import digest_bytes, sample_digests
 from skal.exceptions import CheckpointError, InvalidParameterError, shorten
+from skal.loop._json import parse_json
 from skal.validation import as_list
 
 _FILE = "ids.json"
@@ -123,7 +124,7 @@ class SampleIds:
         if self.folder is None or not isinstance(self.X, (Dataset, np.memmap)):
             return None
         try:
-            kept = json.loads((self.folder / _FILE).read_bytes())
+            kept = parse_json((self.folder / _FILE).read_bytes())
             ids: list[str] = kept["ids"]
             whole = len(ids) == n_rows(self.X) and kept["sum"] == _sum_of(ids)
         except (OSError, ValueError, KeyError, TypeError):

@@ -36,7 +36,7 @@ from typing import Any
 import pandas as pd
 
 from skal.exceptions import CheckpointError, SkalWarning
-from skal.loop._json import format_json
+from skal.loop._json import format_json, parse_json
 
 FILE = "labels.jsonl"
 _LOCK = "lock"
@@ -351,9 +351,10 @@ def _try_lock(descriptor: int) -> bool:
 def _read_holder(descriptor: int) -> dict[str, Any]:
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
-        return dict(json.loads(os.read(descriptor, 4096)))
+        found = parse_json(os.read(descriptor, 4096))
     except ValueError:  # empty: nobody's
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _no_folder(folder: Path, error: OSError) -> CheckpointError:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from skal.exceptions import InvalidParameterError, SkalError
-from skal.features._pictures import open_image
+from skal.features._image_files import open_image
 from skal.labelling._backbones import load_backbone
 from skal.labelling._models import choose_model
 from skal.labelling._sources import ImageFolder, TextTable

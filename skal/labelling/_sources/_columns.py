@@ -78,5 +78,7 @@ def _read_csv(text: str, separator: str) -> Columns:
 
 
 def _by_column(rows: list[dict[str, Any]]) -> Columns:
+    if not all(rows):
+        raise ValueError("an object without entries")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,41 @@ import torch
 from torch.utils.data import Dataset
 
 from skal._core.identity import digest_bytes
-from skal.exceptions import SampleError
-from skal.features._pictures import open_image
+from skal.exceptions import SampleError, shorten
+from skal.features._image_files import open_file, open_header, open_image
 from skal.labelling._sources._source import Ids, Source
+from skal.loop._json import is_utf8
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
 _END = 2**16
 MOST_PIXELS = 4096  # a side, of what the model sees
+_MOST_SHOWN = 8192  # a side, of what a browser gets
+
+
+def find_images(folder: str, before: str = "") -> list[str]:
+    """The paths of all images in a folder and below it, within the folder and with "/" between names.
+
+    Names that are not UTF-8 are refused: neither the page nor a file of labels could name such a sample.
+    """
+    found, below = [], []
+    with suppress(OSError), os.scandir(folder) as entries:  # a folder that may not be read has no images for us
+        for entry in entries:
+            name = entry.name
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not entry.is_dir():
+                found.append(before + name)
+            elif entry.is_dir(follow_symlinks=False):
+                below.append(before + name)
+    broken = [name for name in (*found, *below) if not is_utf8(name)]
+    if broken:
+        raise SampleError(
+            f"The names of images and folders must be UTF-8. Got {shorten([os.fsencode(name) for name in broken])}. "
+            "Rename them, for example with convmv."
+        )
+    for name in below:
+        found += find_images(os.path.join(folder, name.rsplit("/", 1)[-1]), f"{name}/")
+    return found
 
 
 class ImageFolder(Source):
@@ -52,12 +79,7 @@ class ImageFolder(Source):
 
     def __init__(self, folder: Any, *, size: int = 32, cache: Path | None = None) -> None:
         self.folder, self.size = Path(folder).resolve(), size
-        names = sorted(
-            os.path.relpath(os.path.join(place, name), self.folder).replace(os.sep, "/")
-            for place, _, names in os.walk(self.folder)
-            for name in names
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        )
+        names = sorted(find_images(str(self.folder)))
         if not names:
             raise SampleError(
                 f"The folder {folder} must hold images ({', '.join(suffix[1:] for suffix in SUFFIXES)}). Got none, in "
@@ -91,26 +113,19 @@ class ImageFolder(Source):
 
     def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
         """The file itself if a browser can show it and it is not too large, or else a smaller copy."""
+        path, largest = self.path(position), _MOST_SHOWN if size is None else size
         try:
-            from PIL import Image
-
-            with Image.open(self.path(position)) as image:
-                kind, fits = image.format, size is None or max(image.size) <= size
-        except ImportError:
-            kind, fits = None, False
-        except Exception:  # said better below
-            kind, fits = None, False
-        if kind in _SHOWN_AS_THEY_ARE and fits:
-            self._small.read(position)
-            if position not in self._why:
-                return self.path(position).read_bytes(), _SHOWN_AS_THEY_ARE[kind]
-        try:
-            image = open_image(self.path(position))
-        except SampleError as error:
+            with open_header(path) as image:
+                kind, fits = _SHOWN_AS_THEY_ARE.get(image.format), max(image.size) <= largest
+            if kind is not None and fits:
+                self._small.read(position)
+                if position not in self._why:
+                    with open_file(path) as file:
+                        return file.read(), kind
+            image = open_image(path, largest)
+        except (SampleError, OSError) as error:
             self.mark_unreadable(position, str(error))
-            raise
-        if size is not None:
-            image.thumbnail((size, size))
+            raise SampleError(str(error)) from error
         target = io.BytesIO()
         image.save(target, "PNG" if max(image.size) <= 256 else "JPEG", quality=90)
         return target.getvalue(), "image/png" if max(image.size) <= 256 else "image/jpeg"
@@ -125,13 +140,13 @@ class ImageFolder(Source):
 
     def small(self, position: int) -> np.ndarray:
         """(3, size, size) uint8; SampleError if it cannot be read."""
-        image = open_image(self.path(position)).resize((self.size, self.size))
+        image = open_image(self.path(position), self.size, square=True)
         return np.moveaxis(np.asarray(image, dtype=np.uint8), 2, 0)
 
     def _digest(self, position: int) -> str | None:
         """Of a file's length and its ends: thousands of labelled files are compared at every start."""
         try:
-            with open(self.path(position), "rb") as file:
+            with open_file(self.path(position)) as file:
                 length = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 head = file.read(_END)

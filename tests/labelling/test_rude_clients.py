@@ -1,0 +1,192 @@
+"""Whatever comes over the wire gets an answer in the four hundreds or is closed, and the server goes on."""
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import ArraySource
+
+from .conftest import Client
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    source = ArraySource(np.arange(40.0).reshape(20, 2), ids=[f"row {i}" for i in range(20)])
+    with Project(source, ["a", "b"], choose_model(source), tmp_path_factory.mktemp("labels")) as project:
+        server = LabelServer(project, patience=0.5)
+        thread = server.start()
+        yield server.address
+        server.stop()
+        thread.join(20)
+
+
+@pytest.fixture
+def client(address):
+    """Before and after every test the server must answer as ever."""
+    found = Client(address)
+    assert found.call("status")["samples"] == 20
+    yield found
+    assert found.call("status")["samples"] == 20
+
+
+def send(client, data):
+    """What comes back for some bytes, until the other side closes; not more than it could send in reason."""
+    with socket.create_connection(("127.0.0.1", client.address.port), timeout=30) as connection:
+        connection.sendall(data)
+        return b"".join(islice(iter(lambda: connection.recv(1 << 16), b""), 1000))
+
+
+def head(client, path, *lines, method="POST"):
+    first = [f"{method} {client.root}{path} HTTP/1.1", f"Host: 127.0.0.1:{client.address.port}"]
+    return "\r\n".join([*first, *lines, "", ""]).encode()
+
+
+def answer_to(client, body, method="status"):
+    status, _, data = client.request("POST", f"{client.root}api/{method}", body)
+    return status, json.loads(data)["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 60_000, b'{"a":' * 12_000, b"[" * 30_000 + b"]" * 30_000, b'{"n": ' + b"9" * 5000 + b"}", b"-" * 5000],
+)
+@pytest.mark.parametrize("method", ["next", "answer", "gallery", "add_class"])
+def test_json_that_cannot_be_read(body, method, client):
+    assert answer_to(client, body, method)[0] == 400
+
+
+def test_numbers_without_end(client):
+    long = "9" * 5000
+    for given in ({"n": float("inf")}, {"n": float("nan")}, {"n": 1e300}, {"client": "me", "n": 10**4000}):
+        assert answer_to(client, given, "next")[0] == 400
+    assert client.request("GET", f"{client.root}picture?id=x&size={long}")[0] == 404
+    for length in (long, "-1", "1e5", "0x10", "٣", "1, 2", ""):
+        length = length.encode().decode("latin-1")
+        lines = ["Content-Type: application/json", f"Content-Length: {length}"]
+        data = "\r\n".join(head(client, "api/status").decode().split("\r\n")[:2] + lines + ["", ""]).encode("latin-1")
+        assert send(client, data + b"{}").startswith(b"HTTP/1.1 4"), length
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x\udfff", "\udc80y"])
+def test_half_of_a_character_is_no_class(name, client):
+    before = client.call("status")["classes"]
+    status, why = answer_to(client, {"client": "me", "name": name}, "add_class")
+    assert status == 400
+    assert "UTF-8" in why
+    assert answer_to(client, {"client": "me", "id": "row 1", "label": name}, "answer")[0] == 400
+    assert answer_to(client, {"client": "me", "id": name, "label": "a"}, "answer")[0] == 400
+    assert client.call("status")["classes"] == before
+    assert client.call("next", client=name)["items"]  # who asks may be called as it likes
+
+
+def test_there_are_no_websockets(client):
+    lines = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA"]
+    for path in ("", "api/status", "ws"):
+        found = send(client, head(client, path, *lines, "Connection: close", method="GET"))
+        assert found.startswith(b"HTTP/1.1 400")
+        assert b"no websockets" in found
+
+
+@pytest.mark.parametrize(
+    ("part", "status"),
+    [
+        (lambda client: b"", b""),
+        (lambda client: b"G", b"HTTP/1.1 408"),
+        (lambda client: head(client, "", method="GET")[:-2], b"HTTP/1.1 408"),
+        (lambda client: head(client, "", method="GET")[:-2] + b"X-Long: " + b"x" * 5000, b"HTTP/1.1 408"),
+        (
+            lambda client: head(client, "api/status", "Content-Type: application/json", "Content-Length: 500") + b"{",
+            b"HTTP/1.1 408",
+        ),
+        (lambda client: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 3 + b"\r\n\r\n", b"HTTP/1.1 400"),
+        (lambda client: b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
+        (lambda client: b"x" * 66_000, b"HTTP/1.1 400"),
+    ],
+)
+def test_half_of_a_request_is_closed_after_a_time(part, status, client):
+    found = send(client, part(client))
+    assert found.startswith(status)
+    assert status or not found
+
+
+def test_one_byte_after_the_other_is_not_waited_for_longer(client):
+    request = head(client, "", method="GET")
+    with socket.create_connection(("127.0.0.1", client.address.port), timeout=0.1) as connection:
+        found = b""
+        for byte in request * 10:
+            try:
+                connection.sendall(bytes([byte]))
+                found += connection.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            if found:
+                break
+    assert found.startswith(b"HTTP/1.1 408") or not found  # closed long before the end of the request
+
+
+def test_a_second_request_on_a_connection_may_not_stay_half_either(client):
+    first = head(client, "icon.svg", method="GET")
+    found = send(client, first + first[:30])
+    assert found.startswith(b"HTTP/1.1 200")
+    with socket.create_connection(("127.0.0.1", client.address.port), timeout=30) as connection:
+        connection.sendall(first)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.sendall(first[:30])
+        rest = b"".join(islice(iter(lambda: connection.recv(1 << 16), b""), 1000))
+    assert b"HTTP/1.1 408" in rest
+
+
+def test_more_connections_than_allowed(client):
+    """The oldest that does not ask makes room, and whoever asks is answered."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", client.address.port))) for _ in range(150)]
+        (item,) = client.call("next", n=1)["items"]
+        client.call("answer", id=item["id"], label="a")
+        client.call("undo")
+        assert len(idle) == 150
+
+
+SERVER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import numpy as np
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import ArraySource
+source = ArraySource(np.arange(40.0).reshape(20, 2), ids=[f"row {i}" for i in range(20)])
+with Project(source, ["a", "b"], choose_model(source), sys.argv[1]) as project:
+    server = LabelServer(project, patience=2.0)
+    print(server.address, flush=True)
+    server.run()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors cannot be bounded there")
+def test_more_connections_than_descriptors(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        client = Client(process.stdout.readline().strip())
+        with ExitStack() as stack:
+            for _ in range(70):
+                stack.enter_context(socket.create_connection(("127.0.0.1", client.address.port), timeout=60))
+            (item,) = client.call("next", n=1)["items"]  # all of them are still open
+            client.call("answer", id=item["id"], label="a")
+        assert client.call("status")["labelled"] == 1
+        client.call("finish")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
