@@ -535,7 +535,7 @@ class TrainingFailedWarning(SkalWarning):
 
 
 class WorkerWarning(SkalWarning):
-    """Workers were lost again and again, so that this process computes the rest of a query.
+    """Workers were lost again and again, so that this process computes the rest of a query; or they are slow.
 
     Examples
     --------

@@ -2,14 +2,16 @@
 """Passes over a set of samples, cut into shards that joblib's workers share.
 
 A function, which holds the network, is applied to each shard. It is pickled once, sent to each worker once (joblib maps
-it into memory for the processes of one machine; Dask gets it broadcast) and kept there until the next one comes. A
-shard itself is a pair of numbers where the worker can open the samples, and its rows where it cannot. Shards are pure:
-those that are lost with a worker are sent again a few times, and at last computed here.
+it into memory for the processes of one machine) and kept there until the next one comes. A shard itself is a pair of
+numbers where the worker can open the samples, and its rows where it cannot. Shards are pure: those that are lost with a
+worker are sent again a few times, and at last computed here.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -32,7 +34,7 @@ from skal._core.containers import detach_rows, reference_to, row_bytes
 from skal._core.memory import rows_within
 from skal._core.pool import Samples
 from skal.config import config_context, get_config
-from skal.exceptions import InvalidTypeError, ShardError, SkalError, WorkerError, WorkerWarning
+from skal.exceptions import InvalidTypeError, ShardError, SkalError, SkalWarning, WorkerError, WorkerWarning
 
 _SHARDS_PER_JOB = 4  # enough for an even load when some shards take longer
 _MAX_ROWS = 2**14
@@ -40,9 +42,12 @@ _MAX_ROWS = 2**14
 _MAX_BYTES = 2**23
 _KEPT = 2  # functions that a worker keeps
 _ATTEMPTS = 3  # to have shards computed by workers
-# after which Dask is taken to have lost what it was sent, or a shard
-_SEND_SECONDS = 60
+# after which Dask is taken to have lost a shard, and a cluster without workers to get none
 _SHARD_SECONDS = 900
+_EMPTY_SECONDS = 20
+# a fixed trim threshold also ends the growth of glibc's mmap threshold, so that every large tensor is mapped anew
+_TRIM, _MMAP = "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
+_told: list[int] = []  # the worker whose environment the user has been told of
 _local = threading.local()  # two threads of one process must not run one network at the same time
 
 Result = TypeVar("Result")  # tensors, arrays, or tuples of them
@@ -77,8 +82,12 @@ class Sharding:
     owner: str = "skal"
 
     def jobs(self) -> int:
-        """How many workers there are."""
-        jobs: int = effective_n_jobs(self.n_jobs)
+        """How many workers there are; 1, with a warning, if a cluster has none and gets none."""
+        try:
+            jobs: int = effective_n_jobs(self.n_jobs)
+        except TimeoutError as error:  # of joblib, which waits for Dask's workers
+            warnings.warn(f"{error} The query is computed in this process.", WorkerWarning, stacklevel=2)
+            return 1
         return jobs
 
     def map(
@@ -97,14 +106,14 @@ class Sharding:
         device : torch.device, optional
             Where tensors from other processes are put.
         """
-        if len(samples) <= step or (not self.progress and self.jobs() == 1):
+        if len(samples) <= step or ((jobs := self.jobs()) == 1 and not self.progress):
             return iter([function(samples)])
-        return self._shards(function, samples, step, device)
+        return self._shards(function, samples, step, device, jobs)
 
     def _shards(
-        self, function: Callable[[Samples], Result], samples: Samples, step: int, device: Any
+        self, function: Callable[[Samples], Result], samples: Samples, step: int, device: Any, jobs: int
     ) -> Iterator[Result]:
-        jobs, n = self.jobs(), len(samples)
+        n = len(samples)
         sends_rows = jobs > 1 and reference_to(samples.X) is None
         rows = shard_rows(n, step, jobs, (row_bytes(samples.X) or 2**13) if sends_rows else None)
         bounds = [(start, min(start + rows, n)) for start in range(0, n, rows)]
@@ -131,19 +140,22 @@ class Sharding:
                 f"workers. Got {type(error).__name__}: {error}. Remove what cannot be pickled (open files, locks), or "
                 "use n_jobs=1."
             ) from error
-        task = _Task(self, np.frombuffer(pickled, dtype=np.uint8), samples, sends_rows, bounds)
+        task = _Task(self.n_jobs, np.frombuffer(pickled, dtype=np.uint8), samples, sends_rows, bounds)
         results: dict[int, Any] = {}
         done = 0
         # shards are pure: what is lost with a worker is sent again
         for _ in range(_ATTEMPTS):
             try:
-                for number, result in task.run([k for k in range(done, len(bounds)) if k not in results]):
+                for number, (result, trimming) in task.run([k for k in range(done, len(bounds)) if k not in results]):
                     results[number] = result
+                    if trimming is not None:
+                        _warn_of_trimming(trimming)
                     while done in results:
                         yield results.pop(done)
                         done += 1
                 return
-            except (_ShardFailedError, SkalError, GeneratorExit):  # of the shard, or of samples that are read here
+            # of the shard, of samples that are read here, or a warning that is an error here
+            except (_ShardFailedError, SkalError, SkalWarning, GeneratorExit):
                 raise
             except ImportError as error:  # a package that the workers lack will be missing the next time, too
                 raise _worker_error(error) from error
@@ -159,7 +171,7 @@ class _Task:
 
     Parameters
     ----------
-    sharding : Sharding
+    n_jobs : int or None
     pickled : (b,) uint8 array
         Function and samples; an array, which joblib maps into memory.
     samples : Samples
@@ -170,14 +182,14 @@ class _Task:
     """
 
     def __init__(
-        self, sharding: Sharding, pickled: np.ndarray, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
+        self, n_jobs: int | None, pickled: np.ndarray, samples: Samples, sends_rows: bool, bounds: list[tuple[int, int]]
     ) -> None:
-        self._sharding, self._pickled, self._samples = sharding, pickled, samples
+        self._n_jobs, self._pickled, self._samples = n_jobs, pickled, samples
         self._sends_rows, self._bounds = sends_rows, bounds
         self._digest = blake2b(pickled.data, digest_size=16).digest()
 
     def run(self, numbers: list[int]) -> Iterator[tuple[int, Any]]:
-        """The shards with these numbers, each with its result, in any order."""
+        """The shards with these numbers, each with what :func:`_run` gives, in any order."""
         client = getattr(get_active_backend()[0], "client", None)
         return self._by_joblib(numbers) if client is None else self._by_dask(client, numbers)
 
@@ -188,55 +200,68 @@ class _Task:
 
     def _by_joblib(self, numbers: list[int]) -> Iterator[tuple[int, Any]]:
         streams = getattr(get_active_backend()[0], "supports_return_generator", False)
-        n_jobs, form = self._sharding.n_jobs, "generator" if streams else "list"
-        parallel = Parallel(n_jobs=n_jobs, batch_size=1, max_nbytes=1024, return_as=form)
+        form = "generator" if streams else "list"
+        parallel = Parallel(n_jobs=self._n_jobs, batch_size=1, max_nbytes=1024, return_as=form)
         tasks = (delayed(_run)(self._pickled, self._digest, self._shard(number)) for number in numbers)
         return zip(numbers, parallel(tasks), strict=True)
 
     def _by_dask(self, client: Any, numbers: list[int]) -> Iterator[tuple[int, Any]]:
         """A few shards at a time: their rows would take the room of the whole pool."""
-        from distributed import wait
-
-        # to all workers: what a single one holds is lost with it
-        payload = client.scatter([self._pickled], broadcast=True, hash=False, timeout=_SEND_SECONDS)[0]
+        payload, ahead = _send(client, self._pickled), 2 * max(1, sum(client.nthreads().values()))
         waiting, running = list(reversed(numbers)), dict[Any, int]()
         try:
             while waiting or running:
-                while waiting and len(running) < 2 * self._sharding.jobs():
+                while waiting and len(running) < ahead:
                     number = waiting.pop()
                     future = client.submit(_run_anywhere, payload, self._digest, self._shard(number), pure=False)
                     running[future] = number
-                wait(list(running), timeout=_SHARD_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+                _await_any(client, list(running))
                 for future in [future for future in running if future.done()]:
                     number = running.pop(future)
-                    yield number, future.result()
+                    yield number, future.result(timeout=_SHARD_SECONDS)
         finally:
             client.cancel([payload, *running])
 
 
-def on_every_worker(value: Any) -> Any:
-    """What is passed to all tasks of a ``Parallel``: itself, and with Dask a replica that every worker holds.
+def _await_any(client: Any, futures: list[Any]) -> None:
+    """Wait until one of the futures is done; for so long, and less long if there are no workers."""
+    from distributed import wait
 
-    joblib alone would send it with each task, or to a single worker, and the loss of that one would lose it.
+    for _ in range(_SHARD_SECONDS // _EMPTY_SECONDS):
+        try:
+            wait(futures, timeout=_EMPTY_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+            return
+        except TimeoutError:
+            if not client.nthreads():
+                raise TimeoutError(f"the cluster has no workers, after {_EMPTY_SECONDS} seconds") from None
+    raise TimeoutError(f"no shard was computed within {_SHARD_SECONDS} seconds")
 
-    Parameters
-    ----------
-    value : object
 
-    Returns
-    -------
-    object
-        ``value``, or with Dask the future that stands for it.
+def _send(client: Any, data: np.ndarray) -> Any:
+    """A Dask future of the bytes. They are arguments of tasks, so that Dask makes again what is lost with a worker.
+
+    What is scattered is lost with its worker, and a worker that is killed in a broadcast leaves the scheduler waiting.
+    """
+    starts = range(0, len(data), _MAX_BYTES)
+    parts = [client.submit(np.copy, data[start : start + _MAX_BYTES], pure=False) for start in starts]
+    return client.submit(np.concatenate, parts, pure=False)
+
+
+def send_once(value: Any) -> Any:
+    """What is passed to all tasks of a ``Parallel``: itself, and with Dask a future, so that it is not sent with each.
 
     Examples
     --------
-    >>> from skal._core.parallel import on_every_worker
+    >>> from skal._core.parallel import send_once
     >>> data = [1, 2, 3]
-    >>> on_every_worker(data) is data  # unless joblib.parallel_config(backend="dask") says otherwise
+    >>> send_once(data) is data  # unless joblib.parallel_config(backend="dask") says otherwise
     True
     """
     client = getattr(get_active_backend()[0], "client", None)
-    return value if client is None else client.scatter([value], broadcast=True, hash=False)[0]
+    if client is None:
+        return value
+    pickled = np.frombuffer(cloudpickle.dumps(value), dtype=np.uint8)
+    return client.submit(pickle.loads, _send(client, pickled), pure=False)
 
 
 def shard_rows(n: int, step: int, jobs: int, n_bytes: int | None) -> int:
@@ -282,8 +307,8 @@ def _rebuild(error: Exception, message: str) -> Exception:
     return ShardError(f"{type(error).__name__}: {message}")
 
 
-def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, str]) -> Any:
-    """One shard, in a worker."""
+def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, str]) -> tuple[Any, int | None]:
+    """One shard, in a worker, and the worker's number if it was started with a fixed trim threshold."""
     start, stop, rows, numbers, name = shard
     function = None
     with one_thread():
@@ -293,7 +318,9 @@ def _run(payload: np.ndarray, digest: bytes, shard: tuple[int, int, Any, Any, st
                 whole.take(range(start, stop)) if rows is None else replace(whole, X=rows, rows=None, numbers=numbers)
             )
             with config_context(**settings):
-                return tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
+                result = tree_map(lambda x: _Sent(x) if isinstance(x, Tensor) else x, function(part))
+            trims = sys.platform == "linux" and {_TRIM, _MMAP} & os.environ.keys() == {_TRIM}
+            return result, os.getpid() if trims else None
         except Exception as error:
             if function is None and isinstance(error, ImportError):  # a package that the worker lacks, not the shard
                 raise
@@ -309,6 +336,20 @@ def _run_anywhere(payload: Any, digest: bytes, shard: Any) -> Any:
 
 
 _run_anywhere.__module__ = "__main__"  # so that it is pickled with its code, not by its name
+
+
+def _warn_of_trimming(worker: int) -> None:
+    """Say once that workers return memory after every pass; a process that runs already does not heed the setting."""
+    if worker == os.getpid() or _told:
+        return
+    _told.append(worker)
+    warnings.warn(
+        f"The workers were started with the environment variable {_TRIM}, which Dask sets. Memory is then returned to "
+        "the system after every pass and asked for again, so that a query may take twice as long. Before you start "
+        f"the workers, set both {_TRIM} and {_MMAP} to {2**30}: by export in a shell, by os.environ in Python.",
+        WorkerWarning,
+        stacklevel=2,
+    )
 
 
 def _unpack(payload: np.ndarray, digest: bytes) -> Any:

@@ -103,15 +103,19 @@ class VarianceGains:
     def sums(self) -> Tensor:
         """(N, B, B) P of the covariances as they are now."""
         posterior, B = self.posterior, self.posterior.B
-        rows, parts = torch.arange(posterior.N, device=posterior.own.device), []
+        rows = torch.arange(posterior.N, device=posterior.own.device)
+        # at once: small tensors between large ones would keep the system from taking memory back
+        P = torch.empty(posterior.N, B, B, dtype=torch.float64, device=rows.device)
         for made in rows.split(rows_within(posterior.made, self._width)):
             if posterior.S is None:
                 S = posterior.block(made, posterior.evaluation)
                 self._own_covariances(S, made)
             else:
                 S = posterior.S[int(made[0]) * B : (int(made[-1]) + 1) * B]
-            parts += [self._weighted_squares(some) for some in S.split(rows_within(WORKED_ON, self._width) * B)]
-        return torch.cat(parts).double()
+            worked_on = rows_within(WORKED_ON, self._width)
+            for some, place in zip(S.split(worked_on * B), P[made[0] : made[-1] + 1].split(worked_on), strict=True):
+                place.copy_(self._weighted_squares(some))
+        return P
 
     def _weighted_squares(self, S: Tensor) -> Tensor:
         """(rB, eB) -> (r, B, B)."""

@@ -17,7 +17,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from tqdm.auto import tqdm
 
-from skal._core.parallel import on_every_worker
+from skal._core.parallel import send_once
 from skal.base import as_strategy
 from skal.bench._networks import make_net
 from skal.bench._pools import Data, find_data, make_data
@@ -139,7 +139,7 @@ def run_benchmark(
         store.open(protocol, details)
     done, tasks = _plan(protocol, chosen, store)
     failed: list[str] = []
-    shared = on_every_worker(arrays) if tasks else arrays
+    shared = send_once(arrays) if tasks else arrays
     size = {"total": len(done) + len(tasks), "initial": len(done)}
     with tqdm(**size, unit="run", file=sys.stderr, disable=not get_config()["progress"]) as bar:
         for outcome in _run_all(tasks, shared, n_jobs):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +11,15 @@ import torch
 from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
-from skal.context import QueryContext
-from skal.exceptions import UnsupportedLayerError
+from skal.context import QueryContext, Samples, rows_within
+from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.strategies._kmeans import kmeans
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
+
+_SEEDS = 1000  # points at least, among which k-means finds its first centres
+_SAMPLE_BYTES = 64  # of a sample of the pool: its key, and how often its class changes
+_BLOCK_BYTES = 2**24  # of points that are worked on at once
 
 
 class DropQuery(QueryStrategy):
@@ -45,7 +50,8 @@ class DropQuery(QueryStrategy):
     Notes
     -----
     The metrics are the shares of trials in which the class changed. If fewer samples change than are asked for, those
-    that change most often take part. Copies are queried only when nothing else takes part.
+    that change most often take part. Copies are queried only when nothing else takes part. If the features of those
+    that change do not fit into the bound on memory, as many random ones of them take part as do.
 
     References
     ----------
@@ -95,42 +101,75 @@ class DropQuery(QueryStrategy):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
         read = PoolFeatures(context, self.features)
-        changed = self._changes(context, generator)
+        n_points, n_seeds = self._sizes_that_fit(context, read, n_instances)
+        changed = self._changes(context, generator, read.block_bytes)
         keys = read.copy_keys().cpu().numpy()
         candidates = unstable_rows(changed, keys, n_instances)
-        points = read(torch.as_tensor(candidates, device=read.device))
-        nearest = nearest_to_centres(points, n_instances, generator)
+        if len(candidates) > n_points:
+            candidates = np.sort(generator.choice(candidates, size=n_points, replace=False))
+        nearest = nearest_to_centres(read.gather(candidates), n_instances, generator, n_seeds, read.block_bytes)
         return candidates[nearest], changed[candidates[nearest]]
 
-    def _changes(self, context: QueryContext, generator: np.random.Generator) -> np.ndarray:
+    def _sizes_that_fit(self, context: QueryContext, read: PoolFeatures, n_instances: int) -> tuple[int, int]:
+        """How many of the samples that change are clustered, and how many the first centres are among.
+
+        Half of a bound is for the pool's features, a quarter for those that are clustered, an eighth for k-means.
+        """
+        n_seeds = max(_SEEDS, 4 * n_instances)
+        if context.memory_bound is None:
+            return context.n_pool, n_seeds
+        share, n_centres = context.memory // 8, 4 * n_instances
+        smallest = max(4 * _SAMPLE_BYTES * context.n_pool // 3, 4 * n_centres * read.row_bytes, 8 * 16 * n_instances**2)
+        if context.memory < smallest:
+            expected = f"at least {smallest} bytes for {n_instances} clusters of {context.n_pool} samples"
+            remedy = "Raise it, or take fewer of the pool with subset."
+            raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
+        n_seeds = max(n_instances, min(n_seeds, int((share / 16) ** 0.5), rows_within(share, 2 * read.row_bytes)))
+        return rows_within(2 * share, read.row_bytes, at_least=n_instances), n_seeds
+
+    def _changes(self, context: QueryContext, generator: np.random.Generator, block_bytes: int) -> np.ndarray:
         """Share of the trials in which the predicted class of each sample of the pool changes: (N,)."""
-        if context.has_network:
-            last = context.last_layer
-            if not last.gives_logits:
-                raise UnsupportedLayerError(
-                    f"For {context.owner} the network's output must be that of its last layer. Got the layer "
-                    f"{last.name!r}, whose output is changed before it is returned. Let forward return what it gives."
-                )
-            inputs, logits = context.embeddings()
+        last = context.last_layer if context.has_network else None
+        if last is not None and not last.gives_logits:
+            raise UnsupportedLayerError(
+                f"For {context.owner} the network's output must be that of its last layer. Got the layer "
+                f"{last.name!r}, whose output is changed before it is returned. Let forward return what it gives."
+            )
 
-            def predict(values: Tensor) -> np.ndarray:
-                with torch.no_grad():
-                    return _classes(last.layer(values))
-
-            before = _classes(logits)
-        else:
-            inputs = context.features("input")
-
-            def predict(values: Tensor) -> np.ndarray:
+        def predict(values: Tensor) -> np.ndarray:
+            if last is None:
                 return np.asarray(context.inner_estimator.predict(values.cpu().numpy()))
+            with torch.no_grad():
+                return _classes(last.layer(values))
 
-            before = predict(inputs)
-        changes = np.zeros(len(before))
-        for _ in range(self.n_trials):
-            dropped = generator.random(tuple(inputs.shape)) < self.p
-            masked = inputs.masked_fill(torch.as_tensor(dropped, device=inputs.device), 0)
-            changes += predict(masked) != before
-        return changes / self.n_trials
+        # a generator for each trial, so that what is dropped does not depend on the blocks
+        trials = [np.random.default_rng(seed) for seed in generator.integers(2**63, size=self.n_trials)]
+        changes = []
+        for inputs, logits in self._blocks(context, block_bytes):
+            before = predict(inputs) if logits is None else _classes(logits)
+            found = np.zeros(len(inputs))
+            for trial in trials:
+                dropped = torch.as_tensor(trial.random(tuple(inputs.shape)) < self.p, device=inputs.device)
+                found += predict(inputs.masked_fill(dropped, 0)) != before
+            changes.append(found)
+        return np.concatenate(changes) / self.n_trials
+
+    def _blocks(self, context: QueryContext, block_bytes: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """What features are dropped from, and a network's logits, part by part; without a bound computed at once."""
+        width = context.feature_width()
+        step = rows_within(block_bytes, 40 * width)  # 8 drawn, and of inputs and masked ones 8 each, on their way twice
+
+        def read(part: Samples | None) -> tuple[Tensor, Tensor | None]:
+            return context.embeddings(part) if context.has_network else (context.features("input", part), None)
+
+        if context.memory_bound is None:
+            inputs, logits = read(None)
+            for start in range(0, context.n_pool, step):
+                rows = slice(start, start + step)
+                yield inputs[rows], None if logits is None else logits[rows]
+        else:
+            for start in range(0, context.n_pool, step):
+                yield read(context.pool.take(range(start, min(start + step, context.n_pool))))
 
 
 def _classes(logits: Tensor) -> np.ndarray:
@@ -156,7 +195,13 @@ def unstable_rows(changed: np.ndarray, keys: np.ndarray, n_instances: int) -> np
     return np.sort(order[: max(n_instances, int(((changed > 0.5) & first).sum()))])
 
 
-def nearest_to_centres(points: Tensor, n_instances: int, generator: np.random.Generator) -> np.ndarray:
+def nearest_to_centres(
+    points: Tensor,
+    n_instances: int,
+    generator: np.random.Generator,
+    n_seeds: int = _SEEDS,
+    block_bytes: int = _BLOCK_BYTES,
+) -> np.ndarray:
     """Of each k-means cluster of the points the one nearest to its centre; distinct rows.
 
     Parameters
@@ -165,14 +210,19 @@ def nearest_to_centres(points: Tensor, n_instances: int, generator: np.random.Ge
     n_instances : int
         At most n; the number of clusters.
     generator : numpy.random.Generator
+    n_seeds : int
+        How many points the first centres are among, at least ``n_instances``.
+    block_bytes : int
+        Of differences that are computed at once.
     """
-    rows = np.sort(generator.choice(len(points), size=min(len(points), max(1000, 4 * n_instances)), replace=False))
+    rows = np.sort(generator.choice(len(points), size=min(len(points), n_seeds), replace=False))
     sample = points[torch.as_tensor(rows, device=points.device)]
-    centres, _ = kmeans(lambda: [points], sample, n_instances, generator)
+    blocks = points.split(rows_within(block_bytes, 2 * points.element_size() * points.shape[1]))
+    centres, _ = kmeans(lambda: blocks, sample, n_instances, generator)
     free = torch.ones(len(points), dtype=torch.bool, device=points.device)
     picked: list[int] = []
     for centre in centres:
-        distances = (points - centre).square().sum(1).masked_fill(~free, torch.inf)
+        distances = torch.cat([(block - centre).square_().sum(1) for block in blocks]).masked_fill_(~free, torch.inf)
         picked.append(int(distances.argmin()))
         free[picked[-1]] = False
     return np.array(picked)

@@ -1,17 +1,23 @@
 """Workers that the tests share: starting them takes longer than what they are asked to do."""
 
+import os
+
 import pytest
 from joblib import parallel_config
 
 
 @pytest.fixture(scope="session")
 def client():
-    """A Dask cluster of two worker processes."""
+    """A Dask cluster of two worker processes, which keep the memory that they are done with, as the guide advises."""
+    import dask
     from distributed import Client, LocalCluster
 
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
-    with cluster, Client(cluster) as client:
-        yield client
+    os.environ.update(dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(2**30)))
+    # otherwise a cluster gives up a worker that takes longer than 15 seconds to start again
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"}):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
+        with cluster, Client(cluster) as client:
+            yield client
 
 
 @pytest.fixture

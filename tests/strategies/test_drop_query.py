@@ -25,8 +25,8 @@ def data():
 def changes_oracle(inputs, predict, p, n_trials, seed):
     generator = np.random.default_rng(seed)
     changes = np.zeros(len(inputs))
-    for _ in range(n_trials):
-        masked = np.where(generator.random(inputs.shape) < p, 0, inputs)
+    for seed_of_trial in generator.integers(2**63, size=n_trials):
+        masked = np.where(np.random.default_rng(seed_of_trial).random(inputs.shape) < p, 0, inputs)
         changes += predict(masked) != predict(inputs)
     return changes / n_trials
 
