@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from skal._core.containers import candidate_rows
+from skal._core.pool import candidate_rows
 from skal._cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext

@@ -28,6 +28,7 @@ from skal._core.estimators import (
     is_committee,
     unwrap_estimator,
 )
+from skal._core.feeding import Watch
 from skal._core.guard import device_of, evaluating, one_query
 from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
@@ -36,7 +37,7 @@ from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, product_rows, r
 from skal._core.network import Network
 from skal._core.outputs import is_binary
 from skal._core.parallel import Sharding
-from skal._core.pool import Samples, Watch
+from skal._core.pool import Samples
 from skal.config import get_config
 from skal.exceptions import (
     EmptyPoolError,

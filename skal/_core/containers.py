@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of whatever container the user keeps them in, and how they reach another process.
+"""Rows of whatever container the user keeps them in, how they become tensors, and how they reach another process.
 
 numpy arrays and memory maps, torch tensors, lists, pandas objects, scipy sparse matrices, arrays that are read on
 access (zarr, HDF5, Dask), dicts of these (the inputs of a multi-input net, as skorch takes them) and
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from skal._core.memory import rows_within
@@ -32,7 +33,7 @@ def _is_frame(X: Any) -> bool:
 
 def is_lazy(X: Any) -> bool:
     """Whether X is an array that is read when it is indexed: of zarr, HDF5, Dask and the like."""
-    if isinstance(X, (np.ndarray, torch.Tensor, Dataset)) or _is_frame(X) or sp.issparse(X):
+    if isinstance(X, (np.ndarray, Tensor, Dataset)) or _is_frame(X) or sp.issparse(X):
         return False
     return isinstance(getattr(X, "dtype", None), np.dtype) and hasattr(X, "shape") and hasattr(X, "__getitem__")
 
@@ -112,7 +113,7 @@ def take_rows(X: Any, rows: Any) -> Any:
         return Subset(X, positions)
     if _is_frame(X):
         return X.iloc[rows]
-    if isinstance(X, torch.Tensor):
+    if isinstance(X, Tensor):
         return X[rows] if isinstance(rows, slice) else X[torch.as_tensor(np.asarray(rows), device=X.device)]
     if sp.issparse(X):
         return X.tocsr()[rows]
@@ -161,7 +162,7 @@ def concat_rows(first: Any, second: Any) -> Any:
         import pandas as pd
 
         return pd.concat([first, second])
-    if isinstance(first, torch.Tensor):
+    if isinstance(first, Tensor):
         return torch.cat([first, torch.as_tensor(second, dtype=first.dtype, device=first.device)])
     if sp.issparse(first) or sp.issparse(second):
         return sp.vstack([first, second], format="csr")
@@ -179,7 +180,7 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
         return all(all_finite(value) for value in X.values())
     if isinstance(X, (tuple, list)):
         return all(all_finite(value) for value in X)
-    if isinstance(X, torch.Tensor):
+    if isinstance(X, Tensor):
         # a finite sum shows it in one pass; a sum may overflow though every entry is finite
         return not X.is_floating_point() or isfinite(X.sum().item()) or bool(torch.isfinite(X).all())
     if sp.issparse(X):
@@ -222,6 +223,41 @@ def check_finite(
         f"{name} must be finite. Got NaN or infinity, first in row {bad}. "
         "Impute or drop such rows before querying, for example with sklearn.impute.SimpleImputer in a Pipeline."
     )
+
+
+def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Numbers as new tensors on a device, floating-point ones of this type."""
+    if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
+        return type(value)(place(part, device, dtype) for part in value)
+    if not isinstance(value, (Tensor, np.ndarray)) and isinstance(value, Mapping):
+        return {key: place(part, device, dtype) for key, part in value.items()}
+    if not isinstance(value, Tensor):
+        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise InvalidTypeError(
+                "The network's input must be numbers. "
+                f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
+            )
+        value = as_tensor(array)
+    return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """Numbers as a tensor on the host, without a copy where torch can share them.
+
+    It has no longer floats than float64, and shares neither read-only memory (memory maps) nor arrays that run
+    backwards.
+
+    Examples
+    --------
+    >>> as_tensor(np.arange(3)[::-1])
+    tensor([2, 1, 0])
+    """
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.copy()
+    return torch.from_numpy(array)
 
 
 def dataset_input(item: Any) -> Any:
@@ -312,7 +348,7 @@ def detach_rows(rows: Any) -> Any:
     """A copy of the rows: pickling a view of a tensor would send all of its memory."""
     if isinstance(rows, Mapping):
         return {key: detach_rows(value) for key, value in rows.items()}
-    if isinstance(rows, torch.Tensor):
+    if isinstance(rows, Tensor):
         return rows.detach().cpu().clone()
     return np.array(rows) if isinstance(rows, np.ndarray) else rows
 
@@ -324,40 +360,3 @@ def row_bytes(X: Any) -> int | None:
         return None if None in sizes else sum(size for size in sizes if size is not None)
     n_bytes = getattr(X, "nbytes", None)
     return None if n_bytes is None or isinstance(X, Dataset) else -(-int(n_bytes) // max(1, n_rows(X)))
-
-
-def candidate_rows(owner: str, candidates: Any, n_pool: int) -> np.ndarray:
-    """Positions in the pool, from positions or from one truth value per row.
-
-    Parameters
-    ----------
-    owner : str
-        Who was asked, for messages.
-    candidates : array-like of int or of bool
-    n_pool : int
-
-    Returns
-    -------
-    (n,) int64 array
-        At least one, each once, in the order given.
-
-    Examples
-    --------
-    >>> candidate_rows("Margin", [False, True, True], 3)
-    array([1, 2])
-    """
-    rows = np.asarray(candidates)
-    remedy = "Pass positions in X_pool, each once, or a mask with one truth value per row."
-    if rows.ndim != 1 or rows.dtype.kind not in "iub":
-        expected = "a flat array of integers or of truth values"
-        raise InvalidTypeError.for_parameter(owner, "candidates", expected, candidates, remedy)
-    if rows.dtype.kind == "b":
-        if len(rows) != n_pool:
-            expected = f"a mask with one truth value for each of the {n_pool} rows of X_pool"
-            raise InvalidParameterError.for_parameter(owner, "candidates", expected, len(rows), remedy)
-        rows = np.flatnonzero(rows)
-    rows = rows.astype(np.int64)
-    if not len(rows) or rows.min() < 0 or rows.max() >= n_pool or len(np.unique(rows)) < len(rows):
-        expected = f"distinct positions in 0 … {n_pool - 1}, at least one"
-        raise InvalidParameterError.for_parameter(owner, "candidates", expected, rows.tolist(), remedy)
-    return rows

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How samples reach a network, batch by batch: slices of arrays, or what the net's own loader makes of a Dataset.
+"""Samples that somebody else's code reads: Datasets, and loaders of a net's own. Arrays do not pass through here.
 
 A Dataset, and a net with a dataset class or a collate function of its own, go through the net's ``iterator_valid``. It
-may have been told to shuffle, or to drop the last batch: here all samples come, in their order, counted.
+may have been told to shuffle, or to drop the last batch: here all samples come, in their order, counted. And a Dataset
+may give other samples when it is read again: a few of its rows are watched during a query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,47 +17,11 @@ import numpy as np
 import torch
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, Subset
 
-from skal._core.containers import n_rows
-from skal._core.pool import Watch
-from skal.exceptions import InvalidTypeError, SampleError, SkalError
-
-
-def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Numbers as new tensors on a device, floating-point ones of this type."""
-    if isinstance(value, (tuple, list)) and not all(isinstance(part, (int, float)) for part in value):
-        return type(value)(place(part, device, dtype) for part in value)
-    if not isinstance(value, (Tensor, np.ndarray)) and isinstance(value, Mapping):
-        return {key: place(part, device, dtype) for key, part in value.items()}
-    if not isinstance(value, Tensor):
-        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise InvalidTypeError(
-                "The network's input must be numbers. "
-                f"Got an array of dtype {array.dtype} instead. Encode it first, for example in a Pipeline."
-            )
-        value = as_tensor(array)
-    return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
-
-
-def as_tensor(array: np.ndarray) -> Tensor:
-    """Numbers as a tensor on the host, without a copy where torch can share them.
-
-    It has no longer floats than float64, and shares neither read-only memory (memory maps) nor arrays that run
-    backwards.
-
-    Examples
-    --------
-    >>> as_tensor(np.arange(3)[::-1])
-    tensor([2, 1, 0])
-    """
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    if not array.flags.writeable or min(array.strides, default=0) < 0:
-        array = array.copy()
-    return torch.from_numpy(array)
-
+from skal._core.containers import dataset_input, n_rows
+from skal._core.guard import preserve_rng
+from skal.exceptions import ChangedSamplesError, InvalidTypeError, SampleError, SkalError
 
 # settings of a loader that leave samples out or change their order
 _REORDERING = ("shuffle", "drop_last", "sampler", "batch_sampler")
@@ -235,3 +201,148 @@ def _out_of_order(loader: str, name: str) -> SampleError:
         f"The samples of {name} must be read in their order, all of them. Got the iterator_valid {loader}, which reads "
         "them in an order of its own, or leaves some out. Use torch.utils.data.DataLoader."
     )
+
+
+_WATCHED = 8  # rows of a Dataset
+_ENTRIES = 2**12  # of a sample's numbers, spread over it
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, and fall into no pattern of rows and columns
+
+
+class Watch:
+    """A few rows of a Dataset, first, last and between, which must stay as they are during a query.
+
+    Random augmentation that was left on, or rows that change places, cannot be seen in what a pass returns: scores
+    would belong to other samples. So a query reads a few rows twice before the first pass and once at its end, and
+    passes compare these rows when they come by them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+        What messages call it.
+    rows : (n,) sequence of int
+        The rows that may be read.
+    numbers : (n,) sequence of int
+        What messages call them.
+
+    Examples
+    --------
+    >>> from torch.utils.data import TensorDataset
+    >>> from skal._core.feeding import Watch
+    >>> X = torch.zeros(5, 2)
+    >>> watch = Watch(TensorDataset(X), "X_pool", range(5), range(5))
+    >>> watch.begin()
+    >>> X[3] = 1
+    >>> watch.end()
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.ChangedSamplesError: X_pool must hold the same samples whenever it is read. Got a TensorDataset ...
+    """
+
+    def __init__(self, dataset: Any, name: str, rows: Sequence[int] | Any, numbers: Sequence[int] | Any) -> None:
+        positions = np.unique(np.linspace(0, len(rows) - 1, _WATCHED).round().astype(int)).tolist() if len(rows) else []
+        self._dataset, self._name, self._size = dataset, name, n_rows(dataset, name)
+        self._numbers = {int(rows[i]): int(numbers[i]) for i in positions}
+        self._known: dict[int, list[Any]] | None = None
+
+    def begin(self) -> None:
+        """Read the rows twice, on the first call; rows that cannot be read are left to the passes."""
+        if self._known is None:
+            self._known = {}
+            with preserve_rng():
+                # the generators go on from one reading to the next, so that random changes show
+                for row in [*self._numbers, *self._numbers]:
+                    try:
+                        item = self._read(row)
+                    except Exception:
+                        continue
+                    self.compare(row, item)
+        self.check_size()
+
+    def compare(self, row: int, item: Any) -> None:
+        """Refuse an item that is not what stood in this row before; rows that are not watched pass."""
+        if self._known is None or row not in self._numbers:
+            return
+        new = _leaves(dataset_input(item)) if not isinstance(item, (tuple, list)) or item else []
+        known = self._known.setdefault(row, new)
+        if len(known) != len(new) or not all(map(_alike, known, new)):
+            raise self._change_error(row)
+
+    def end(self) -> None:
+        """Read the rows again, if they have been read."""
+        if not self._known:
+            return
+        self.check_size()
+        with preserve_rng():
+            # a pass gives the generators back as they were: from the same state the same changes would come again
+            random.random(), np.random.random(), torch.rand(1, device="cpu")
+            if torch.cuda.is_initialized():
+                torch.rand(1, device="cuda")
+            for row in self._known:
+                try:
+                    item = self._read(row)
+                except Exception as error:
+                    raise self._change_error(row) from error
+                self.compare(row, item)
+
+    def check_size(self) -> None:
+        """Refuse a Dataset that has another length than at first: its rows may then be other samples."""
+        if n_rows(self._dataset, self._name) != self._size:
+            raise ChangedSamplesError(
+                f"{self._name} must keep its samples during a query. Got a {type(self._dataset).__name__} of "
+                f"{self._size} at first, and of {n_rows(self._dataset, self._name)} now. Query on a copy, or on a "
+                "Subset that stays as it is."
+            )
+
+    def _read(self, row: int) -> Any:
+        many: Callable[[list[int]], Any] | None = getattr(self._dataset, "__getitems__", None)
+        if not callable(many):
+            return self._dataset[row]
+        items = many([row])
+        return items[0] if isinstance(items, list) and len(items) == 1 else items
+
+    def _change_error(self, row: int) -> ChangedSamplesError:
+        dataset = self._dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        return ChangedSamplesError(
+            f"{self._name} must hold the same samples whenever it is read. Got a {type(dataset).__name__} whose row "
+            f"{self._numbers[row]} was another one when it was read again. Switch off random augmentation and "
+            "shuffling for it, and change nothing in it during a query: query on a Dataset without random transforms."
+        )
+
+
+_Leaf = tuple[float, tuple[int, ...], np.ndarray]
+
+
+def _leaves(sample: Any) -> list[_Leaf | None]:
+    """Rounding, shape and entries of the arrays, tensors, numbers and texts of a sample; None for anything else."""
+    if isinstance(sample, (Mapping, tuple, list)):
+        parts = sample.values() if isinstance(sample, Mapping) else sample
+        return [leaf for part in parts for leaf in _leaves(part)]
+    is_short = isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16  # numpy has none
+    try:
+        if isinstance(sample, torch.Tensor):
+            sample = (sample.float() if is_short else sample).detach().cpu().numpy()
+        array = np.array(sample)  # a copy, of what may change
+    except Exception:  # a sparse tensor, for example
+        return [None]
+    if array.dtype.hasobject:
+        return [None]
+    if array.dtype.kind != "f":
+        return [(0.0, array.shape, array)]
+    entries = array.reshape(-1)
+    if len(entries) > _ENTRIES:
+        entries = entries[(np.arange(_ENTRIES) * _GOLDEN % 1 * len(entries)).astype(np.int64)]
+    return [(1e-2 if is_short or array.dtype == np.float16 else 1e-4, array.shape, entries.astype(np.float64))]
+
+
+def _alike(known: _Leaf | None, new: _Leaf | None) -> bool:
+    """Whether two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
+    if known is None or new is None or known[:2] != new[:2]:
+        return known is None and new is None
+    rounding, _, entries = known
+    if not rounding:
+        return entries.dtype == new[2].dtype and np.array_equal(entries, new[2])
+    size = np.abs(entries[np.isfinite(entries)]).max(initial=0.0)
+    return bool(np.allclose(entries, new[2], rtol=0, atol=rounding * size, equal_nan=True))

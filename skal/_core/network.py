@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
-from skal._core.containers import check_finite, dataset_input, is_lazy
+from skal._core.containers import check_finite, dataset_input, is_lazy, place
 from skal._core.estimators import explain_pass
-from skal._core.feeding import load_batches, place
+from skal._core.feeding import load_batches
 from skal._core.guard import device_of, evaluating
 from skal._core.losses import Loss, loss_of
 from skal._core.memory import Result, fill_rows, rows_within

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A set of samples that can be fed, chunk by chunk, to an estimator or a network; and Datasets that must hold still."""
+"""A set of samples that can be fed, chunk by chunk, to an estimator or a network."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from skal._core.containers import (
     as_rows,
     check_finite,
-    dataset_input,
     detach_rows,
     n_rows,
     open_reference,
     reference_to,
     take_rows,
 )
-from skal._core.guard import preserve_rng
+from skal._core.feeding import Watch
 from skal._core.identity import dataset_place, sample_digests
-from skal.exceptions import ChangedSamplesError, InvalidTypeError, SampleError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
 
 _DIGESTED = 4096  # samples that are read at once for their digests
 
@@ -220,146 +217,38 @@ def _part(whole: Any, rows: np.ndarray | range) -> Any:
     return np.asarray(rows) + whole.start if isinstance(whole, range) else np.asarray(whole)[rows]
 
 
-_WATCHED = 8  # rows of a Dataset
-_ENTRIES = 2**12  # of a sample's numbers, spread over it
-_GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, and fall into no pattern of rows and columns
-
-
-class Watch:
-    """A few rows of a Dataset, first, last and between, which must stay as they are during a query.
-
-    Random augmentation that was left on, or rows that change places, cannot be seen in what a pass returns: scores
-    would belong to other samples. So a query reads a few rows twice before the first pass and once at its end, and
-    passes compare these rows when they come by them.
+def candidate_rows(owner: str, candidates: Any, n_pool: int) -> np.ndarray:
+    """Positions in the pool, from positions or from one truth value per row.
 
     Parameters
     ----------
-    dataset : Dataset
-    name : str
-        What messages call it.
-    rows : (n,) sequence of int
-        The rows that may be read.
-    numbers : (n,) sequence of int
-        What messages call them.
+    owner : str
+        Who was asked, for messages.
+    candidates : array-like of int or of bool
+    n_pool : int
+
+    Returns
+    -------
+    (n,) int64 array
+        At least one, each once, in the order given.
 
     Examples
     --------
-    >>> from torch.utils.data import TensorDataset
-    >>> from skal._core.pool import Watch
-    >>> X = torch.zeros(5, 2)
-    >>> watch = Watch(TensorDataset(X), "X_pool", range(5), range(5))
-    >>> watch.begin()
-    >>> X[3] = 1
-    >>> watch.end()
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.ChangedSamplesError: X_pool must hold the same samples whenever it is read. Got a TensorDataset ...
+    >>> candidate_rows("Margin", [False, True, True], 3)
+    array([1, 2])
     """
-
-    def __init__(self, dataset: Any, name: str, rows: Sequence[int] | Any, numbers: Sequence[int] | Any) -> None:
-        positions = np.unique(np.linspace(0, len(rows) - 1, _WATCHED).round().astype(int)).tolist() if len(rows) else []
-        self._dataset, self._name, self._size = dataset, name, n_rows(dataset, name)
-        self._numbers = {int(rows[i]): int(numbers[i]) for i in positions}
-        self._known: dict[int, list[Any]] | None = None
-
-    def begin(self) -> None:
-        """Read the rows twice, on the first call; rows that cannot be read are left to the passes."""
-        if self._known is None:
-            self._known = {}
-            with preserve_rng():
-                # the generators go on from one reading to the next, so that random changes show
-                for row in [*self._numbers, *self._numbers]:
-                    try:
-                        item = self._read(row)
-                    except Exception:
-                        continue
-                    self.compare(row, item)
-        self.check_size()
-
-    def compare(self, row: int, item: Any) -> None:
-        """Refuse an item that is not what stood in this row before; rows that are not watched pass."""
-        if self._known is None or row not in self._numbers:
-            return
-        new = _leaves(dataset_input(item)) if not isinstance(item, (tuple, list)) or item else []
-        known = self._known.setdefault(row, new)
-        if len(known) != len(new) or not all(map(_alike, known, new)):
-            raise self._change_error(row)
-
-    def end(self) -> None:
-        """Read the rows again, if they have been read."""
-        if not self._known:
-            return
-        self.check_size()
-        with preserve_rng():
-            # a pass gives the generators back as they were: from the same state the same changes would come again
-            random.random(), np.random.random(), torch.rand(1, device="cpu")
-            if torch.cuda.is_initialized():
-                torch.rand(1, device="cuda")
-            for row in self._known:
-                try:
-                    item = self._read(row)
-                except Exception as error:
-                    raise self._change_error(row) from error
-                self.compare(row, item)
-
-    def check_size(self) -> None:
-        """Refuse a Dataset that has another length than at first: its rows may then be other samples."""
-        if n_rows(self._dataset, self._name) != self._size:
-            raise ChangedSamplesError(
-                f"{self._name} must keep its samples during a query. Got a {type(self._dataset).__name__} of "
-                f"{self._size} at first, and of {n_rows(self._dataset, self._name)} now. Query on a copy, or on a "
-                "Subset that stays as it is."
-            )
-
-    def _read(self, row: int) -> Any:
-        many: Callable[[list[int]], Any] | None = getattr(self._dataset, "__getitems__", None)
-        if not callable(many):
-            return self._dataset[row]
-        items = many([row])
-        return items[0] if isinstance(items, list) and len(items) == 1 else items
-
-    def _change_error(self, row: int) -> ChangedSamplesError:
-        dataset = self._dataset
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-        return ChangedSamplesError(
-            f"{self._name} must hold the same samples whenever it is read. Got a {type(dataset).__name__} whose row "
-            f"{self._numbers[row]} was another one when it was read again. Switch off random augmentation and "
-            "shuffling for it, and change nothing in it during a query: query on a Dataset without random transforms."
-        )
-
-
-_Leaf = tuple[float, tuple[int, ...], np.ndarray]
-
-
-def _leaves(sample: Any) -> list[_Leaf | None]:
-    """Rounding, shape and entries of the arrays, tensors, numbers and texts of a sample; None for anything else."""
-    if isinstance(sample, (Mapping, tuple, list)):
-        parts = sample.values() if isinstance(sample, Mapping) else sample
-        return [leaf for part in parts for leaf in _leaves(part)]
-    is_short = isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16  # numpy has none
-    try:
-        if isinstance(sample, torch.Tensor):
-            sample = (sample.float() if is_short else sample).detach().cpu().numpy()
-        array = np.array(sample)  # a copy, of what may change
-    except Exception:  # a sparse tensor, for example
-        return [None]
-    if array.dtype.hasobject:
-        return [None]
-    if array.dtype.kind != "f":
-        return [(0.0, array.shape, array)]
-    entries = array.reshape(-1)
-    if len(entries) > _ENTRIES:
-        entries = entries[(np.arange(_ENTRIES) * _GOLDEN % 1 * len(entries)).astype(np.int64)]
-    return [(1e-2 if is_short or array.dtype == np.float16 else 1e-4, array.shape, entries.astype(np.float64))]
-
-
-def _alike(known: _Leaf | None, new: _Leaf | None) -> bool:
-    """Whether two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
-    if known is None or new is None or known[:2] != new[:2]:
-        return known is None and new is None
-    rounding, _, entries = known
-    if not rounding:
-        return entries.dtype == new[2].dtype and np.array_equal(entries, new[2])
-    size = np.abs(entries[np.isfinite(entries)]).max(initial=0.0)
-    return bool(np.allclose(entries, new[2], rtol=0, atol=rounding * size, equal_nan=True))
+    rows = np.asarray(candidates)
+    remedy = "Pass positions in X_pool, each once, or a mask with one truth value per row."
+    if rows.ndim != 1 or rows.dtype.kind not in "iub":
+        expected = "a flat array of integers or of truth values"
+        raise InvalidTypeError.for_parameter(owner, "candidates", expected, candidates, remedy)
+    if rows.dtype.kind == "b":
+        if len(rows) != n_pool:
+            expected = f"a mask with one truth value for each of the {n_pool} rows of X_pool"
+            raise InvalidParameterError.for_parameter(owner, "candidates", expected, len(rows), remedy)
+        rows = np.flatnonzero(rows)
+    rows = rows.astype(np.int64)
+    if not len(rows) or rows.min() < 0 or rows.max() >= n_pool or len(np.unique(rows)) < len(rows):
+        expected = f"distinct positions in 0 … {n_pool - 1}, at least one"
+        raise InvalidParameterError.for_parameter(owner, "candidates", expected, rows.tolist(), remedy)
+    return rows

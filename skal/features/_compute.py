@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from skal._core.containers import dataset_input
-from skal._core.feeding import as_tensor
+from skal._core.containers import as_tensor, dataset_input
 from skal._core.guard import evaluating
 from skal._core.memory import fill_rows
 from skal._core.network import Network

@@ -15,8 +15,9 @@ from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from skal._core.cache import Cache
-from skal._core.containers import as_rows, candidate_rows, check_finite, concat_rows, n_rows, take_rows
+from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
 from skal._core.estimators import check_net_takes_weights, explain_training, unwrap_estimator
+from skal._core.pool import candidate_rows
 from skal.base import as_strategy
 from skal.compat.modal import ask, insists_on_n_instances, strategy_name, takes_n_instances
 from skal.exceptions import InvalidParameterError, InvalidQueryError, InvalidTypeError, shorten

@@ -12,8 +12,9 @@ import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
-from skal._core.containers import candidate_rows, n_rows, take_rows
+from skal._core.containers import n_rows, take_rows
 from skal._core.outputs import compares_outputs
+from skal._core.pool import candidate_rows
 from skal._lookahead.posterior import Outputs, Posterior, read_outputs
 from skal._lookahead.query import check_room, choose, make_source, settle_reference
 from skal._lookahead.request import Settings
