@@ -20,7 +20,7 @@ from skal.bench import run_benchmark
 from skal.callbacks import StopAtTrainAccuracy
 from skal.datasets import load
 from skal.diagnostics import convergence
-from skal.labelling import read_images
+from skal.features import PixelFeatures
 from skal.loss_prediction import LossPredictionClassifier
 from skal.semi_supervised import FixMatchClassifier, StrongImage, darp
 from skal.stopping import forecast_accuracy, wilson_interval
@@ -114,7 +114,7 @@ def _calls(learner: Any, X: np.ndarray) -> dict[str, Callable[[], Any]]:
         "wilson_interval(n)": lambda: wilson_interval(1, HUGE),
         "forecast_accuracy(more)": lambda: forecast_accuracy(*curve, more=HUGE),
         "forecast_accuracy(n_bootstrap)": lambda: forecast_accuracy(*curve, n_bootstrap=HUGE),
-        "read_images(size)": lambda: read_images([], HUGE),
+        "PixelFeatures(size)": lambda: PixelFeatures(HUGE).transform([]),
         "LabellingSession.forecast(more)": session_forecast,
         "load(image_size)": lambda: load("digits", image_size=HUGE),
         "set_config(batch_size)": lambda: set_config(batch_size=HUGE),

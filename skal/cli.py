@@ -13,7 +13,7 @@ from typing import Any
 from skal._version import __version__
 from skal.config import config_context
 from skal.exceptions import SkalError, shorten
-from skal.labelling._commands import add_export, add_import, add_label
+from skal.labelling._commands import add_export, add_import, add_label, add_predict
 from skal.validation import MOST
 
 __all__ = ["main"]
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skal {__version__}")
     parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for add in (_add_demo, _add_bench, _add_report, add_label, add_export, add_import, _add_audit):
+    for add in (_add_demo, _add_bench, _add_report, add_label, add_predict, add_export, add_import, _add_audit):
         add(commands)
     return parser
 

@@ -3,7 +3,16 @@
 
 from skal._core.cache import Cache
 from skal.features._compute import compute_features
+from skal.features._pixels import ArrayFeatures, PixelFeatures
 from skal.features._pretrained import PretrainedFeatures, pretrained
 from skal.features._remembered import RememberedFeatures
 
-__all__ = ["Cache", "PretrainedFeatures", "RememberedFeatures", "compute_features", "pretrained"]
+__all__ = [
+    "ArrayFeatures",
+    "Cache",
+    "PixelFeatures",
+    "PretrainedFeatures",
+    "RememberedFeatures",
+    "compute_features",
+    "pretrained",
+]

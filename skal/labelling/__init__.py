@@ -5,7 +5,7 @@
 """
 
 from skal.labelling._exchange import export_labels, import_labels
-from skal.labelling._label import label, read_images
+from skal.labelling._label import label
 from skal.labelling._project import Labelled
 
-__all__ = ["Labelled", "export_labels", "import_labels", "label", "read_images"]
+__all__ = ["Labelled", "export_labels", "import_labels", "label"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The commands ``skal label``, ``skal export`` and ``skal import``."""
+"""The commands ``skal label``, ``skal predict``, ``skal export`` and ``skal import``."""
 
 from __future__ import annotations
 
@@ -122,6 +122,7 @@ def _print_summary(result: Any) -> None:
     _say(result.forecast.text)
     if (result.folder / "model" / "model.json").exists():
         _say(f"The model: skal.load_model({str(result.folder / 'model')!r})")
+        _say(f"Classify other files: skal predict {result.folder} SOURCE --out predictions.csv")
     if result.unreadable:
         _say(f"{len(result.unreadable)} files could not be read and were skipped:\n  " + "\n  ".join(result.unreadable))
     _say(f"Export: skal export {result.folder} --to csv")
@@ -139,11 +140,17 @@ def add_export(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="write the labels of skal label in another format",
-        description="Write the labels of a folder as CSV, TSV, JSONL, Label Studio's JSON or COCO for classification.",
+        description="Write the labels of a folder as CSV, TSV, JSONL, Label Studio's JSON, COCO for classification or "
+        "parquet, or sort the samples into a folder for each class.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the --out folder of skal label")
-    parser.add_argument("--to", choices=FORMATS, default="csv", help="the format (csv)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write; standard output by default")
+    parser.add_argument("--to", choices=(*FORMATS, "parquet", "folders"), default="csv", help="the format (csv)")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="where to write; standard output for texts by default")
+    rest = "add all other samples with what the model says of them, marked as the model's"
+    parser.add_argument("--predictions", action="store_true", help=rest)
+    parser.add_argument("--source", type=Path, metavar="PATH", help="the samples, if they have been moved")
+    parser.add_argument("--links", action="store_true", help="with --to folders: links in the place of copies")
+    _add_trust(parser)
     parser.add_argument("--prefix", default="", metavar="TEXT", help="what to put before every file name")
     safe = "put an apostrophe before what a spreadsheet could take for a formula; skal import takes it away again"
     parser.add_argument("--safe-csv", action="store_true", help=safe)
@@ -151,9 +158,24 @@ def add_export(commands: Any) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from skal.labelling._exchange import export_labels
+    from skal.labelling._exchange import export_labels, export_parquet, labelled_rows
 
-    text = export_labels(args.folder, args.to, prefix=args.prefix, safe_csv=args.safe_csv)
+    if args.to in ("parquet", "folders") and args.out is None:
+        expected, remedy = f"given with --to {args.to}", "Say where to write."
+        raise InvalidParameterError.for_parameter("export", "out", expected, None, remedy)
+    rest = _rest(args) if args.predictions else []
+    if args.to == "parquet":
+        export_parquet(args.folder, args.out, rest)
+        return
+    if args.to == "folders":
+        from skal.labelling._folders import write_folders
+        from skal.labelling._rest import project_source
+
+        rows = [*labelled_rows(args.folder), *rest]
+        failed = write_folders(project_source(args.folder, args.source), rows, args.out, links=args.links)
+        _print_unreadable(dict(failed))
+        return
+    text = export_labels(args.folder, args.to, prefix=args.prefix, safe_csv=args.safe_csv, rest=rest)
     data = text.encode("utf-8", "surrogatepass")  # bytes: no system may change the ends of lines
     if args.out is not None:
         args.out.write_bytes(data)
@@ -162,6 +184,70 @@ def _export(args: argparse.Namespace) -> None:
         sys.stdout.buffer.flush()
     else:  # a notebook's
         sys.stdout.write(text)
+
+
+def _rest(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the model says of the samples without a label."""
+    from tqdm.auto import tqdm
+
+    from skal.labelling._exchange import labelled_rows
+    from skal.labelling._rest import predict_rest, project_source
+
+    source = project_source(args.folder, args.source)
+    labelled = {str(row["id"]) for row in labelled_rows(args.folder)}
+    with tqdm(total=len(source) - len(labelled.intersection(source.ids)), desc="predict", unit="sample") as bar:
+        found, unreadable = predict_rest(args.folder, source, labelled, trusted=args.trust, advance=bar.update)
+    _print_unreadable(unreadable)
+    return found
+
+
+def add_predict(commands: Any) -> None:
+    """``skal predict``."""
+    parser = commands.add_parser(
+        "predict",
+        help="let the model of skal label classify other files",
+        description="Write what a model says of every sample of a source: id, class, probability, and the class that "
+        "comes next. Repeat the command to go on where it was stopped, or with files that are new.",
+    )
+    parser.add_argument("project", type=Path, metavar="PROJECT", help="the --out folder of skal label, or a model's")
+    parser.add_argument("source", metavar="SOURCE", help="a folder of images, a CSV or JSONL file, or an npz")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a CSV or TSV file")
+    parser.add_argument("--text", metavar="COLUMN", help="the column of the texts")
+    parser.add_argument("--features", type=Path, metavar="FILE.npy", help="features, if the model was trained on such")
+    parser.add_argument("--safe-csv", action="store_true", help="make harmless what a spreadsheet takes for a formula")
+    parser.add_argument("--overwrite", action="store_true", help="begin anew if FILE is another model's")
+    _add_trust(parser)
+    parser.set_defaults(run=_predict)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    names = "a class or network that the model may use besides those on the list; may be repeated"
+    parser.add_argument("--trust", action="append", default=[], metavar="NAME", help=names)
+
+
+def _predict(args: argparse.Namespace) -> None:
+    from tqdm.auto import tqdm
+
+    from skal.labelling._models import read_features
+    from skal.labelling._predict import check_kind, project_model, write_predictions
+    from skal.labelling._settings import read_settings
+    from skal.labelling._sources import open_source
+
+    model = project_model(args.project, args.trust)
+    source = open_source(args.source, text=args.text or read_settings(args.project).get("text"))
+    check_kind(args.project, source)
+    features = None if args.features is None else read_features(args.features, len(source))
+    options = {"features": features, "safe_csv": args.safe_csv, "overwrite": args.overwrite}
+    with tqdm(total=len(source), desc="predict", unit="sample") as bar:
+        n_new, n_before, unreadable = write_predictions(model, source, args.out, advance=bar.update, **options)
+    print(f"{n_new} new predictions in {args.out}" + (f", {n_before} were there." if n_before else "."))
+    _print_unreadable(unreadable)
+
+
+def _print_unreadable(unreadable: dict[str, str]) -> None:
+    if unreadable:
+        print(f"{len(unreadable)} files could not be read and are left out:", file=sys.stderr)
+        print(*(f"  {key}: {why}" for key, why in unreadable.items()), sep="\n", file=sys.stderr)
 
 
 def add_import(commands: Any) -> None:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
 from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
@@ -14,11 +17,13 @@ from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 from skal.loop._json import format_json, parse_json
 from skal.loop._spreadsheet import format_table
 
-FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")
+FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
-def export_labels(folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: bool = False) -> str:
+def export_labels(
+    folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: bool = False, rest: Iterable[dict[str, Any]] = ()
+) -> str:
     """The labels of a folder as text in another format.
 
     Parameters
@@ -32,6 +37,9 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: b
     safe_csv : bool, default=False
         Put an apostrophe before whatever a spreadsheet could take for a formula, in CSV and TSV;
         :func:`import_labels` takes it away again.
+    rest : iterable of dict, default=()
+        What a model says of other samples: ``id``, ``label``, ``source`` ("model") and ``probability``. They are marked
+        as such: :func:`import_labels` takes them for no labels.
 
     Returns
     -------
@@ -60,11 +68,12 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: b
     if safe_csv and to not in SEPARATORS:
         remedy = "Leave it out: no spreadsheet runs what is in JSON."
         raise InvalidParameterError.for_parameter("export_labels", "safe_csv", "False for JSON", safe_csv, remedy)
-    lines, settings = _journal(Path(folder)).known.values(), read_settings(Path(folder))
-    rows = [{name: line.get(name) for name in COLUMNS} for line in lines if line["label"] is not None]
+    settings = read_settings(Path(folder))
+    predicted = list(rest)
+    rows = [*labelled_rows(Path(folder)), *predicted]
     if to == "coco-classification":
         return format_json(write_coco(rows, settings.get("classes", []), prefix), indent=1)
-    columns, texts = list(COLUMNS), _texts(settings)
+    columns, texts = [*COLUMNS, *(["probability"] if predicted else [])], _texts(settings)
     if to == "label-studio":
         kind = "text" if settings.get("kind") == "text" else "image"
         if kind == "text" and texts is None and rows:
@@ -77,9 +86,9 @@ def export_labels(folder: Any, to: str = "csv", *, prefix: str = "", safe_csv: b
         columns.insert(1, "text")
         rows = [row | {"text": texts.get(str(row["id"]), "")} for row in rows]
     if to in SEPARATORS:
-        cells = ([row[name] for name in columns] for row in rows)
+        cells = ([row.get(name) for name in columns] for row in rows)
         return format_table(columns, cells, separator=SEPARATORS[to], safe=safe_csv)
-    return "".join(format_json({name: row[name] for name in columns}) + "\n" for row in rows)
+    return "".join(format_json({name: row.get(name) for name in columns}) + "\n" for row in rows)
 
 
 def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[str, int]:
@@ -144,6 +153,39 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     finally:
         journal.release()
     return {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
+
+
+def labelled_rows(folder: Path) -> list[dict[str, Any]]:
+    """What the journal of a project says of each labelled sample."""
+    lines = _journal(folder).known.values()
+    return [{name: line.get(name) for name in COLUMNS} for line in lines if line["label"] is not None]
+
+
+def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) -> None:
+    """The labels of a folder as a parquet file, which Hugging Face ``datasets`` reads.
+
+    Parameters
+    ----------
+    folder : path
+        Of ``skal label``.
+    path : path
+        The file.
+    rest : iterable of dict, default=()
+        As for :func:`export_labels`.
+    """
+    settings = read_settings(Path(folder))
+    frame = pd.DataFrame([*labelled_rows(Path(folder)), *rest], columns=[*COLUMNS, "probability"])
+    keys, texts = frame["id"].astype(str), _texts(settings)
+    if texts is not None:
+        frame.insert(1, "text", [texts.get(key, "") for key in keys])
+    elif settings.get("kind") == "image" and Path(str(settings.get("source"))).is_dir():
+        frame.insert(1, "image", [str(Path(settings["source"], key)) for key in keys])
+    try:
+        frame.astype({"id": str, "label": str, "probability": float}).to_parquet(path, engine="pyarrow", index=False)
+    except ImportError as error:
+        raise SkalError(
+            "Parquet needs pyarrow. Got an installation without it. Run: pip install 'skal-learn[parquet]'"
+        ) from error
 
 
 def _journal(folder: Path) -> Journal:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more
 Pair = tuple[Any, Any]  # id and label
 
@@ -20,16 +21,19 @@ def write_coco(rows: Sequence[Row], classes: Iterable[Any], prefix: str) -> dict
         ],
         "categories": [{"id": i, "name": str(label)} | _original(label) for label, i in number.items()],
         "annotations": [
-            {"id": i, "image_id": i, "category_id": number[row["label"]]} for i, row in enumerate(rows, start=1)
+            {"id": i, "image_id": i, "category_id": number[row["label"]]} | _score(row)
+            for i, row in enumerate(rows, start=1)
         ],
     }
 
 
 def read_coco(content: dict[str, Any]) -> list[Pair]:
-    """(id, label) of every annotation."""
+    """(id, label) of every annotation; what has a score is a model's."""
     images = {image["id"]: image.get("skal_id", image["file_name"]) for image in content["images"]}
     names = {category["id"]: category.get("skal_label", category["name"]) for category in content["categories"]}
-    return [(images[each["image_id"]], names[each["category_id"]]) for each in content["annotations"]]
+    return [
+        (images[each["image_id"]], names[each["category_id"]]) for each in content["annotations"] if "score" not in each
+    ]
 
 
 def write_label_studio(
@@ -42,7 +46,11 @@ def write_label_studio(
         value = (texts or {}).get(str(key), "") if kind == "text" else f"{prefix}{key}"
         result = {"from_name": "label", "to_name": kind, "type": "choices", "value": {"choices": [str(label)]}}
         data = {kind: value, "skal_id": key} | _original(label)
-        tasks.append({"id": number, "data": data, "annotations": [{"result": [result], "created_at": row.get("time")}]})
+        if row.get("source") == MODEL:
+            said = {"annotations": [], "predictions": [{"result": [result], "model_version": "skal"} | _score(row)]}
+        else:
+            said = {"annotations": [{"result": [result], "created_at": row.get("time")}]}
+        tasks.append({"id": number, "data": data} | said)
     return tasks
 
 
@@ -65,6 +73,11 @@ def _of_task(task: dict[str, Any]) -> list[Pair]:
         raise KeyError("a labelled task without image or text")
     label, original = choices[-1][0], data.get("skal_label")
     return [(key, original if original is not None and str(original) == label else label)]
+
+
+def _score(row: Row) -> dict[str, Any]:
+    """How sure a model is; nothing for a label that somebody gave."""
+    return {"score": row["probability"]} if row.get("source") == MODEL else {}
 
 
 def _original(label: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,10 @@ import pandas as pd
 import torch
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.features._image_files import open_image
 from skal.labelling._models import choose_model
 from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TextTable, open_source
-from skal.labelling._sources._images import MOST_PIXELS
 from skal.stopping import StoppingCriterion
 from skal.validation import as_list, check_integer
 
@@ -159,37 +157,6 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
         return ArraySource(X, ids)
     expected, remedy = "an array, a list of texts, or the path of a folder or file", "Convert it with numpy.asarray."
     raise InvalidTypeError.for_parameter("label", "X", expected, X, remedy)
-
-
-def read_images(paths: Iterable[Any], size: int = 32) -> np.ndarray:
-    """Image files as the page's small network sees them, for ``skal.load_model(folder).predict``.
-
-    Parameters
-    ----------
-    paths : iterable of path
-        Of the files: JPEG, PNG, WebP, GIF, BMP or TIFF.
-    size : int, default=32
-        Pixels a side.
-
-    Returns
-    -------
-    (n, 3, size, size) float32 array
-        Red, green and blue in [0, 1].
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from PIL import Image
-    >>> from skal.labelling import read_images
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Image.new("RGB", (40, 30), "red").save(Path(folder, "a.png"))
-    ...     read_images([Path(folder, "a.png")]).shape
-    (1, 3, 32, 32)
-    """
-    check_integer("read_images", "size", size, 1, MOST_PIXELS)
-    images = [np.asarray(open_image(Path(path), size, square=True), dtype=np.float32) / 255 for path in paths]
-    return np.moveaxis(np.stack(images), 3, 1)
 
 
 def _read_labels(source: Source, y: Any) -> dict[str, str]:

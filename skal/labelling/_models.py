@@ -20,8 +20,10 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.features import ArrayFeatures, PixelFeatures, PretrainedFeatures
+from skal.features._zoo import kind_of
 from skal.labelling._backbones import compute_features, load_object
-from skal.labelling._sources import ImageFolder, Source
+from skal.labelling._sources import ArraySource, ImageFolder, Source
 from skal.nets import CNN
 
 Progress = Callable[[int, int], None]
@@ -40,12 +42,15 @@ class Model:
         What it is, for people.
     prepare : callable or None
         Fills X, in the background and before anything is trained; told what to call with its progress.
+    features : transformer or None
+        What makes X from samples as a user has them; saved with the model.
     """
 
     X: Any
     make: Callable[[int], Any]
     words: str
     prepare: Callable[[Progress], None] | None = None
+    features: Any = None
 
 
 def choose_model(
@@ -83,7 +88,7 @@ def choose_model(
     X: Any
     prepare: Callable[[Progress], None] | None
     if features is not None:
-        X = _read_features(features, len(source))
+        X = read_features(features, len(source))
         return Model(X, _own(model) or (lambda n: linear_on_features()), "a linear classifier on given features")
     if backbone is not None:
         if not isinstance(backbone, str):
@@ -91,15 +96,16 @@ def choose_model(
             raise InvalidTypeError.for_parameter("label", "backbone", expected, backbone, remedy)
         X, prepare = compute_features(source, backbone, cache)
         words = f"a linear classifier on features of {backbone}"
-        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare)
+        network = PretrainedFeatures(backbone) if kind_of(backbone) is not None else None
+        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, network)
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)
     assert make is not None
     if source.kind == "image" and not isinstance(make(2), (NeuralNetClassifier, Pipeline)):
         X, prepare = _pixels(source, cache)
-        return Model(X, make, "your classifier on pixels", prepare)
-    return Model(source.samples(), make, "your model")
+        return Model(X, make, "your classifier on pixels", prepare, _reader(source, flatten=True))
+    return Model(source.samples(), make, "your model", None, _reader(source))
 
 
 def linear_on_features() -> Any:
@@ -144,14 +150,22 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
             remedy = "Use model='linear', or a model of your own."
             raise InvalidParameterError.for_parameter("label", "model", expected, tuple(X[0].shape), remedy)
         words = f"a small convolutional network on pictures of {size} × {size} pixels"
-        return Model(X, lambda n: small_network(channels, size, n), words)
+        return Model(X, lambda n: small_network(channels, size, n), words, None, _reader(source))
     if model == "network":
         expected, remedy = "None or 'linear' for rows of numbers", "Pass a model of your own: --model FILE.py:NAME."
         raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
     if source.kind == "image":
         X, prepare = _pixels(source, cache)
-        return Model(X, lambda n: linear_on_features(), "a linear classifier on pixels", prepare)
-    return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier")
+        reader = _reader(source, flatten=True)
+        return Model(X, lambda n: linear_on_features(), "a linear classifier on pixels", prepare, reader)
+    return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier", None, _reader(source))
+
+
+def _reader(source: Source, *, flatten: bool = False) -> Any:
+    """What makes of files or arrays what the source makes of them; None for texts, which a model takes as they are."""
+    if isinstance(source, ImageFolder):
+        return PixelFeatures(source.size, flatten=flatten)
+    return ArrayFeatures(source.shape, flatten=flatten) if isinstance(source, ArraySource) else None
 
 
 def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress], None] | None]:
@@ -162,7 +176,8 @@ def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress
     return X.reshape(len(X), -1), None
 
 
-def _read_features(features: Any, n_samples: int) -> np.ndarray:
+def read_features(features: Any, n_samples: int) -> np.ndarray:
+    """(n_samples, d) float32 features from an array or an npy file."""
     expected = f"an array of numbers of shape ({n_samples}, d), a row for each sample in the order of their ids"
     try:
         array = np.load(features, mmap_mode="r") if isinstance(features, (str, Path)) else np.asarray(features)

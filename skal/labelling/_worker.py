@@ -184,4 +184,4 @@ class Worker:
         loop = self._rounds.session.classifier
         if hasattr(loop, "estimator_"):
             with suppress(SkalError):
-                loop.save_model(self._folder / "model")
+                loop.save_model(self._folder / "model", features=self._model.features)

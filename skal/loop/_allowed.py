@@ -18,6 +18,7 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 import skorch
 import torch
+from sklearn.base import TransformerMixin
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     ExtraTreesRegressor,
@@ -32,8 +33,9 @@ from sklearn.ensemble import (
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from torch import nn
 
-from skal import nets
+from skal import features, nets
 from skal.exceptions import CheckpointError, shorten
+from skal.features._zoo import BUNDLES
 
 # parts of scikit-learn's estimators that are no estimators, and what skal puts beside them; none of them runs anything
 _OBJECTS = {
@@ -100,7 +102,7 @@ def audit(data: bytes, trusted: Iterable[Any], where: str) -> list[str]:
     _check_size(data, nodes)
     found: list[str] = get_untrusted_types(data=data)
     own = {name if isinstance(name, str) else name_of(name) for name in trusted}
-    refused = sorted(set(found) - _OBJECTS - class_names() - own)
+    refused = sorted(set(found) - object_names() - class_names() - own)
     if refused:
         raise CheckpointError(
             f"A model must be made of what is on the list of allowed names. Got {', '.join(refused)} in {where}. "
@@ -122,7 +124,14 @@ def unknown_names(data: bytes) -> list[str]:
     """The names in a file that a user must trust to load it."""
     from skops.io import get_untrusted_types
 
-    return sorted(set(get_untrusted_types(data=data)) - _OBJECTS - class_names())
+    return sorted(set(get_untrusted_types(data=data)) - object_names() - class_names())
+
+
+@cache
+def object_names() -> frozenset[str]:
+    """What may be made beyond skops' own list."""
+    own = (part for part in vars(features).values() if _is_subclass(part, TransformerMixin))
+    return frozenset(_OBJECTS | {name_of(part) for part in own if part is not features.RememberedFeatures})
 
 
 @cache
@@ -181,6 +190,21 @@ def _check_tree(tree: Any, n_features: int) -> None:
         raise CheckpointError(
             "The trees of a model must have branches and columns that are there. Got one that leads out of its arrays. "
             "Do not use this file: it is damaged, or was made to do harm."
+        )
+
+
+def check_networks(parts: Iterable[Any], trusted: Iterable[Any]) -> None:
+    """Refuse pre-trained networks that would be downloaded or read from a folder, unless the user trusts their names.
+
+    Those that come with a package of the extra ``backbones`` are compared with a digest.
+    """
+    names = {part.name for part in parts if isinstance(part, features.PretrainedFeatures)} - set(BUNDLES)
+    refused = sorted(names.difference(name for name in trusted if isinstance(name, str)))
+    if refused:
+        raise CheckpointError(
+            f"A model must use pre-trained networks that are on the list ({', '.join(BUNDLES)}), or trusted by name. "
+            f"Got {', '.join(refused)}, which would be downloaded or read from a folder. If you want that, say so: "
+            f"skal.load_model(path, trusted={refused})."
         )
 
 

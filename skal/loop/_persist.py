@@ -24,7 +24,7 @@ from sklearn.exceptions import InconsistentVersionWarning
 from skorch import NeuralNet
 
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
-from skal.loop._allowed import audit, check_trees, class_names, name_of, resolve, unknown_names
+from skal.loop._allowed import audit, check_networks, check_trees, class_names, name_of, resolve, unknown_names
 from skal.loop._net_training import initialize_network
 
 FILE = re.compile(r"(?:estimator|weights)-([0-9a-f]{32})\.(?:skops|safetensors)")
@@ -153,6 +153,7 @@ def unpack(folder: Path, names: list[str], sample: np.ndarray | None, trusted: I
         warnings.simplefilter("ignore", InconsistentVersionWarning)  # said once for the whole model
         value = loads(data, trusted=allowed)
     check_trees(walk(value), walk)
+    check_networks(walk(value), trusted)
     tensors = load_tensors(others[0]) if others else {}
     value = _swap(value, {id(part): tensors[part.key] for part in walk(value) if isinstance(part, SavedTensor)})
     networks = {id(part): part.make(sample) for part in walk(value) if isinstance(part, SavedNetwork)}

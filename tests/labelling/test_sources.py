@@ -10,7 +10,8 @@ from PIL import Image
 
 from skal.cli import main
 from skal.exceptions import InvalidTypeError, SampleError
-from skal.labelling import export_labels, import_labels, read_images
+from skal.features import PixelFeatures
+from skal.labelling import export_labels, import_labels
 from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder, open_source
 
@@ -30,10 +31,10 @@ def test_images_are_found_below_the_folder_and_known_by_their_paths(image_folder
     assert 0 <= picture.min() <= picture.max() <= 1
 
 
-def test_small_pictures_are_what_read_images_gives(image_folder):
+def test_small_pictures_are_what_pixel_features_gives(image_folder):
     source = ImageFolder(image_folder)
     paths = [source.path(i) for i in range(5)]
-    expected = read_images(paths)
+    expected = PixelFeatures().transform(paths)
     np.testing.assert_allclose(np.stack([source.samples()[i].numpy() for i in range(5)]), expected, atol=1e-6)
 
 

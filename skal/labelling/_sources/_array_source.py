@@ -87,6 +87,16 @@ class ArraySource(Source):
             return self._array.astype(np.float32) / 255
         return self._array.astype(np.float32)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample, channels first."""
+        return tuple(self._array.shape[1:])
+
+    def originals(self, rows: Sequence[int]) -> np.ndarray:
+        """The numbers as they were given."""
+        found: np.ndarray = self._array[np.asarray(rows, dtype=np.int64)]
+        return found
+
     def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
         """An image as PNG."""
         if self.kind != "image":

@@ -56,8 +56,9 @@ def read_pairs(path: Path) -> list[tuple[Any, Any]]:
             f"({', '.join(LABEL_COLUMNS)}). Got the columns {shorten(list(columns))}. Rename two of them."
         )
     pairs = zip(keys, labels, strict=True)
-    if ours:
-        return [(key, label) for key, label in pairs if label is not None]
+    if ours:  # what a model says of the rest is no label
+        by_people = (source != "model" for source in columns["source"])
+        return [pair for pair, given in zip(pairs, by_people, strict=True) if given and pair[1] is not None]
     return [(str(key), str(label)) for key, label in pairs if label not in (None, "")]
 
 

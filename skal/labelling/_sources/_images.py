@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
 _END = 2**16
-MOST_PIXELS = 4096  # a side, of what the model sees
 _MOST_SHOWN = 8192  # a side, of what a browser gets
 
 
@@ -110,6 +110,10 @@ class ImageFolder(Source):
     def samples(self) -> SmallPictures:
         """A Dataset of (3, size, size) tensors in [0, 1]; unreadable images are black."""
         return self._small
+
+    def originals(self, rows: Sequence[int]) -> list[Path]:
+        """The paths."""
+        return [self.path(position) for position in rows]
 
     def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
         """The file itself if a browser can show it and it is not too large, or else a smaller copy."""

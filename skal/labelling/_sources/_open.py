@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from skal.exceptions import SampleError
+from skal.features._pixels import MOST_PIXELS
 from skal.labelling._sources._array_source import ArraySource
-from skal.labelling._sources._images import MOST_PIXELS, ImageFolder
+from skal.labelling._sources._images import ImageFolder
 from skal.labelling._sources._source import Source
 from skal.labelling._sources._texts import TextTable
 from skal.validation import check_integer

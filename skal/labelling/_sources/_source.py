@@ -52,6 +52,10 @@ class Source(ABC):
     def samples(self) -> Any:
         """What a model is trained on: one row for each id."""
 
+    @abstractmethod
+    def originals(self, rows: Sequence[int]) -> Any:
+        """Samples as a user has them, which is what a saved model takes: paths, texts or arrays."""
+
     def picture(self, position: int, size: int | None) -> tuple[bytes, str]:
         """A picture as bytes, at most ``size`` pixels wide and high, and its media type; SampleError if unreadable."""
         raise SampleError(

@@ -76,6 +76,10 @@ class TextTable(Source):
         """(n,) array of texts."""
         return np.array(self.texts, dtype=object)
 
+    def originals(self, rows: Sequence[int]) -> np.ndarray:
+        """The texts."""
+        return np.array([self.texts[position] for position in rows], dtype=object)
+
     def text(self, position: int) -> str:
         """The text."""
         return self.texts[position]

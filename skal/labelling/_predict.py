@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a saved model says of every sample of a source, in a file that grows by whole parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
+from skal.labelling._settings import read_settings
+from skal.labelling._sources import ImageFolder, Source, read_columns
+from skal.loop import SavedModel, load_model
+from skal.loop._spreadsheet import format_table
+
+COLUMNS = ("id", "class", "probability", "second_class", "second_probability")
+_PART = 256  # samples that are written at once
+
+
+class Prediction(NamedTuple):
+    """What a model says of one sample; a model without probabilities says the class alone.
+
+    Attributes
+    ----------
+    position : int
+    label : the most probable class
+    probability : float or None
+    second : the class that comes next
+    second_probability : float or None
+    """
+
+    position: int
+    label: Any
+    probability: float | None
+    second: Any
+    second_probability: float | None
+
+
+def project_model(project: Any, trusted: Iterable[str] = ()) -> SavedModel:
+    """The model of a labelling folder, or one that was saved elsewhere."""
+    folder = Path(project)
+    if not any((place / "model.json").is_file() for place in (folder, folder / "model")):
+        raise CheckpointError(
+            f"{folder} must be the folder of a model, or of skal label with one. Got one without model.json. Label at "
+            "least one sample of two classes, and wait until a model has been trained."
+        )
+    return load_model(folder, trusted=trusted)
+
+
+def predict_parts(
+    model: SavedModel,
+    source: Source,
+    rows: Sequence[int],
+    unreadable: dict[int, str],
+    features: np.ndarray | None = None,
+) -> Iterator[list[Prediction]]:
+    """Predictions of some samples, part by part.
+
+    Parameters
+    ----------
+    model : SavedModel
+    source : Source
+    rows : list of int
+        Positions of the samples.
+    unreadable : dict from position to reason
+        Gets the files that could not be read.
+    features : (n, d) array or None
+        Of all samples, for a model that takes these.
+    """
+    if features is None and isinstance(source, ImageFolder) and model.features_ is None:
+        raise InvalidParameterError(
+            f"The model must be one for pictures. Got one that takes {model.card_['takes']}. Pass --features with a "
+            "row for each picture, or another model."
+        )
+    parts = (list(rows[start : start + _PART]) for start in range(0, len(rows), _PART))
+    return (_predict(model, source, part, unreadable, features) for part in parts)
+
+
+def write_predictions(
+    model: SavedModel,
+    source: Source,
+    out: Any,
+    *,
+    features: np.ndarray | None = None,
+    safe_csv: bool = False,
+    overwrite: bool = False,
+    advance: Callable[[int], Any] = lambda n: None,
+) -> tuple[int, int, dict[str, str]]:
+    """Write a CSV file with a line for each sample, and go on with one that was begun by the same model.
+
+    Parameters
+    ----------
+    model : SavedModel
+    source : Source
+    out : path
+        A file whose name ends in .csv or .tsv.
+    features : (n, d) array or None, default=None
+        Of the samples, for a model that takes these.
+    safe_csv : bool, default=False
+        Make harmless what a spreadsheet could take for a formula.
+    overwrite : bool, default=False
+        Whether to begin anew where a file of another model, or of somebody else, is in the way.
+    advance : callable
+        Called with the number of samples that are done.
+
+    Returns
+    -------
+    n_new : int
+        Lines that were written.
+    n_before : int
+        Lines that were there.
+    unreadable : dict from id to reason
+    """
+    file = _GrowingTable(Path(out), model.card_["files"], safe=safe_csv, overwrite=overwrite)
+    unreadable: dict[int, str] = {}
+    predict_parts(model, source, [], unreadable, features)  # refuse a model for other samples before the file is made
+    done = file.open()
+    rows = [position for position, key in enumerate(source.ids) if str(key) not in done]
+    n_before = len(source) - len(rows)
+    advance(n_before)
+    n_new = 0
+    for start, part in enumerate(predict_parts(model, source, rows, unreadable, features)):
+        file.append([[source.ids[one.position], *one[1:]] for one in part])
+        n_new += len(part)
+        advance(len(rows[start * _PART : (start + 1) * _PART]))
+    return n_new, n_before, {source.ids[position]: why for position, why in unreadable.items()}
+
+
+def check_kind(project: Any, source: Source) -> None:
+    """Refuse samples of another kind than those that were labelled: a model for texts would read paths as texts."""
+    kind = read_settings(Path(project)).get("kind", source.kind)
+    if kind != source.kind:
+        raise InvalidParameterError(
+            f"The samples must be of the kind that was labelled, {kind!r}. Got {source.kind!r}. Name another source, "
+            "or the column of the texts with --text."
+        )
+
+
+def _predict(
+    model: SavedModel, source: Source, rows: list[int], unreadable: dict[int, str], features: np.ndarray | None
+) -> list[Prediction]:
+    try:
+        return _ask(model, source.originals(rows) if features is None else features[rows], rows)
+    except SampleError as error:
+        if not isinstance(source, ImageFolder):
+            raise
+        if len(rows) == 1:
+            unreadable[rows[0]] = str(error)
+            return []
+    half = len(rows) // 2  # which file it is
+    parts = (rows[:half], rows[half:])
+    return [one for part in parts for one in _predict(model, source, part, unreadable, features)]
+
+
+def _ask(model: SavedModel, samples: Any, rows: list[int]) -> list[Prediction]:
+    if not hasattr(model, "predict_proba"):
+        return [
+            Prediction(row, label, None, None, None) for row, label in zip(rows, model.predict(samples), strict=True)
+        ]
+    proba = model.predict_proba(samples)
+    order = np.argsort(-proba, axis=1, kind="stable")
+    found = []
+    for row, p, best in zip(rows, proba, order, strict=True):
+        second = best[1] if len(best) > 1 else None
+        found.append(
+            Prediction(
+                row,
+                model.classes_[best[0]],
+                round(float(p[best[0]]), 6),
+                None if second is None else model.classes_[second],
+                None if second is None else round(float(p[second]), 6),
+            )
+        )
+    return found
+
+
+class _GrowingTable:
+    """A table that grows by parts; a note beside it says which model wrote it, and how far it is whole.
+
+    Parameters
+    ----------
+    path : path
+    model : list of str
+        By what the model is known.
+    safe : bool
+    overwrite : bool
+    """
+
+    def __init__(self, path: Path, model: list[str], *, safe: bool, overwrite: bool) -> None:
+        if path.suffix.lower() not in (".csv", ".tsv"):
+            expected, remedy = "a file whose name ends in .csv or .tsv", "Name for example predictions.csv."
+            raise InvalidParameterError.for_parameter("predict", "out", expected, str(path), remedy)
+        self.path, self._model, self._safe, self._overwrite = path, model, safe, overwrite
+        self._separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        self._note = path.with_name(f".{path.name}.skal")
+        self._sum, self._size = hashlib.sha256(), 0
+
+    def open(self) -> set[str]:
+        """The ids that are in the file; it begins with the names of its columns."""
+        if not self.path.exists() or self._overwrite:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)
+            self._write(format_table(COLUMNS, [], separator=self._separator, safe=self._safe))
+            return set()
+        data = self.path.read_bytes()
+        try:
+            note = json.loads(self._note.read_bytes())
+            known, size, digest = note["model"] == self._model and note["safe"] == self._safe, note["size"], note["sum"]
+        except (OSError, ValueError, KeyError, TypeError):
+            known, size, digest = False, -1, None
+        if not known or hashlib.sha256(data[: max(0, size)]).hexdigest() != digest:
+            raise CheckpointError(
+                f"{self.path} must be as this model has written it, to go on with it. Got a file of another model, "
+                "with other options, or changed by hand. Choose another --out, or say --overwrite."
+            )
+        if len(data) > size:  # a part that was cut off in the middle
+            os.truncate(self.path, size)
+        self._sum.update(data[:size])
+        self._size = size
+        return set(map(str, read_columns(self.path).get("id", [])))
+
+    def append(self, rows: list[list[Any]]) -> None:
+        """Write lines, all or none as far as the next start is concerned."""
+        text = format_table(COLUMNS, rows, separator=self._separator, safe=self._safe)
+        self._write(text.split("\n", 1)[1])
+
+    def _write(self, text: str) -> None:
+        data = text.encode("utf-8", "surrogatepass")
+        with open(self.path, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._sum.update(data)
+        self._size += len(data)
+        note = {"model": self._model, "safe": self._safe, "size": self._size, "sum": self._sum.hexdigest()}
+        new = self._note.with_name(f"{self._note.name}.new")
+        new.unlink(missing_ok=True)
+        new.write_text(json.dumps(note))
+        os.replace(new, self._note)

@@ -1,0 +1,330 @@
+"""From labels that were given on the page to predictions: on the command line, in Python, in another process."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import skal
+from skal.cli import main
+from skal.exceptions import SampleError
+from skal.features import ArrayFeatures, PixelFeatures, pretrained
+from skal.labelling import export_labels, import_labels
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._server import LabelServer
+from skal.labelling._sources import open_source
+
+from .conftest import Client
+
+TEXTS = [f"{word} film number {i}" for i in range(30) for word in ("good", "awful")]
+LOAD = """
+import json, sys
+for name in ("starlette", "uvicorn", "anywidget", "skal.labelling"):
+    sys.modules[name] = None  # as if the extra were not installed
+import skal
+for folder, samples in json.load(sys.stdin):
+    model = skal.load_model(folder)
+    print(json.dumps([model.predict(samples).tolist(), model.predict_proba(samples).max(1).tolist()]))
+"""
+
+
+def make_source(kind, place):
+    """A source of 60 samples and its truth."""
+    rng = np.random.default_rng(0)
+    if kind == "image":
+        for i in range(60):
+            pixels = rng.integers(0, 80, size=(20, 16, 3), dtype=np.uint8)
+            pixels[:, :, 0 if i % 2 else 2] += 120
+            (place / "pictures").mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(place / "pictures" / f"{'red' if i % 2 else 'blue'}-{i:02d}.png")
+        return place / "pictures", lambda item: item["id"].split("-")[0]
+    if kind == "text":
+        pd.DataFrame({"id": range(60), "text": TEXTS}).to_csv(place / "texts.csv", index=False)
+        return place / "texts.csv", lambda item: item["text"].split()[0]
+    X = rng.normal(size=(60, 4))
+    np.savez(place / "rows.npz", X=X, ids=np.arange(60).astype(str))
+    return place / "rows.npz", lambda item: "yes" if X[int(item["id"]), 0] > 0 else "no"
+
+
+def label_on_the_page(kind, place, n=30, model="linear"):
+    """A project whose labels came over HTTP; the path of its source."""
+    path, truth = make_source(kind, place)
+    out = place / "labels"
+    source = open_source(path, cache=out)
+    chosen = choose_model(source, model=None if kind == "text" else model, cache=out)
+    classes = {"image": ["red", "blue"], "text": ["good", "awful"], "numbers": ["yes", "no"]}[kind]
+    with Project(source, classes, chosen, out, query_size=10, source_name=str(path)) as project:
+        server = LabelServer(project)
+        thread = server.start()
+        client = Client(server.address)
+        project.worker.wait_until_idle()
+        for _ in range(n):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label=truth(item))
+        assert project.worker.wait_until_idle(120)
+        assert client.call("status")["error"] is None
+        server.stop()
+        thread.join(20)
+    return out, path
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory):
+    """A labelled project of each kind, and its source; for reading."""
+    kinds = ("image", "text", "numbers")
+    return {kind: label_on_the_page(kind, tmp_path_factory.mktemp(kind)) for kind in kinds}
+
+
+def predict(project, source, table, *more):
+    """The rows that ``skal predict`` writes."""
+    assert main(["predict", str(project), str(source), "--out", str(table), *more]) == 0
+    return read(table)
+
+
+def test_another_process_without_the_extra_says_the_same(projects, tmp_path):
+    given, expected = [], []
+    for kind, (out, path) in projects.items():
+        source = open_source(path)
+        samples = source.originals(range(60))
+        given.append((str(out), [str(one) for one in samples] if kind == "image" else samples.tolist()))
+        expected.append(predict(out, path, tmp_path / f"{kind}.csv"))
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], input=json.dumps(given), capture_output=True, text=True, check=True
+    )
+    for line, rows in zip(done.stdout.splitlines(), expected, strict=True):
+        classes, probabilities = json.loads(line)
+        assert classes == [row["class"] for row in rows]
+        np.testing.assert_allclose(probabilities, [float(row["probability"]) for row in rows], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "numbers"])
+def test_a_labelled_project_predicts_and_exports_the_rest(kind, projects, tmp_path, capsys):
+    out, path = projects[kind]
+    rows = predict(out, path, tmp_path / "predictions.csv")
+    assert "60 new predictions" in capsys.readouterr().out
+    ids = list(open_source(path).ids)
+    assert [row["id"] for row in rows] == ids
+    assert list(rows[0]) == ["id", "class", "probability", "second_class", "second_probability"]
+    assert all(float(row["probability"]) >= float(row["second_probability"]) for row in rows)
+    assert {row["class"] for row in rows} == set(skal.load_model(out).classes_)
+    exported = tmp_path / "all.csv"
+    assert main(["export", str(out), "--predictions", "--out", str(exported)]) == 0
+    both = {row["id"]: row for row in read(exported)}
+    assert set(both) == set(ids)
+    by_model = {key for key, row in both.items() if row["source"] == "model"}
+    assert len(both) - len(by_model) == 30
+    predicted = {row["id"]: row for row in rows}
+    assert all(both[key]["label"] == predicted[key]["class"] for key in by_model)
+    assert all(both[key]["probability"] == predicted[key]["probability"] for key in by_model)
+    assert not any(row["probability"] for key, row in both.items() if key not in by_model)
+    card = skal.load_model(out).card_
+    assert card["found"]["heldout"]["labels"] > 0
+    # the last training may have begun before the last labels came
+    assert 20 <= card["trained_on"]["labels"] + card["found"]["heldout"]["labels"] <= 30
+
+
+@pytest.mark.parametrize("to", ["csv", "jsonl", "label-studio", "coco-classification"])
+def test_what_the_model_says_is_not_imported_as_a_label(to, projects, tmp_path):
+    out, _ = projects["text"]
+    name = tmp_path / f"all.{'csv' if to == 'csv' else 'jsonl' if to == 'jsonl' else 'json'}"
+    assert main(["export", str(out), "--predictions", "--to", to, "--out", str(name)]) == 0
+    shutil.copytree(out, tmp_path / "other")
+    (tmp_path / "other" / "labels.jsonl").unlink()
+    assert import_labels(tmp_path / "other", name)["new"] == 30
+    assert len(export_labels(tmp_path / "other").splitlines()) == 31
+    if to == "label-studio":
+        tasks = json.loads(name.read_text())
+        assert len([task for task in tasks if task.get("predictions")]) == 30
+        assert all(0.5 <= task["predictions"][0]["score"] <= 1 for task in tasks if task.get("predictions"))
+
+
+def test_it_goes_on_where_it_stopped(projects, tmp_path, capsys):
+    out, path = projects["image"][0], shutil.copytree(projects["image"][1], tmp_path / "pictures")
+    command = ["predict", str(out), str(path), "--out", str(tmp_path / "new" / "predictions.csv")]
+    assert main(command) == 0
+    table = tmp_path / "new" / "predictions.csv"
+    whole = table.read_bytes()
+    Image.new("RGB", (9, 9), "red").save(path / "z-new.png")
+    assert main(command) == 0
+    assert "1 new predictions" in capsys.readouterr().out
+    assert table.read_bytes().startswith(whole)
+    assert read(table)[-1]["id"] == "z-new.png"
+    with open(table, "ab") as file:
+        file.write(b"z-torn.png,re")  # a process was killed in the middle of a part
+    before = table.read_bytes()
+    assert main(command) == 0
+    assert before.startswith(table.read_bytes())
+    assert len(read(table)) == 61
+    table.write_bytes(table.read_bytes().replace(b"red", b"RED"))
+    assert main(command) == 1
+    assert "changed by hand" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0
+    assert len(read(table)) == 61
+    (tmp_path / "new" / ".predictions.csv.skal").unlink()
+    assert main(command) == 1
+    assert main([*command[:-1], str(tmp_path / "predictions.txt")]) == 1
+    assert "csv or .tsv" in capsys.readouterr().err
+
+
+KILL = """
+import os, sys
+from skal.cli import main
+from skal.features import PixelFeatures
+read, left = PixelFeatures.transform, [int(sys.argv[1])]
+def transform(self, X):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), 9)
+    return read(self, X)
+PixelFeatures.transform = transform
+main(sys.argv[2:])
+"""
+
+
+def test_a_killed_run_is_taken_up_again(projects, tmp_path):
+    out, path = projects["image"][0], shutil.copytree(projects["image"][1], tmp_path / "pictures")
+    for i in range(600):  # more than two parts
+        shutil.copy(path / "red-01.png", path / f"x-{i:03d}.png")
+    table = tmp_path / "predictions.csv"
+    command = ["predict", str(out), str(path), "--out", str(table)]
+    done = subprocess.run([sys.executable, "-c", KILL, "2", *command], capture_output=True)
+    assert done.returncode == -9
+    assert len(read(table)) == 512
+    assert main(command) == 0
+    rows = read(table)
+    assert [row["id"] for row in rows] == open_source(path).ids
+
+
+def test_files_that_cannot_be_read_are_named(projects, tmp_path, capsys):
+    out, path = projects["image"][0], shutil.copytree(projects["image"][1], tmp_path / "pictures")
+    (path / "broken.png").write_bytes(b"x")
+    table = tmp_path / "predictions.csv"
+    assert main(["predict", str(out), str(path), "--out", str(table)]) == 0
+    said = capsys.readouterr()
+    assert "60 new predictions" in said.out
+    assert "1 files could not be read" in said.err
+    assert "broken.png: broken.png must be an image that can be read" in said.err
+    with pytest.raises(SampleError, match=r"broken\.png"):
+        skal.load_model(out).predict([path / "broken.png"])
+
+
+def test_other_samples_are_refused(projects, tmp_path, capsys):
+    out, path = projects["text"]
+    pictures = projects["image"][1]
+    assert main(["predict", str(out), str(pictures), "--out", str(tmp_path / "p.csv")]) == 1
+    assert "of the kind that was labelled, 'text'" in capsys.readouterr().err
+    assert main(["predict", str(out / "model"), str(pictures), "--out", str(tmp_path / "p.csv")]) == 1
+    assert "must be one for pictures" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path), str(path), "--out", str(tmp_path / "p.csv")]) == 1
+    assert "without model.json" in capsys.readouterr().err
+    assert not (tmp_path / "p.csv").exists()
+    away = shutil.copytree(out, tmp_path / "away")
+    settings = json.loads((away / "project.json").read_text())
+    (away / "project.json").write_text(json.dumps(settings | {"source": "/nowhere/texts.csv"}))
+    assert main(["export", str(away), "--predictions"]) == 1
+    assert "--source PATH" in capsys.readouterr().err
+    assert main(["export", str(away), "--predictions", "--source", str(path)]) == 0
+    assert capsys.readouterr().out.count(",model,") == 30
+
+
+def test_samples_are_sorted_into_folders(projects, tmp_path, capsys):
+    out, path = projects["image"]
+    target = tmp_path / "sorted"
+    assert main(["export", str(out), "--predictions", "--to", "folders", "--out", str(target)]) == 0
+    assert sorted(place.name for place in target.iterdir()) == ["blue", "labels.csv", "red"]
+    assert len(list(target.rglob("*.png"))) == 60
+    rows = read(target / "labels.csv")
+    assert all((target / row["file"]).read_bytes() == (path / row["id"]).read_bytes() for row in rows)
+    assert sum(row["source"] == "model" for row in rows) == 30
+    assert main(["export", str(out), "--to", "folders", "--out", str(target)]) == 1
+    assert "new or empty" in capsys.readouterr().err
+    assert main(["export", str(out), "--to", "folders", "--links", "--out", str(tmp_path / "links")]) == 0
+    links = list((tmp_path / "links").rglob("*.png"))
+    assert len(links) == 30
+    assert all(link.is_symlink() and link.resolve().parent == path for link in links)
+    assert main(["export", str(out), "--to", "folders"]) == 1
+    assert "Say where to write" in capsys.readouterr().err
+
+
+NAMES = ["../../escape", "a/b", "", ".", "..", "con", "x" * 500, "Cat", "cat", "labels.csv", "a\nb", "naïve", "100%"]
+
+
+def test_names_of_classes_are_made_safe(tmp_path):
+    texts = tmp_path / "texts.csv"
+    pd.DataFrame({"id": [f"../{i}" for i in range(len(NAMES))], "text": NAMES}).to_csv(texts, index=False)
+    out = tmp_path / "labels"
+    (tmp_path / "known.jsonl").write_text(
+        "".join(json.dumps({"id": f"../{i}", "label": name or "none"}) + "\n" for i, name in enumerate(NAMES))
+    )
+    out.mkdir()
+    settings = {"kind": "text", "source": str(texts), "text": "text", "classes": ["a", "b"]}
+    (out / "project.json").write_text(json.dumps(settings))
+    import_labels(out, tmp_path / "known.jsonl")
+    target = tmp_path / "deep" / "sorted"
+    assert main(["export", str(out), "--to", "folders", "--out", str(target)]) == 0
+    rows = read(target / "labels.csv")
+    assert [row["label"] for row in rows] == [name or "none" for name in NAMES]
+    assert len({row["file"].split("/")[0].casefold() for row in rows}) == len(NAMES)
+    for row in rows:
+        place = (target / row["file"]).resolve()
+        assert place.parent.parent == target.resolve()
+        assert len(place.parent.name.encode()) <= 120
+        assert place.read_bytes().decode() == NAMES[int(row["id"].removeprefix("../"))]
+    assert sorted(os.listdir(tmp_path / "deep")) == ["sorted"]
+
+
+def test_parquet(projects, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out, _ = projects["image"]
+    target = tmp_path / "labels.parquet"
+    assert main(["export", str(out), "--predictions", "--to", "parquet", "--out", str(target)]) == 0
+    table = parquet.read_table(target).to_pandas()
+    assert len(table) == 60
+    assert (table["source"] == "model").sum() == 30
+    assert table["probability"].notna().sum() == 30
+    with Image.open(table["image"][0]) as picture:
+        assert picture.size == (16, 20)
+
+
+def test_a_pretrained_network_is_part_of_the_model(tmp_path):
+    path, _ = make_source("image", tmp_path)
+    pictures = sorted(path.iterdir())
+    features = pretrained("images", size=64)
+    X = features.transform(pictures)
+    loop = skal.ActiveLearningClassifier(choose_model(open_source(path), features=X).make(2), n_initial=20, n_rounds=0)
+    loop.fit(X, [picture.name.split("-")[0] for picture in pictures])
+    loop.save_model(tmp_path / "model", features=features)
+    model = skal.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(model.predict_proba(pictures), loop.predict_proba(X))
+    known = model.card_["features"]
+    assert (known["name"], known["size"]) == ("efficientnet-lite0", 64)
+    assert len(known["digest"]) == 64
+    assert main(["predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "p.csv")]) == 0
+    assert [row["class"] for row in read(tmp_path / "p.csv")] == loop.predict(X).tolist()
+
+
+def test_pixels_and_arrays_are_what_sources_give(image_folder):
+    source = open_source(image_folder)
+    paths = source.originals(range(24))
+    small = np.stack([source.samples()[i].numpy() for i in range(24)])
+    np.testing.assert_array_equal(PixelFeatures().transform(paths), small)
+    np.testing.assert_array_equal(PixelFeatures(flatten=True).transform(paths), small.reshape(24, -1))
+    bytes_last = (small * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(ArrayFeatures((3, 32, 32)).transform(bytes_last), small, atol=1e-6)
+    with pytest.raises(SampleError, match=r"shape \(n, 3, 32, 32\). Got float32 of shape \(24, 3, 32\)"):
+        ArrayFeatures((3, 32, 32)).transform(small[..., 0])
+    with pytest.raises(SampleError, match="finite"):
+        ArrayFeatures((2,)).transform([[1.0, np.nan]])
