@@ -94,6 +94,13 @@ def label_page(X, classes, folder, **settings):
     (client.result,) = results
 
 
+def digits_page(folder, n=300, classes=CLASSES, **settings):
+    """The page of :func:`make_project`, as ``skal.label`` serves it."""
+    ids = [f"digit-{i:04d}" for i in range(n)]
+    settings = {"model": "linear", "query_size": 10} | settings
+    return label_page(DIGITS.images[:n] / 16, classes, folder, ids=ids, **settings)
+
+
 @pytest.fixture
 def server(project):
     found = LabelServer(project)

@@ -3,17 +3,15 @@
 import csv
 import io
 import json
+from contextlib import ExitStack
 
 import pytest
 
 from benchmarks._label_page import Keys
 from skal.labelling import export_labels
-from skal.labelling._models import choose_model
-from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
-from skal.labelling._sources import ImageFolder, TextTable
 
-from .conftest import make_project, truth
+from .conftest import digits_page, label_page, make_project, truth
 
 
 @pytest.fixture
@@ -161,10 +159,21 @@ def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
     assert page.complaints() == []
 
 
-def test_two_tabs(page, serve, tmp_path):
-    project = make_project(tmp_path)
-    address = serve(project)
-    page.open(address)
+@pytest.fixture
+def visit(page):
+    """Open the page of a project, and finish it at the end."""
+    with ExitStack() as stack:
+
+        def start(pages):
+            address = stack.enter_context(pages).address.geturl()
+            page.open(address)
+            return address
+
+        yield start
+
+
+def test_two_tabs(page, visit, tmp_path):
+    address = visit(digits_page(tmp_path))
     first = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     page.open(address)
@@ -181,12 +190,10 @@ def test_two_tabs(page, serve, tmp_path):
     assert len(said) == 8
 
 
-def test_many_classes_texts_and_what_looks_like_html(page, serve, tmp_path):
+def test_many_classes_texts_and_what_looks_like_html(page, visit, tmp_path):
     nasty = "<img src=x onerror=\"document.title='broken in'\"> <script>document.title='broken in'</script>"
-    source = TextTable([f"{nasty} {i}" for i in range(30)])
     classes = [f"class {i}" for i in range(40)]
-    address = serve(Project(source, classes, choose_model(source), tmp_path))
-    page.open(address)
+    visit(label_page([f"{nasty} {i}" for i in range(30)], classes, tmp_path))
     assert nasty in page.text(".stage")
     assert not page.find(".stage img, .stage script")
     assert not page.find(".zoom")  # a text has nothing to enlarge
@@ -223,16 +230,15 @@ def test_many_classes_texts_and_what_looks_like_html(page, serve, tmp_path):
     assert page.complaints() == []
 
 
-def test_a_corrupt_image_is_shown_as_such_and_named(page, serve, image_folder, tmp_path):
-    for path in image_folder.rglob("*.*"):
+def test_a_corrupt_image_is_shown_as_such_and_named(page, image_folder, tmp_path):
+    (kept, *others) = sorted(image_folder.rglob("*.*"))
+    for path in others:
         path.unlink()
-    (image_folder / "a.jpg").write_bytes(b"nothing")
-    source = ImageFolder(image_folder)
-    project = Project(source, ["red", "blue"], choose_model(source), tmp_path / "out")
-    source._why.clear()  # as if nobody had tried to read it yet
-    page.driver.get(serve(project))
-    page.wait_for(lambda: "a.jpg cannot be read" in page.text(".problems") or "cannot be read" in page.text(".stage"))
-    page.wait_for(lambda: "1 problem" in page.text(".problems"))
+    with label_page(image_folder, ["red", "blue"], tmp_path / "out") as client:
+        kept.write_bytes(b"nothing")  # one that could be read until now
+        page.driver.get(client.address.geturl())
+        page.wait_for(lambda: f"{kept.name} cannot be read" in page.text(".problems") + page.text(".stage"))
+        page.wait_for(lambda: "1 problem" in page.text(".problems"))
 
 
 CONTRAST = """
@@ -273,14 +279,13 @@ return [...document.querySelectorAll(".skal button")].filter((each) => each.offs
 FOCUS = "const at = document.activeElement; return at.textContent + getComputedStyle(at).outlineStyle"
 
 
-def test_every_width_and_scheme_can_be_read_and_used(page, serve, tmp_path):
+def test_every_width_and_scheme_can_be_read_and_used(page, visit, tmp_path):
     long = "a class with a name that is much longer than others, andonewordthatdoesnotfitintoanybutton"
-    project = make_project(tmp_path, classes=[str(i) for i in range(9)] + [long])
-    page.open(serve(project))
+    visit(digits_page(tmp_path, classes=[str(i) for i in range(9)] + [long]))
     for _ in range(12):
         page.label("1")
     page.label("9")
-    assert long in set(project.labels()["label"])
+    assert long in set(labels_of(tmp_path).values())
     for width in (360, 820, 1280):
         for scheme in ("light", "dark"):
             page.resize(width, 900, scheme=scheme)

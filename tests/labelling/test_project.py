@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
-from skal.labelling._label import label
+from skal import label
+from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._queue import LEASE, Leases
-from skal.labelling._settings import parse_classes, read_settings
+from skal.labelling._settings import parse_classes
 from skal.labelling._sources import ImageFolder
 from skal.stopping import Budget
 
-from .conftest import CLASSES, make_project, truth
+from .conftest import CLASSES, label_page, make_project, truth
 
 
 def label_some(project, n, client="me"):
@@ -133,7 +133,7 @@ def test_a_class_can_be_added_and_stays(tmp_path):
         label_some(project, 30)
         assert project.worker.wait_until_idle()
         assert project.status()["error"] is None, project.status()["error"]
-    assert read_settings(tmp_path)["classes"] == [*CLASSES, "red, white"]
+    assert json.loads((tmp_path / "project.json").read_text())["classes"] == [*CLASSES, "red, white"]
     with make_project(tmp_path, classes=CLASSES[:2]) as project:
         assert project.classes == [*CLASSES, "red, white"]
         assert len(project.labels()) == 33
@@ -175,49 +175,45 @@ def test_advice_does_not_end_the_work(tmp_path):
         assert len(label_some(project, 20)) == 20
 
 
+def colours_page(image_folder, tmp_path, query_size=5):
+    return label_page(image_folder, ["red", "blue"], tmp_path / "out", query_size=query_size)
+
+
 def test_unreadable_images_are_declined_named_and_come_back_when_repaired(image_folder, tmp_path):
     broken = image_folder / "broken.jpg"
     broken.write_bytes(b"nothing")
-
-    def start():
-        source = ImageFolder(image_folder, cache=tmp_path / "out")
-        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=5)
-
-    with start() as project:
-        with pytest.raises(SampleError, match=r"broken\.jpg must be an image"):
-            project.picture("broken.jpg", 100)
-        assert project.status()["unreadable"] == ["broken.jpg"]
-        assert project.status()["declined"] == 0
-        assert "broken.jpg" not in [item["id"] for item in project.next("me", 200)]
-        assert project.gallery(label="")["items"][0]["unreadable"]
-    assert project.result().unreadable == ["broken.jpg"]
+    with colours_page(image_folder, tmp_path) as client:
+        status, _, said = client.request("GET", f"{client.root}picture?id=broken.jpg&size=100")
+        assert status == 404
+        assert "broken.jpg must be an image" in json.loads(said)["error"]
+        status = client.call("status")
+        assert (status["unreadable"], status["declined"]) == (["broken.jpg"], 0)
+        assert "broken.jpg" not in [item["id"] for item in client.call("next", n=200)["items"]]
+        assert client.call("gallery", label="")["items"][0]["unreadable"]
+    assert client.result.unreadable == ["broken.jpg"]
     Image.new("RGB", (30, 30), "red").save(broken)
-    with start() as project:
-        assert project.status()["unreadable"] == []
-        assert "broken.jpg" in [item["id"] for item in project.next("me", 200)]
+    with colours_page(image_folder, tmp_path) as client:
+        assert client.call("status")["unreadable"] == []
+        assert "broken.jpg" in [item["id"] for item in client.call("next", n=200)["items"]]
 
 
 def test_a_file_that_changes_under_its_label_is_refused_by_name(image_folder, tmp_path):
-    def start():
-        source = ImageFolder(image_folder)
-        return Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=50)
-
-    with start() as project:
-        project.answer("red/01.png", "red", client="me")
+    with colours_page(image_folder, tmp_path, query_size=50) as client:
+        client.call("answer", id="red/01.png", label="red")
     Image.new("RGB", (30, 30), "red").save(image_folder / "red" / "01.png")
-    with pytest.raises(CheckpointError, match=r"red/01\.png"):
-        start()
+    with pytest.raises(CheckpointError, match=r"red/01\.png"), colours_page(image_folder, tmp_path, query_size=50):
+        pass
 
 
 def test_files_may_be_added(image_folder, tmp_path):
     for n in (24, 25):
-        source = ImageFolder(image_folder, cache=tmp_path / "out")
-        with Project(source, ["red", "blue"], choose_model(source), tmp_path / "out", query_size=5) as project:
-            assert len(project.labels()) == (n - 24)
+        with colours_page(image_folder, tmp_path) as client:
+            status = client.call("status")
+            assert (status["samples"], status["labelled"]) == (n, n - 24)
             if n == 24:
-                project.answer("red/01.png", "red", client="me")
-            assert project.status()["samples"] == n
+                client.call("answer", id="red/01.png", label="red")
         Image.new("RGB", (30, 30), "red").save(image_folder / "aaa.png")
+    assert client.result.labels["id"].tolist() == ["red/01.png"]
 
 
 def test_a_second_one_is_refused_by_name(project):

@@ -19,6 +19,8 @@ from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._sources import open_source
 
+from .conftest import label_page
+
 ENDINGS = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "label-studio": "json", "coco-classification": "json"}
 NASTY = [
     "a\rb",
@@ -194,8 +196,8 @@ def test_formulas_are_harmless_on_request_alone(tmp_path):
 
 def test_texts_are_found_by_themselves_where_their_ids_are_lost(tmp_path):
     (tmp_path / "texts.csv").write_text("text\ngood\nbad\nbad\n")
-    source = open_source(tmp_path / "texts.csv")
-    Project(source, ["a", "b"], choose_model(source), tmp_path, source_name=str(tmp_path / "texts.csv")).close()
+    with label_page(tmp_path / "texts.csv", ["a", "b"], tmp_path):
+        pass
     tasks = [
         {"data": {"text": "good"}, "annotations": [{"result": [{"type": "choices", "value": {"choices": ["a"]}}]}]}
     ]
