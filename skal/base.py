@@ -467,7 +467,7 @@ def query_function(strategy: type[QueryStrategy], name: str, module: str) -> Cal
 
 
 def make_with(strategy: type[QueryStrategy], name: str, params: dict[str, Any]) -> QueryStrategy:
-    """The strategy with its parameters; those that it does not have are refused. ``name`` is what the user calls it."""
+    """The strategy with these parameters; unknown ones are refused. ``name`` is what the user calls the strategy."""
     known, remedy = inspect.signature(strategy).parameters, f"See the documentation of {strategy.__name__}."
     check_known(f"parameters of {name}", params, known, remedy=remedy)
     return strategy(**params)

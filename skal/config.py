@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Settings that say how to compute, not what to choose: batch size, memory, workers, progress bars.
 
-As in scikit-learn, every thread has settings of its own, which begin as the defaults. Whoever hands work to another
-thread or process hands the settings on: ``config_context(**settings)`` around the work, with ``settings`` from
-:func:`get_config` where the work was ordered.
+As in scikit-learn, every thread has settings of its own, which begin as the defaults. Code that hands work to another
+thread or process passes the settings on: ``config_context(**settings)`` around the work, with ``settings`` from
+:func:`get_config` in the caller.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def set_config(
 
     See Also
     --------
-    config_context : The same for a while.
+    config_context : Change settings inside a ``with`` block.
 
     Examples
     --------

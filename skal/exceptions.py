@@ -404,7 +404,7 @@ class RankDeficiencyWarning(SkalWarning):
 
 
 class AdjustedInputWarning(SkalWarning):
-    """What was given could not be used as it is, and was changed.
+    """A value could not be used as it is, and was changed.
 
     Examples
     --------

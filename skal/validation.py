@@ -387,7 +387,7 @@ def check_known(what: str, given: Iterable[str], known: Iterable[str], *, remedy
     what : str
         What they are the names of.
     given, known : iterables of str
-        The names that the user passed, and those that there are.
+        The names that the user passed, and the allowed ones.
     remedy : str
         What to do instead.
 
@@ -619,7 +619,7 @@ def make_generator(owner: str, random_state: Any) -> np.random.Generator:
     Returns
     -------
     numpy.random.Generator
-        The one that was passed, or a new one.
+        The generator that was passed, or a new one.
 
     Examples
     --------

@@ -32,7 +32,7 @@ def _is_frame(X: Any) -> bool:
 
 
 def is_lazy(X: Any) -> bool:
-    """Whether X is an array that is read when it is indexed: of zarr, HDF5, Dask and the like."""
+    """Whether X is an array that is read when it is indexed: one of zarr, HDF5 or Dask, for example."""
     if isinstance(X, (np.ndarray, Tensor, Dataset)) or _is_frame(X) or sp.issparse(X):
         return False
     return isinstance(getattr(X, "dtype", None), np.dtype) and hasattr(X, "shape") and hasattr(X, "__getitem__")
@@ -301,7 +301,7 @@ def _open_hdf5(filename: str, name: str) -> Any:
 def reference_to(X: Any) -> Any | None:
     """What another process can open X from, to be sent to it once; None if the rows themselves must be sent.
 
-    Datasets, zarr and Dask arrays travel by their own pickling. A dict goes by reference if all that is in it does.
+    Datasets, zarr and Dask arrays travel by their own pickling. A dict goes by reference if everything in it does.
     """
     if isinstance(X, Mapping):
         references = {key: reference_to(value) for key, value in X.items()}

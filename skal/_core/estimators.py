@@ -41,7 +41,7 @@ _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
 # which predict with several copies of the estimator that they keep
 _MANY_INSIDE = (BaseEnsemble, CalibratedClassifierCV, OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier)
 
-# where an error that samples or labels cause comes from; a callback's or a scheduler's own goes its way
+# modules that raise where samples or labels are wrong; errors of callbacks and schedulers are left alone
 _ABOUT_DATA = ("torch.nn", "torch.utils.data", "skorch.dataset", "skorch.utils", "skorch.classifier")
 
 
@@ -251,7 +251,7 @@ def _remedy(module: nn.Module, X: Any) -> str:
 
 
 def explain_pass(error: Exception, module: nn.Module, batch: Any) -> NetworkError | None:
-    """What a forward pass stumbled over, explained by its input; None if the error is already clear."""
+    """The error of a forward pass, explained by its input; None if the error is already clear."""
     if isinstance(error, (SkalError, Warning)) or is_out_of_memory(error):
         return None
     return NetworkError(
@@ -262,7 +262,7 @@ def explain_pass(error: Exception, module: nn.Module, batch: Any) -> NetworkErro
 
 @contextmanager
 def explain_training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
-    """Around a fit: what a network stumbles over is explained by its samples, labels and criterion.
+    """Goes around a fit: an error of the network is explained by its samples, labels and criterion.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ def _advice(net: Any, X: Any, y: Any) -> str:
 
 
 def _n_outputs(net: Any) -> int | None:
-    """Of the last layer that says so, which is nearly always the one that makes the outputs."""
+    """Outputs of the last layer that has ``out_features``: nearly always the one that makes the outputs."""
     module = getattr(net, "module_", nn.Identity())
     sizes = [layer.out_features for layer in module.modules() if hasattr(layer, "out_features")]
     return int(sizes[-1]) if sizes and isinstance(sizes[-1], int) else None

@@ -39,7 +39,7 @@ class NamedRows(Dataset[Any]):
     numbers : (n,) sequence of int
         What messages call its rows.
     watched : (Watch, (n,) sequence of int), optional
-        Who compares some of the items with what they were before, and what it calls the rows.
+        Compares some of the items with what they were before; and what it calls the rows.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Watch:
 
     Random augmentation that was left on, or rows that change places, cannot be seen in what a pass returns: scores
     would belong to other samples. So a query reads a few rows twice before the first pass and once at its end, and
-    passes compare these rows when they come by them.
+    passes compare these rows whenever they read them.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def one_query(module: nn.Module | None = None) -> Iterator[None]:
     Parameters
     ----------
     module : nn.Module, optional
-        The one that the query works on, if it works on one.
+        The network that the query works on, if there is one.
 
     Examples
     --------

@@ -77,7 +77,7 @@ class _Call(NamedTuple):
 
 
 def _first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """What a layer is given: its first argument, or the first one that is passed by its name."""
+    """A layer's input: its first argument, or else its first keyword argument."""
     first = next(iter([*args, *kwargs.values()]), None)
     return first if isinstance(first, Tensor) else None
 

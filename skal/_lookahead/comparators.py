@@ -114,7 +114,7 @@ def solve_directly(K: Tensor, K_E: Tensor, residuals: Tensor, f_E: Tensor, rho: 
 
 
 def direct_solver(context: QueryContext, settings: Settings, evaluation: Tensor) -> tuple[NewOutputs, Posterior]:
-    """What solves the augmented system of any candidate and label, and the posterior before there is one."""
+    """A solver of the augmented system for any candidate and label, and the posterior before any label is added."""
     pool, epsilon = context.pool, precision_of_variances(context.network.dtype, torch.float64)
     engine = context.tangent_engine(settings.backend)
     kernel = exact_kernel(engine, settle_kernel(engine, pool, settings.kernel, context.owner))
@@ -249,7 +249,7 @@ def _copy_of(net: NeuralNet) -> NeuralNet:
 
 
 def wide_source(context: QueryContext, settings: Settings) -> KernelSource:
-    """What ``infinite`` and ``gp`` are computed from, the labelled samples read."""
+    """The source for ``infinite`` and ``gp``, with the labelled samples read."""
     network, depth = context.logit_network, depth_of(context.network.module)
 
     def inputs(samples: Samples) -> Tensor:
@@ -277,7 +277,7 @@ class GaussianProcessSource(KernelSource):
         return outputs._replace(f=zeros, link=zeros)
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """With the mean, given the labels, in the place of the network."""
+        """The posterior with its mean, given the labels, instead of the network's outputs."""
         posterior = super().posterior(pool, rows, evaluation, n_total)
         mean = posterior.linearized.clone()
         posterior.outputs = posterior.outputs._replace(f=mean, link=mean, proba=torch.softmax(mean, dim=1))

@@ -49,7 +49,7 @@ class _Read(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What is kept of the candidates; numbers of samples × labels and single ones are in float64."""
+    """What is kept of the candidates; all but factors and sketches in float64."""
 
     factors: Factors
     psi: Tensor  # (N, k), sketch of what the labels leave of the other gradients
@@ -60,7 +60,7 @@ class Features(NamedTuple):
     logits: Tensor  # (N, c)
 
     def take(self, rows: Tensor | slice) -> Features:
-        """Those of some candidates; rows that stand side by side are not copied."""
+        """Features of some candidates; adjacent rows are not copied."""
         rows = _as_slice(rows) if isinstance(rows, Tensor) else rows
         factors = [(a[rows], g[rows]) for a, g in self.factors]
         return Features(factors, *(tensor[rows] for tensor in self[1:]))
@@ -217,7 +217,7 @@ class FeatureReader:
         return self._ask(samples, outputs)
 
     def features(self, samples: Samples) -> Features:
-        """Of some candidates: one pass."""
+        """Features of some candidates, from one pass."""
         return self._ask(samples, self._features)
 
     def _features(self, read: _Read) -> Features:

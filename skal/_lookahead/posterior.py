@@ -73,7 +73,7 @@ class RidgeSolver:
 
 
 class Outputs(NamedTuple):
-    """What the network says about N samples, in float64."""
+    """A network's outputs for N samples, in float64."""
 
     f: Tensor  # (N, c), before any softmax
     link: Tensor  # (N, c), what labels are compared with: f with squared loss, σ(f) with cross-entropy
@@ -213,7 +213,7 @@ class Posterior:
 
     @property
     def unsettled(self) -> Tensor:
-        """Those columns of W of which the kept matrix does not know yet."""
+        """The columns of W that the kept matrix does not include yet."""
         return self._W[:, self._n_settled :]
 
     def _u(self, rows: Tensor, noise: float | None = None) -> Tensor:

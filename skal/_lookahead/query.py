@@ -45,7 +45,7 @@ def greedy_batch(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Samples chosen one after the other, each as if those before had been labelled; their scores.
 
-    ``variance`` needs no labels. For the others they are those that are predicted.
+    ``variance`` needs no labels. The other criteria take the predicted ones.
     """
     N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
     evaluation = settings.evaluation_rows(context, generator)
@@ -62,7 +62,7 @@ def greedy_batch(
 def make_source(
     context: QueryContext, settings: Settings, generator: np.random.Generator, n_kept: int
 ) -> TangentSource:
-    """What posteriors are computed from, the labelled samples read; features of ``n_kept`` candidates have room."""
+    """The source of posteriors, with the labelled samples read and room for features of ``n_kept`` candidates."""
     if settings.retraining != "linearized":
         from skal._lookahead.comparators import wide_source
 
@@ -81,7 +81,7 @@ def make_source(
 
 
 def settle_reference(context: QueryContext, settings: Settings) -> str:
-    """Where change is measured from, with a warning if that is not what was asked for."""
+    """What change is measured from; a warning says if it is not what was asked for."""
     if settings.reference == "linearized" or settings.criterion == "variance":  # which compares nothing with labels
         return settings.reference
     criterion = context.network.criterion
@@ -130,7 +130,7 @@ def check_room(context: QueryContext, room: int, n_needed: int) -> None:
 def _score_by(
     context: QueryContext, settings: Settings, source: Source, reference: str, evaluation: np.ndarray
 ) -> Callable[[Posterior, Tensor], Tensor]:
-    """What gives the scores of some rows of a posterior."""
+    """A function that scores some rows of a posterior."""
     if settings.criterion != "variance":
         return lambda posterior, rows: posterior.scores(settings.criterion, reference, rows)
     fits = source.room(len(evaluation)) >= context.n_pool
@@ -203,7 +203,7 @@ def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: flo
 
 
 def _n_kept(context: QueryContext, n_evaluation: int, n_instances: int = 0) -> int:
-    """How many candidates there should be room for, the evaluation samples among them, and all groups' batches."""
+    """How many candidates need room: the evaluation samples, and the batches of all groups."""
     n = context.n_pool
     shortlisted = shortlist_room(n - n_evaluation, n_instances) if n_instances else 0
     return min(n, n_evaluation + max(1, n_evaluation // 4, shortlisted))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a look-ahead is asked for: the parameters of the strategy, with what its criterion goes with."""
+"""The parameters of a look-ahead, with the defaults that suit its criterion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXACT_LENGTH = 4096
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for; the parameters of :class:`skal.strategies.NTKLookahead` of the same names."""
+    """The parameters of :class:`skal.strategies.NTKLookahead` of the same names."""
 
     criterion: str
     kernel: str
@@ -32,7 +32,7 @@ class Settings:
 
     @classmethod
     def of(cls, strategy: Any) -> Settings:
-        """Those of a strategy, with what its criterion goes with where it leaves a choice."""
+        """The parameters of a strategy; ``"auto"`` becomes what suits its criterion."""
         given = {field.name: getattr(strategy, field.name) for field in fields(cls)}
         variance = given["criterion"] == "variance"
         if given["batch"] == "auto":

@@ -140,7 +140,7 @@ class KernelBlocks:
     groups: Tensor  # (N,), see Posterior
     epsilon: float
     among: Block | None = None  # among the candidates, if they may be labelled
-    steps: LabelSteps | None = None  # how labels change the outputs under cross-entropy, in the place of residuals
+    steps: LabelSteps | None = None  # how labels change the outputs under cross-entropy, instead of residuals
 
     def append(self, j: int, label: int) -> None:
         """Candidate j has got this label; it stays a candidate until somebody takes it away."""
@@ -158,7 +158,7 @@ class KernelBlocks:
         self.groups = self.groups.masked_fill(self.groups == self.groups[j], -1)
 
     def posterior(self, n_total: int | None = None) -> Posterior:
-        """What one more label would do now; conditioning it changes nothing here.
+        """The posterior for one more label; conditioning it changes nothing here.
 
         It is made anew after each label: the ridge is relative to the labelled samples' kernel, so that another label
         changes it. That takes one product of a (candidates × labels) and a (labels × evaluation) matrix.

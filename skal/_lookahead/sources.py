@@ -34,31 +34,31 @@ Kernel = tuple[Callable[[Samples, "Samples | None"], Tensor], Callable[[Samples]
 
 
 class Source(ABC):
-    """What the criteria ask of a kernel, within a number of bytes."""
+    """Makes posteriors from a kernel, within a bound on memory."""
 
     def __init__(self, context: QueryContext, memory: int) -> None:
         self.context, self.memory = context, memory
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
-        """Of candidates with (N, c) probabilities, from τ, ρ and the kernel's scale."""
+        """How much candidates with (N, c) probabilities count, from τ, ρ and the kernel's scale."""
         return newton_importance(p, tau, rho, scale)
 
     def outputs(self, samples: Samples) -> Outputs:
-        """Of the network, at any samples."""
+        """Outputs of the network at any samples."""
         network = self.context.logit_network
         return read_outputs(network, network.all_logits(samples, self.context.batch_size))
 
     @abstractmethod
     def room(self, n_numbers: int) -> int:
-        """How many candidates fit into memory, with so many numbers for each."""
+        """How many candidates fit into memory, with this many numbers for each."""
 
     def greedy_room(self, n_numbers: int) -> int:
-        """How many of them if they are conditioned on."""
+        """How many candidates fit if picks are to be conditioned on."""
         return self.room(n_numbers)
 
     @abstractmethod
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
 
 
 class TangentSource(Source):
@@ -75,7 +75,7 @@ class TangentSource(Source):
     def _groups(self, samples: Samples) -> Tensor:
         """(N,) integers that exact copies among the samples share; −1 for copies of labelled samples.
 
-        Copies are told by what the network is given: gradients of different samples may differ by less than rounding.
+        Copies are recognised by their inputs: gradients of different samples may differ by less than rounding.
         """
         context = self.context
         groups = copy_groups(samples.digests(), context.labelled.digests())
@@ -84,7 +84,7 @@ class TangentSource(Source):
     @property
     @abstractmethod
     def solver(self) -> RidgeSolver:
-        """Of the labelled samples' kernel."""
+        """The solver of the labelled samples' kernel."""
 
     @abstractmethod
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
@@ -135,7 +135,7 @@ class KernelSource(TangentSource):
         return int((math.sqrt(9 * n**2 + self.memory / self.B**2) - 3 * n) / 4)
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
         samples = pool.take(rows)
         if n_total is None or len(evaluation) == len(rows):
             return self.blocks(samples, evaluation).posterior(n_total)
@@ -144,7 +144,7 @@ class KernelSource(TangentSource):
 
     @property
     def solver(self) -> RidgeSolver:
-        """Of the labelled samples' kernel."""
+        """The solver of the labelled samples' kernel."""
         return RidgeSolver(self.K_LL, self.ridge)
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
@@ -161,7 +161,7 @@ class KernelSource(TangentSource):
     def blocks_of(
         self, samples: Samples, evaluation: Any, K_CE: Tensor, own: Tensor, among: Callable[..., Any] | None = None
     ) -> KernelBlocks:
-        """These blocks of the kernel, with what else belongs to them."""
+        """The blocks of the kernel for true labels, from these parts."""
         K_LC, positions = self.kernel(self.context.labelled, samples), torch.as_tensor(evaluation, device=K_CE.device)
         given = (self.K_LL, K_LC, K_CE, own, self.residuals, self.outputs(samples), positions)
         return KernelBlocks(*given, self.ridge, self._groups(samples), self.epsilon, among)
@@ -185,11 +185,11 @@ class FeatureSource(TangentSource):
         self._begin(read_outputs(context.logit_network, reader.logits))
 
     def room(self, n_numbers: int) -> int:
-        """As many as their features allow."""
+        """How many candidates' features fit into memory."""
         return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
     def greedy_room(self, n_numbers: int) -> int:
-        """The same, with this many numbers for each: covariances and picks."""
+        """How many fit with this many numbers for each: covariances and picks."""
         return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
 
     def _group(self, pool: Samples, rows: np.ndarray, n_shared: int) -> Features:
@@ -205,7 +205,7 @@ class FeatureSource(TangentSource):
                 return fill_rows(iter([shared, others]), len(rows))
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
         e, everything, reader = len(evaluation), len(rows) == len(pool), self.reader
         features = reader.features(pool) if everything else self._group(pool, rows, e)
         outputs, own = read_outputs(self.context.logit_network, features.logits), features.variance[:, None, None]
@@ -222,7 +222,7 @@ class FeatureSource(TangentSource):
 
     @property
     def solver(self) -> RidgeSolver:
-        """Of the labelled samples' kernel."""
+        """The solver of the labelled samples' kernel."""
         return self.reader.solver
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:

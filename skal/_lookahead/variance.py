@@ -7,7 +7,7 @@ and weights a, v and t, the score of a candidate x' is
     a(x') Σ_x v(x) S(x, x')² / (1 + t(x') S(x', x')),
 
 and once it is picked, ``S ← S − S_j S_jᵀ / (S_jj + noise_j)``. No label is guessed: p stays as it is within a batch.
-A kernel with blocks has ``tr[S(x, x') (I + t S(x', x'))⁻¹ S(x', x)] / B`` in the place of the fraction.
+A kernel with blocks has ``tr[S(x, x') (I + t S(x', x'))⁻¹ S(x', x)] / B`` instead of the fraction.
 
 The sums ``P(x') = Σ_x v(x) S(x', x) S(x, x')`` are kept. With ``S = S_0 − W Wᵀ`` another column w of W changes them by
 ``−V wᵀ − w Vᵀ + w Q wᵀ``, where ``V(x') = Σ_x v(x) S(x', x) w_x`` and ``Q = Σ_x v(x) w_xᵀ w_x``: one product of S_0

@@ -112,7 +112,7 @@ class ActiveLearner(_ModalActiveLearner):
         return_metrics : bool, default=False
             Whether to return the strategy's metrics too (None if it has none).
         candidates : array-like of int or bool, optional
-            Positions in the pool, or a mask of its rows, that may be asked for: those that are not labelled yet. A
+            Positions in the pool, or a mask of its rows, that may be asked for, such as the unlabelled ones. A
             strategy of skal reads no others and copies nothing; any other function gets a copy of these rows.
         **query_kwargs
             Passed to the strategy.
@@ -157,7 +157,7 @@ class ActiveLearner(_ModalActiveLearner):
         Parameters
         ----------
         X, y : array-like
-            Labelled samples, in the place of all that were there.
+            Labelled samples, which replace all earlier ones.
         bootstrap : bool, default=False
             Train on a bootstrap sample of them.
         **fit_kwargs

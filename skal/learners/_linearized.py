@@ -314,7 +314,7 @@ class _KnownPool:
 
 
 def _label_steps(context: QueryContext, settings: Settings, source: TangentSource, n_trained: int) -> LabelSteps | None:
-    """How labels that the network has not been trained on change its outputs; None if residuals say so."""
+    """How labels that the network was not trained on change its outputs; None if the residuals are enough."""
     if settings.criterion != "variance" or compares_outputs(context.network.criterion):
         return None
     f = source.labelled_logits

@@ -71,7 +71,7 @@ class FeatureKernelSource(Source):
         return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 
     def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """Of some rows of the pool, with evaluation samples among them; for later conditioning if n_total is None."""
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
         device, solver = self._labelled.device, self._solver
         X = self._read(torch.as_tensor(rows, device=device)).double()
         positions = torch.as_tensor(evaluation, device=device)

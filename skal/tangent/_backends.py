@@ -179,7 +179,7 @@ def _batch_grad_extension() -> Any:
     from backpack.extensions import BatchGrad
 
     class NamingBatchGrad(BatchGrad):
-        """Says at which layer BackPACK gave up."""
+        """BatchGrad whose errors name the layer."""
 
         def __call__(self, module: nn.Module, g_inp: Any, g_out: Any) -> None:
             try:

@@ -62,12 +62,12 @@ class PerSampleGradient(ABC):
         """The gradients of some samples, written out: (n, p)."""
 
     def write(self, out: Tensor) -> None:
-        """The same into (n, p) rows that are there already."""
+        """Write the gradients of all samples into (n, p) rows."""
         for rows in pieces(self.n, self.written_out_entries):
             out[rows] = self.dense(rows)
 
     def blocks(self) -> list[Tensor]:
-        """The same in parts that are the quickest to write, (n, p_j) each, their columns in an order of their own."""
+        """The gradients in parts that are quick to write, (n, p_j) each; the columns may come in any order."""
         return [self.dense()]
 
     def scores(self, direction: Tensor | None = None, piece_bytes: int = PIECE_BYTES) -> tuple[Tensor, Tensor | None]:
@@ -108,7 +108,7 @@ class PerSampleGradient(ABC):
         return gram_matrix(self.dense(), other.dense())
 
     def products(self, other: PerSampleGradient) -> Tensor:
-        """The same in the precision of the gradients, where these are not subtracted from one another: (n, m)."""
+        """Inner products in the precision of the gradients, where no differences of them are taken: (n, m)."""
         return self.gram(other)
 
     def kernel_form(self) -> PerSampleGradient:
@@ -116,7 +116,7 @@ class PerSampleGradient(ABC):
         return Dense(self.dense())
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """What :meth:`kernel_form` keeps, with a row for each sample; :meth:`with_tensors` takes it."""
+        """The tensors of a :meth:`kernel_form`, a row for each sample; :meth:`with_tensors` takes them."""
         raise NotImplementedError
 
     def with_tensors(self, *tensors: Tensor) -> PerSampleGradient:
@@ -562,7 +562,7 @@ def _squared_norms(gradients: Tensor) -> Tensor:
 
 
 def gram_matrix(first: Tensor, second: Tensor, columns: int | None = None) -> Tensor:
-    """(n, p), (m, p) -> (n, m) in float64, converting so many columns at a time, and some rows of the second."""
+    """(n, p), (m, p) -> (n, m) in float64, converting a few columns at a time, and some rows of the second."""
     larger = 1 if first.is_cpu else _ELSEWHERE
     columns = columns or larger * _GRAM_COLUMNS
     total = first.new_zeros(first.shape[0], second.shape[0], dtype=torch.float64)

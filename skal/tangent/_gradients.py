@@ -170,7 +170,7 @@ def _loss(owner: str, loss: str, network: Network) -> Loss:
 
 
 def class_indices(y: Any, n_samples: int, n_classes: int, network: Network, loss: Loss | None = None) -> Tensor:
-    """(n,) labels 0 … C−1, or the one that a loss ignores, as a tensor on the network's device."""
+    """(n,) labels 0 … C−1, or the label that a loss ignores, as a tensor on the network's device."""
     try:
         labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     except (ValueError, NotImplementedError):  # ragged, or without values

@@ -31,7 +31,7 @@ class KeptGradients:
         self.gradients, self.n, self.device = gradients, n, device
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is kept, with a row for each sample."""
+        """The tensors that are kept, with a row for each sample."""
         return tuple(x for by_name in self.gradients for g in by_name.values() for x in g.tensors())
 
     @property
@@ -40,7 +40,7 @@ class KeptGradients:
         return sum(x.numel() * x.element_size() for x in self.tensors())
 
     def take(self, rows: Any) -> KeptGradients:
-        """Those of some samples; a slice of them copies nothing."""
+        """The gradients of some samples; a slice copies nothing."""
         if isinstance(rows, slice):
             n = len(range(*rows.indices(self.n)))
         else:
@@ -109,7 +109,7 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
 def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotangent]) -> int:
     """Bytes that :func:`keep_gradients` takes for one sample, from the first of these."""
     n_bytes = keep_gradients(engine, samples.take(range(1)), cotangents).n_bytes
-    # putting together what workers have read takes half as much again
+    # joining what workers have read takes half as much again
     return n_bytes if engine.network.jobs == 1 else 3 * n_bytes // 2
 
 
@@ -165,7 +165,7 @@ class _Store:
         return form.with_tensors(*(new_rows(self._n, x) for x in form.tensors()))
 
     def parts(self) -> list[KeptGradients]:
-        """What was kept, in the order in which it came."""
+        """The kept gradients, in the order in which they came."""
         whole = KeptGradients(self._whole, self._n, self._engine.device).take(slice(0, self._n_whole))
         return [whole, *self._others]
 

@@ -125,7 +125,7 @@ def _kernel(engine: TangentEngine, X: Samples, Z: Samples, kind: str, *, overlap
     top = 0
     for block in _blocks(engine, X, kind):
         bottom = top + sum(chunk.n for chunk in block)
-        # the gradients of the block itself are at hand, and what is left of it has been computed as its mirror image
+        # the block's own gradients are here already, and the part left of it is the mirror image of an earlier one
         own, left, rest = (block, top, bottom) if overlap else ([], 0, 0)
         others = _chunks(engine, Z.take(range(rest, len(Z))), kind) if rest < len(Z) else []
         for second in chain(own, others):

@@ -188,7 +188,7 @@ def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
 def _verify(
     backend: str, network: Network, batch: Any, target: Tensor, names: set[str], truth: Gradients
 ) -> tuple[set[str], Exception | None]:
-    """The parameters for which the backend agrees with autograd, and what it stumbled over, if it did."""
+    """The parameters for which the backend agrees with autograd, and the error that it raised, if any."""
     names, problem = set(names), None
     while True:
         try:
@@ -199,7 +199,7 @@ def _verify(
         except UnsuitedLayerError as error:  # the other layers may still be suited
             names -= error.parameters
             problem = problem or error
-        except Exception as error:  # whatever a backend stumbles over, another one takes over
+        except Exception as error:  # if one backend fails, another one takes over
             return set(), error
     total = torch.stack([gradient.dense().double().norm() for gradient in truth.values()]).norm()
     epsilon = torch.finfo(network.dtype).eps
@@ -228,7 +228,7 @@ def _is_plain(network: Network, name: str) -> bool:
 def _refusal(
     network: Network, missing: set[str], backend: str, error: Exception | None, reordered: set[str]
 ) -> UnsupportedLayerError:
-    """Say what the backend stumbled over, or name the first parameter that is not covered, its layer, and why."""
+    """The backend's own error in words, or the first parameter that it does not cover, its layer and the reason."""
     name = min(missing)
     layer = network.module.get_submodule(name.rpartition(".")[0])
     why = "its gradients are not autograd's"

@@ -208,7 +208,7 @@ def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
 
 @contextmanager
 def _watch_projections(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[None]:
-    """Inside, ``see(input, weight, output, positions_first)`` is told of every call of ``F.linear``, by whomever.
+    """Inside, ``see(input, weight, output, positions_first)`` is called for every call of ``F.linear``.
 
     Plain self-attention works on (n, t, ...) tensors there. torch brings them into the order (t, n, ...) and back, and
     so does the backward pass: a sixth of the time of a small transformer's.

@@ -130,7 +130,7 @@ class TangentEngine:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of one sample's gradient, written out."""
+        """Bytes of one sample's gradient, written out."""
         return self.element_size * sum(self.sizes.values())
 
     def chunk_size(self, kept_bytes: int = 0) -> int:
@@ -300,7 +300,7 @@ class TangentEngine:
             yield {name: gradient for part in parts for name, gradient in part.items()}
 
     def logits(self) -> Tensor:
-        """Logits of the chunk at hand: for a reduction, once it has been given gradients.
+        """Logits of the current chunk: for a reduction, after it has asked for gradients.
 
         Returns
         -------
@@ -347,7 +347,7 @@ class TangentEngine:
         Parameters
         ----------
         gradients : iterable of Gradients
-            One for each cotangent; one that is not needed any more is given up before the next is asked for.
+            One for each cotangent; each is released before the next one is computed, where possible.
         n : int
             Samples in the chunk.
         k : int
@@ -409,7 +409,7 @@ def activation_bytes(network: Network, sample: Any) -> int:
 
 
 def no_gradients(owner: str) -> OutputError:
-    """What to raise where a kernel is zero."""
+    """The error for a kernel that is zero."""
     return OutputError(
         f"{owner} needs a network whose outputs depend on its trainable parameters: their gradients must not all be "
         "zero. Got zeros, or numbers that are lost in rounding. Look for dead units (lower the learning rate, scale "
@@ -418,7 +418,7 @@ def no_gradients(owner: str) -> OutputError:
 
 
 def non_finite_gradients() -> NonFiniteError:
-    """What to raise when gradients are not finite although the outputs are."""
+    """The error for gradients that are not finite although the outputs are."""
     return NonFiniteError(
         "The network's gradients must be finite. Got NaN or infinity instead, although its outputs are finite. "
         "Look for a division by zero or a square root at zero in the network."
