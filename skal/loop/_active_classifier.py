@@ -291,7 +291,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         """Write the fitted model to a folder, without pickle, for :func:`skal.load_model`.
 
         ``model.json`` says in words what the model takes, its classes, what it was trained on and how good it was found
-        to be; ``estimator.skops`` has the parts of scikit-learn, and ``weights.safetensors`` the weights of networks.
+        to be; ``estimator-….skops`` has the parts of scikit-learn, and ``network-….safetensors`` a network.
         What cannot be written so is refused by name: a module that is an object, a class that cannot be imported.
 
         Parameters

@@ -7,7 +7,6 @@ skorch and torch would pickle them: a network becomes its class, its parameters 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,16 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from sklearn.exceptions import InconsistentVersionWarning
 from skorch import NeuralNet
 
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
 from skal.loop._allowed import audit, check_networks, check_trees, class_names, name_of, resolve, unknown_names
-from skal.loop._net_training import initialize_network
+from skal.loop._net_training import initialize_network, load_network_state, network_state
+from skal.loop._network_file import NETWORK, content_sum, pack_network, unpack_network
 
-FILE = re.compile(r"(?:estimator|weights)-([0-9a-f]{32})\.(?:skops|safetensors)")
+FILE = re.compile(rf"estimator-[0-9a-f]{{32}}\.skops|{NETWORK.pattern}")
 # a network predicts without these, so that one that is no plain value or known class is left out
 _ONLY_FOR_TRAINING = (
     "augment",
@@ -43,48 +41,40 @@ _ONLY_FOR_TRAINING = (
 
 
 class SavedTensor:
-    """The place of a tensor.
+    """A tensor among the parameters of a network, as an array.
 
     Parameters
     ----------
-    key : str
-        Its name among the weights.
+    tensor : tensor
     """
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.array = tensor.detach().cpu().numpy().copy()
 
 
 class SavedNetwork:
-    """What a skorch net is made of.
+    """What a skorch net is made of, but for its weights.
 
     Parameters
     ----------
     net : NeuralNet
-        Initialised.
+    file : str or None
+        The name of the file that has its state; None for one that has not been fitted.
     """
 
-    def __init__(self, net: NeuralNet) -> None:
-        self.net_class = type(net)
-        self.params = _predicting_params(net)
-        self.modules = {name: dict(getattr(net, f"{name}_").state_dict()) for name in net._modules + net._criteria}
-        self.classes = getattr(net, "classes_inferred_", None)
-        self.extra = net.get_state() if hasattr(net, "get_state") else None
+    def __init__(self, net: NeuralNet, file: str | None) -> None:
+        self.net_class, self.params, self.file = type(net), _predicting_params(net), file
 
-    def make(self, sample: np.ndarray | None) -> NeuralNet:
+    def make(self, state: Any, sample: np.ndarray | None) -> NeuralNet:
         """The net; ``sample`` is for one that must see samples to know its size."""
         if not (isinstance(self.net_class, type) and issubclass(self.net_class, NeuralNet)):
             raise CheckpointError(
                 f"A network of a model must be a skorch net. Got {shorten(self.net_class)}. Write the model again."
             )
         net = self.net_class(**self.params)
-        initialize_network(net, sample, None)
-        for name, tensors in self.modules.items():
-            getattr(net, f"{name}_").load_state_dict(tensors)
-        if self.classes is not None:
-            net.classes_inferred_ = self.classes
-        if self.extra is not None:
-            net.set_state(self.extra)
+        if state is not None:
+            initialize_network(net, sample, None)
+            load_network_state(net, state)
         return net
 
 
@@ -97,12 +87,16 @@ def pack(value: Any) -> tuple[dict[str, bytes], list[str]]:
     """
     from skops.io import dumps
 
-    tensors: dict[str, torch.Tensor] = {}
-    networks = [part for part in walk(value) if isinstance(part, NeuralNet)]
-    saved = {id(net): _take_tensors(SavedNetwork(net), tensors) for net in networks}
-    plain = _take_tensors(value, tensors, saved)
+    files: dict[str, bytes] = {}
+    places: dict[int, Any] = {}
+    for part in walk(value):
+        if isinstance(part, NeuralNet):
+            name, content = _network_file(part) if part.initialized_ else (None, b"")
+            saved = SavedNetwork(part, name)
+            places[id(part)] = _swap(saved, _tensors_of(saved))
+            files |= {} if name is None else {name: content}
     try:
-        data = dumps(plain)
+        data = dumps(_swap(value, places | _tensors_of(value)))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InvalidTypeError(
             "A model must be made of estimators, numbers, strings, arrays and classes to be saved without pickle. Got "
@@ -112,11 +106,7 @@ def pack(value: Any) -> tuple[dict[str, bytes], list[str]]:
     names = unknown_names(data)
     for name in names:
         _check_importable(name)
-    files = {_file_name("estimator", data, "skops"): data}
-    if tensors:
-        weights = save_tensors(tensors)
-        files[_file_name("weights", weights, "safetensors")] = weights
-    return files, names
+    return {f"estimator-{content_sum(data)}.skops": data} | files, names
 
 
 def unpack(folder: Path, names: list[str], sample: np.ndarray | None, trusted: Iterable[Any]) -> Any:
@@ -134,9 +124,9 @@ def unpack(folder: Path, names: list[str], sample: np.ndarray | None, trusted: I
     """
     from skops.io import loads
 
-    data, *others = [_read(folder, name) for name in names]
-    pairs = zip(names, (data, *others), strict=True)
-    changed = [name for name, content in pairs if FILE.fullmatch(name)[1] != _digest(content)]  # type: ignore[index]
+    files = {name: _read(folder, name) for name in names}
+    data = files[names[0]]
+    changed = [name for name, content in files.items() if content_sum(content) not in name]
     try:
         allowed = audit(data, trusted, str(folder / names[0]))
     except CheckpointError:  # what is in the file matters more than that it has changed
@@ -154,10 +144,11 @@ def unpack(folder: Path, names: list[str], sample: np.ndarray | None, trusted: I
         value = loads(data, trusted=allowed)
     check_trees(walk(value), walk)
     check_networks(walk(value), trusted)
-    tensors = load_tensors(others[0]) if others else {}
-    value = _swap(value, {id(part): tensors[part.key] for part in walk(value) if isinstance(part, SavedTensor)})
-    networks = {id(part): part.make(sample) for part in walk(value) if isinstance(part, SavedNetwork)}
-    return _swap(value, networks)
+    tensors = (part for part in walk(value) if isinstance(part, SavedTensor))
+    value = _swap(value, {id(part): torch.from_numpy(part.array) for part in tensors})
+    networks = [part for part in walk(value) if isinstance(part, SavedNetwork)]
+    states = {name: unpack_network(name, content) for name, content in files.items() if NETWORK.fullmatch(name)}
+    return _swap(value, {id(part): part.make(part.file and states[part.file], sample) for part in networks})
 
 
 def walk(value: Any) -> Iterator[Any]:
@@ -180,16 +171,13 @@ def walk(value: Any) -> Iterator[Any]:
         stack += vars(part).values() if hasattr(part, "__dict__") else []
 
 
-def _take_tensors(value: Any, tensors: dict[str, torch.Tensor], saved: dict[int, Any] | None = None) -> Any:
-    """A copy with a place for each tensor, which goes to ``tensors``; what is in ``saved`` is exchanged as well."""
-    places = dict(saved or {})
-    found = [part for part in walk(value) if isinstance(part, torch.Tensor)]
-    for tensor in found:
-        key = f"{len(tensors):04d}"
-        # a copy of its own: safetensors refuses tensors that share memory, as tied weights do
-        tensors[key] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        places[id(tensor)] = SavedTensor(key)
-    return _swap(value, places)
+def _network_file(net: NeuralNet) -> tuple[str, bytes]:
+    """The state that predicts; that of the optimizer is for training alone."""
+    return pack_network(network_state(net) | {"optimizers": {}, "history": []})
+
+
+def _tensors_of(value: Any) -> dict[int, SavedTensor]:
+    return {id(part): SavedTensor(part) for part in walk(value) if isinstance(part, torch.Tensor)}
 
 
 def _swap(value: Any, others: dict[int, Any]) -> Any:
@@ -225,15 +213,6 @@ def _check_importable(name: str) -> None:
             f"A model must be made of classes and functions that another process can import, to be saved without "
             f"pickle. Got {name}. Define it at the top of a module that can be imported."
         )
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _file_name(kind: str, data: bytes, suffix: str) -> str:
-    """A name that only this content has: files of two models do not mix, and a changed one is noticed."""
-    return f"{kind}-{_digest(data)}.{suffix}"
 
 
 def _read(folder: Path, name: str) -> bytes:

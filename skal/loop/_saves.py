@@ -9,19 +9,14 @@ good as none. Reading them runs no code.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import warnings
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
@@ -34,11 +29,11 @@ from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal
 from skal.loop._json import from_json, to_json
 from skal.loop._labels import resume_dtype
+from skal.loop._network_file import NETWORK, content_sum, pack_network, unpack_network
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 
 _STATE = "state.json"
-_NETWORK = re.compile(r"network-[0-9a-f]{32}\.safetensors")
 _FORMAT = 1
 _HEAD = b'{"sum": "%s", "content": '
 _HEAD_LENGTH = len(_HEAD % (b"0" * 32))
@@ -264,6 +259,7 @@ class CacheFiles:
     Examples
     --------
     >>> import tempfile
+    >>> import torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     CacheFiles(Path(folder)).write({"round": 1}, {"weight": torch.ones(2)})
     ...     CacheFiles(Path(folder)).read()
@@ -300,13 +296,9 @@ class CacheFiles:
             raise ValueError(f"its format is {content['format']!r}, not {_FORMAT}")
         name, network = content["network"], None
         if name is not None:
-            if not _NETWORK.fullmatch(name):
+            if not NETWORK.fullmatch(name):
                 raise ValueError(f"{_STATE} names a file that is not its own")
-            data = (self.folder / name).read_bytes()
-            if name != _network_name(data):
-                raise ValueError(f"{name} is damaged")
-            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            network = from_json(header["__metadata__"]["tree"].encode(), load(data))
+            network = unpack_network(name, (self.folder / name).read_bytes())
         self._network = name
         return content["state"], network
 
@@ -315,25 +307,18 @@ class CacheFiles:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = self._network
         if network is not None:
-            tensors: dict[str, torch.Tensor] = {}
-            tree = to_json(network, tensors).decode()
-            data = save(tensors, {"tree": tree})
-            name = _network_name(data)
+            name, data = pack_network(network)
             _replace(self.folder / name, data)
         body = to_json({"format": _FORMAT, "network": name, "state": state}, {})
         _replace(self.folder / _STATE, _HEAD % _sum(body) + body + b"}")
         self._network = name
         for path in self.folder.iterdir():
-            if _NETWORK.fullmatch(path.name.removesuffix(".new")) and path.name != name:
+            if NETWORK.fullmatch(path.name.removesuffix(".new")) and path.name != name:
                 path.unlink(missing_ok=True)
 
 
 def _sum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=16).hexdigest().encode()
-
-
-def _network_name(data: bytes) -> str:
-    return f"network-{_sum(data).decode()}.safetensors"
+    return content_sum(data).encode()
 
 
 def _replace(path: Path, data: bytes) -> None:
