@@ -10,7 +10,7 @@ from skal.context import Network, QueryContext, Samples
 from skal.exceptions import NonFiniteError, OutputError
 from skal.nets import SquaredLoss
 
-from ..support.learners import learner_of, net_of
+from ..support.learners import Told, learner_of, net_of, numbered
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 
@@ -52,18 +52,8 @@ def test_squared_loss_gets_a_softmax_unless_the_user_says_otherwise():
     np.testing.assert_allclose(network.to_proba(outputs), torch.sigmoid(outputs))
 
 
-class Answers:
-    """A classifier whose probabilities are given."""
-
-    def __init__(self, proba):
-        self.proba = proba
-
-    def predict_proba(self, X):
-        return self.proba[: len(X)]
-
-
-def proba_of(classifier, n):
-    return QueryContext(learner_of(classifier), np.zeros((n, 1))).predict_proba()
+def read_proba(proba):
+    return QueryContext(learner_of(Told(proba)), numbered(len(proba))).predict_proba()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, [np.inf, -np.inf]], ids=str)
@@ -72,13 +62,13 @@ def test_probabilities_that_are_not_finite_are_refused_without_a_warning(value):
     proba = np.full((3, 2), 0.5)
     proba[1] = value
     with pytest.raises(NonFiniteError, match="probabilities must be finite"):
-        proba_of(Answers(proba), 3)
+        read_proba(proba)
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.6], [0.5, 0.4], [1.1, -0.1]], ids=str)
 def test_one_row_that_is_no_distribution_is_refused(row):
     with pytest.raises(OutputError, match="one distribution per row"):
-        proba_of(Answers(np.array([[0.5, 0.5], row])), 2)
+        read_proba([[0.5, 0.5], row])
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

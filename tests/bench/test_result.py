@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from skal.bench import BenchmarkResult
-from skal.bench._store import StoreError
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, SkalError
 
 
 def test_frame_has_every_number(result):
@@ -131,15 +130,15 @@ def test_nothing_to_compare_yet(result):
 
 
 def test_damaged_files_are_named(result, tmp_path):
-    with pytest.raises(StoreError, match=r"settings\.json is missing"):
+    with pytest.raises(SkalError, match=r"settings\.json is missing"):
         BenchmarkResult.load(tmp_path)
     result.save(tmp_path)
     path = tmp_path / "runs" / "s1.seed0.json"
     path.write_text(path.read_text()[:50])
-    with pytest.raises(StoreError, match=r"s1.seed0.json is damaged"):
+    with pytest.raises(SkalError, match=r"s1.seed0.json is damaged"):
         BenchmarkResult.load(tmp_path)
     path.write_text('{"strategy": "s1"}')
-    with pytest.raises(StoreError, match="is not a run of a benchmark"):
+    with pytest.raises(SkalError, match="is not a run of a benchmark"):
         BenchmarkResult.load(tmp_path)
 
 

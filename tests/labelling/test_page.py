@@ -164,12 +164,12 @@ def visit(page):
     """Open the page of a project, and finish it at the end."""
     with ExitStack() as stack:
 
-        def start(pages):
+        def enter(pages):
             address = stack.enter_context(pages).address.geturl()
             page.open(address)
             return address
 
-        yield start
+        yield enter
 
 
 def test_two_tabs(page, visit, tmp_path):

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.loop._choice import draw_stratified
-from skal.loop._labels import class_names, common_dtype, encode, read_labels
+from skal.loop._labels import class_names, common_dtype, read_labels
 from skal.nets import SquaredLoss
 
 NAMES = np.array(["cow", "ant", "bee"])
@@ -211,13 +211,6 @@ def test_common_dtype():
         common_dtype("<i8", "<U0")
 
 
-def test_encode_is_the_reverse_of_names():
-    labels = np.array(["b", "c", "a", "b"])
-    for network in (True, False):
-        names = class_names(labels, None, network=network)
-        assert names[encode(labels, names)].tolist() == labels.tolist()
-
-
 def test_a_spare_output_that_takes_everything(make_loop, flat_data):
     """What is left of a row is scaled to sum to 1; of nothing, all classes get the same."""
     X, _ = flat_data
@@ -230,10 +223,16 @@ def test_a_spare_output_that_takes_everything(make_loop, flat_data):
 
 
 def test_stratified_start():
-    labels = [0] * 70 + [1] * 29 + [2]
-    drawn = draw_stratified(labels, 10, seed=1)
-    counts = np.bincount([labels[i] for i in drawn])
-    assert counts.tolist() == [7, 2, 1]
-    assert len(set(drawn.tolist())) == 10
-    assert len(draw_stratified(labels, 2, seed=0)) == 2
-    assert draw_stratified(labels, 10, seed=1).tolist() == drawn.tolist() != draw_stratified(labels, 10, 2).tolist()
+    labels = np.array([0] * 70 + [1] * 29 + [2])
+
+    def draw(n, seed):
+        loop = ActiveLearningClassifier(
+            DummyClassifier(), "random", initial="stratified", n_initial=n, n_rounds=0, random_state=seed
+        )
+        return loop.fit(np.arange(100.0).reshape(-1, 1), labels).queried_.tolist()
+
+    drawn = draw(10, seed=1)
+    assert np.bincount(labels[drawn]).tolist() == [7, 2, 1]
+    assert len(set(drawn)) == 10
+    assert len(draw(2, seed=0)) == 2
+    assert draw(10, seed=1) == drawn != draw(10, seed=2)

@@ -7,14 +7,13 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNetClassifier
 from torch.utils.data import TensorDataset
 
 from skal import ActiveLearningClassifier
-from skal.loop._rules import uses_unlabelled
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
 from skal.strategies import Margin
@@ -86,9 +85,10 @@ def test_minus_one_declines(names, flat_data):
 )
 def test_scikit_learns_own(estimator, flat_data):
     X, y = flat_data
-    assert uses_unlabelled(estimator)
     loop = ActiveLearningClassifier(estimator, Margin(), n_initial=9, query_size=4, n_rounds=2, random_state=0)
     assert loop.fit(X, y).score(X, y) > 0.5
+    last = loop.estimator_[-1] if isinstance(loop.estimator_, Pipeline) else loop.estimator_
+    assert len(last.transduction_) == len(X)  # it was given the whole pool
 
 
 def test_a_network_on_a_dataset(make_net, flat_data):

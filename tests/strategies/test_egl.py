@@ -7,11 +7,9 @@ from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 from skal.config import config_context
-from skal.context import CrossEntropy
 from skal.exceptions import InvalidParameterError, UnsupportedLayerError
 from skal.nets import MLP, SquaredLoss
 from skal.strategies import EGL, egl
-from skal.strategies._egl import last_layer_egl
 
 from ..support.learners import learner_of, net_of
 from ..support.networks import SMALL, small_network
@@ -99,9 +97,13 @@ def test_one_output_is_differentiated_as_one_output():
 
 
 def test_a_certain_prediction_scores_almost_nothing_and_not_less_than_zero():
-    logits = torch.tensor([[80.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    logits = torch.cat([logits, torch.tensor([[800.0, 0.0, 0.0]])]).double()  # less than any number can hold
-    scores = last_layer_egl(torch.softmax(logits, 1), CrossEntropy().lengths(logits), torch.ones(3, 3))
+    module = nn.Linear(3, 3).double()
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(3))
+        module.bias.zero_()
+    # logits; the last are surer than any number can hold
+    X = np.array([[80.0, 0.0, 0.0], [1.0, 1.0, 1.0], [800.0, 0.0, 0.0]])
+    scores = EGL(layers="last").scores(learner_of(net_of(module)), X)
     assert 0 <= scores[0] < 1e-20
     assert scores[1] > 1
     assert scores[2] == 0

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from skal.base import ScoreStrategy
 from skal.checks import make_learner
@@ -25,7 +26,8 @@ from skal.strategies import (
     TypiClust,
     UHerding,
 )
-from skal.strategies._coreset import furthest_first
+
+from ..support.learners import learner_of
 
 COVERAGE = [
     cls(features=features, **({} if cls is UHerding else {"random_state": 0}))
@@ -75,9 +77,13 @@ def test_pools_near_the_largest_float32(strategy, rows):
 
 @pytest.mark.parametrize("size", [1.0, 1e30, 1e200, 1e307])
 def test_furthest_first_does_not_depend_on_the_unit(size):
-    points = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 3)))
-    expected, distances = furthest_first(points, iter([points[:2]]), 6)
-    picked, scaled = furthest_first(points * size, iter([points[:2] * size]), 6)
+    def furthest_first(points):
+        learner = learner_of(LogisticRegression(), points[:2], np.zeros(2, int))
+        return CoreSet(features="input").select(learner, points, 6)
+
+    points = np.random.default_rng(0).normal(size=(30, 3))
+    expected, distances = furthest_first(points)
+    picked, scaled = furthest_first(points * size)
     assert np.array_equal(picked, expected)
     assert np.allclose(scaled / size, distances)
 

@@ -76,12 +76,12 @@ def test_every_pick_covers_most_of_what_is_not_covered(radius, n_labelled):
 
 
 def test_a_radius_that_says_nothing_is_1():
-    def radius(points, clusters):
+    def among_themselves(points, clusters):
         return pure_radius(points, clusters, lambda: [(points, clusters)], 0.95)
 
-    assert radius(torch.eye(5), torch.zeros(5)) == 1.0  # one cluster
-    assert radius(torch.zeros(4, 2), torch.arange(4) % 2) == 1.0  # copies in two clusters
-    assert radius(torch.eye(2), torch.arange(2)) == pytest.approx(np.sqrt(2), rel=1e-4)
+    assert among_themselves(torch.eye(5), torch.zeros(5)) == 1.0  # one cluster
+    assert among_themselves(torch.zeros(4, 2), torch.arange(4) % 2) == 1.0  # copies in two clusters
+    assert among_themselves(torch.eye(2), torch.arange(2)) == pytest.approx(np.sqrt(2), rel=1e-4)
 
 
 def test_balls_are_as_pure_in_the_whole_pool_as_promised():

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from skal.context import product_rows
+from skal.strategies import CoreSet
 from skal.strategies._badge import _OuterProducts, nearest_masses
-from skal.strategies._coreset import furthest_first
 from skal.strategies._information import _conditional_entropy
 from skal.tangent._factors import gram_matrix
+
+from ..support.learners import learner_of
 
 RNG = np.random.default_rng(0)
 
@@ -31,7 +34,8 @@ def test_empty_matrices_have_a_row():
 
 def test_furthest_points_of_several_parts():
     points, centres = random(1500, 256), random(9, 256)
-    picked, distances = furthest_first(points, iter([centres]), 6)
+    learner = learner_of(LogisticRegression(), centres.numpy(), np.zeros(9, int))
+    picked, distances = CoreSet(features="input").select(learner, points.numpy(), 6)
     chosen = [*centres]
     for index, distance in zip(picked, distances, strict=True):
         nearest = torch.cdist(points, torch.stack(chosen)).amin(1)

@@ -9,9 +9,8 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
-from skal.context import QueryContext
 from skal.strategies import UHerding
-from skal.strategies._probabilities import best_temperature, calibration_error, fit_temperature, temper
+from skal.strategies._probabilities import best_temperature, calibration_error, temper
 
 from ..support.learners import learner_of, net_of
 
@@ -45,6 +44,19 @@ def test_error_and_temperature_are_the_definitions(seed):
     assert best_temperature(proba, right) == pytest.approx(grid[int(np.argmin(errors))])
 
 
+def fit_temperature(learner, X):
+    """The temperature at which UHerding weighs samples by itself: the one that makes the same of them if it is given.
+
+    Its grid has 1, too.
+    """
+    pool = X + 0.1  # no copies of labelled samples
+    own = UHerding().select(learner, pool, 3)[1]
+    grid = 10 ** np.linspace(-1, 1, 41)
+    gains = [UHerding(temperature=float(temperature)).select(learner, pool, 3)[1] for temperature in grid]
+    (same,) = [number for number, gain in enumerate(gains) if np.allclose(gain, own, rtol=1e-9, atol=0)]
+    return grid[same]
+
+
 def data(seed=0, n=150, n_classes=3, width=6, noise=2.0):
     rng = np.random.default_rng(seed)
     y = np.arange(n) % n_classes
@@ -59,28 +71,27 @@ def test_a_classifier_is_judged_on_labels_it_has_not_seen(estimator, names):
     X, y = data()
     y = y if names is None else names[y]
     estimator.fit(X, y)
-    context = QueryContext(learner_of(estimator, X, y), X)
     held_out = np.zeros((len(X), 3))
     for train, test in StratifiedKFold(3, shuffle=True, random_state=0).split(X, y):
         held_out[test] = type(estimator)(**estimator.get_params()).fit(X[train], y[train]).predict_proba(X[test])
     right = np.unique(y)[held_out.argmax(1)] == y
     grid = 10 ** np.linspace(-1, 1, 41)
     errors = [error_oracle(softmax(np.log(np.maximum(held_out, 1e-300)) / t), right) for t in grid]
-    assert fit_temperature(context) == pytest.approx(grid[int(np.argmin(errors))])
+    assert fit_temperature(learner_of(estimator, X, y), X) == pytest.approx(grid[int(np.argmin(errors))])
 
 
 def test_an_overconfident_classifier_is_made_less_sure():
     X, y = data(width=40)
     sure = LogisticRegression(C=1e6, max_iter=5000).fit(X, y)
-    assert fit_temperature(QueryContext(learner_of(sure, X, y), X)) > 1.5
+    assert fit_temperature(learner_of(sure, X, y), X) > 1.5
 
 
 def test_with_few_labels_there_is_none():
     X, y = data()
     for rows in (np.arange(14), np.flatnonzero(y == 0), np.r_[np.flatnonzero(y == 0), 1, 2]):
         estimator = LogisticRegression().fit(X, y)
-        assert fit_temperature(QueryContext(learner_of(estimator, X[rows], y[rows]), X)) == 1.0
-    assert fit_temperature(QueryContext(learner_of(estimator, X[:15], y[:15]), X)) != 1.0
+        assert fit_temperature(learner_of(estimator, X[rows], y[rows]), X) == 1.0
+    assert fit_temperature(learner_of(estimator, X[:15], y[:15]), X) != 1.0
 
 
 def network(frozen):
@@ -92,7 +103,7 @@ def network(frozen):
 
 def test_a_network_that_is_trained_as_a_whole_has_seen_its_labels():
     X, y = data()
-    assert fit_temperature(QueryContext(learner_of(network(frozen=False), X, y), X)) == 1.0
+    assert fit_temperature(learner_of(network(frozen=False), X, y), X) == 1.0
 
 
 def test_the_head_of_a_frozen_network_is_judged_by_a_logistic_regression():
@@ -113,23 +124,13 @@ def test_the_head_of_a_frozen_network_is_judged_by_a_logistic_regression():
     grid = 10 ** np.linspace(-1, 1, 41)
     errors = [error_oracle(softmax(np.log(held_out) / t), held_out.argmax(1) == y) for t in grid]
     expected = grid[int(np.argmin(errors))]
-    assert fit_temperature(QueryContext(learner, X)) == pytest.approx(expected, rel=1e-3)
     picked, gains = UHerding().select(learner, X + 0.1, 5)
+    np.testing.assert_allclose(UHerding(temperature=expected).select(learner, X + 0.1, 5)[1], gains, rtol=1e-3)
+    other = UHerding(temperature=1.1 * expected).select(learner, X + 0.1, 5)[1]
+    assert not np.allclose(other, gains, rtol=1e-3)
     with torch.no_grad():  # ten times as sure: ten times the temperature, and the same choice
         net.module_[2].weight.mul_(10)
         net.module_[2].bias.mul_(10)
-    assert fit_temperature(QueryContext(learner, X)) == pytest.approx(10 * expected, rel=1e-3)
     again, same = UHerding().select(learner, X + 0.1, 5)
     assert again.tolist() == picked.tolist()
     np.testing.assert_allclose(same, gains, rtol=1e-3)
-
-
-def test_a_temperature_changes_the_weights_only():
-    X, y = data()
-    estimator = LogisticRegression().fit(X, y)
-    learner = learner_of(estimator, X, y)
-    fitted = fit_temperature(QueryContext(learner, X))
-    picked = UHerding().select(learner, X + 0.1, 5)
-    given = UHerding(temperature=fitted).select(learner, X + 0.1, 5)
-    assert picked[0].tolist() == given[0].tolist()
-    np.testing.assert_allclose(picked[1], given[1])
