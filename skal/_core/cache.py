@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -177,9 +178,19 @@ class _Rows:
         if self.values is None:
             meta = {"source": self.source, "width": width, "dtype": str(values.dtype)}
             (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        for name, content in (("features.bin", values.tobytes()), ("keys.bin", b"".join(keys))):
-            with (folder / name).open("ab") as file:
-                file.write(content)
+        try:
+            for name, content in (("features.bin", values.tobytes()), ("keys.bin", b"".join(keys))):
+                with (folder / name).open("ab") as file:
+                    file.write(content)
+        except OSError as error:
+            n = len(self.places)
+            for name, size in (("features.bin", width * values.itemsize), ("keys.bin", DIGEST_BYTES)):
+                if (folder / name).exists():  # half a row would shift all that follow
+                    os.truncate(folder / name, n * size)
+            raise FeatureError(
+                f"The features must be written to {folder}. Got an error: {error.strerror or error}. Make room, or "
+                f"choose another folder; the {n} that are there are kept."
+            ) from error
         self.values = np.memmap(folder / "features.bin", values.dtype, "r", shape=(len(self.places) + len(keys), width))
 
 

@@ -45,7 +45,7 @@ def load_sentences(name: str, device: str) -> Frozen:
 def sentence_encoder(name: str, device: str, *, local: bool = False) -> tuple[Callable[..., np.ndarray], Any]:
     with _hide_broken_torchvision():
         package = _import("sentence-transformers", "sentence_transformers")
-        with _own_bars():
+        with _own_bars(shown=not local):  # a download takes long, a file does not
             model = package.SentenceTransformer(name, device=device, local_files_only=local)
 
     def apply(texts: list[str], size: int | None) -> np.ndarray:
@@ -139,14 +139,14 @@ def _imports(package: str) -> bool:
 
 
 @contextmanager
-def _own_bars() -> Iterator[None]:
-    """Bars of transformers while it loads, only if somebody wants bars."""
+def _own_bars(*, shown: bool) -> Iterator[None]:
+    """Bars of transformers while it loads, if there is something to wait for or somebody wants bars."""
     logging: Any = importlib.import_module("transformers.utils.logging")
-    shown = logging.is_progress_bar_enabled()
-    if not get_config()["progress"]:
+    before = logging.is_progress_bar_enabled()
+    if not (shown or get_config()["progress"]):
         logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if before:
             logging.enable_progress_bar()

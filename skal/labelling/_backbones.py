@@ -1,198 +1,227 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Features of a frozen network, computed once, in the background, and kept."""
+"""Features of a frozen network for what is labelled: computed once, in the background, and kept."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+import inspect
+import io
+import json
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 
 from skal._core.cache import Cache
 from skal._core.identity import digest_bytes
-from skal.exceptions import InvalidParameterError, SkalError
-from skal.features._image_files import open_image
+from skal._core.pool import Samples
+from skal.config import config_context, get_config
+from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, SampleError, SkalError
+from skal.features import PretrainedFeatures, pretrained
+from skal.features._compute import pass_module
+from skal.features._pictures import open_picture
+from skal.features._zoo import find_network, kind_of
 from skal.labelling._sources import ImageFolder, Source
 
-_BATCH = 32
-_PACKAGES = {"timm": "timm", "torchvision": "torchvision", "sentence-transformers": "sentence_transformers"}
+_BATCH = 8  # a small one, so that the page can be ended soon
+_KINDS = {"image": "images", "text": "texts"}
+# called with the samples that are done, with all of them, and with an estimate of the seconds that are left
+Progress = Callable[[int, int, float], None]
 
 
+@dataclass(frozen=True)
 class Backbone:
-    """A frozen network as a function from samples to features.
+    """A frozen network for one source.
 
-    Parameters
+    Attributes
     ----------
     name : str
-    features : callable
-        From a list of images (of pillow) or texts to an (n, d) array.
-    kind : {"image", "text"}
+    identity : str
+        Features are kept under it: it changes with the weights, or with the user's file.
+    compute : callable
+        From a list of images of pillow or texts, or an array of rows, to an (n, d) array.
+    transformer : PretrainedFeatures or None
+        The same from files or texts, if it is one of ours.
+    takes_tensors : bool
+        Whether ``compute`` is given the small pictures, as a tensor.
     """
 
-    def __init__(self, name: str, features: Callable[[list[Any]], np.ndarray], kind: str) -> None:
-        self.name, self.features, self.kind = name, features, kind
+    name: str
+    identity: str
+    compute: Callable[[Any], Any]
+    transformer: PretrainedFeatures | None = None
+    takes_tensors: bool = False
 
 
-def load_backbone(text: str) -> Backbone:
-    """What ``timm:NAME``, ``torchvision:NAME``, ``sentence-transformers:NAME`` or ``FILE.py:NAME`` names.
+def at_hand(source: Source) -> str | None:
+    """The network that is taken if nobody names one, None if none is installed or fits."""
+    return find_network(_KINDS.get(source.kind, ""))
 
-    A function of your own returns a callable from a list of images or texts to an (n, d) array; its attribute
-    ``kind`` says "text" if it takes texts.
+
+def load_backbone(text: Any, source: Source) -> Backbone:
+    """What a user names: "images", "texts", a name of :func:`skal.features.pretrained`, or ``FILE.py:NAME``.
+
+    ``NAME`` is an ``nn.Module``, a transformer, a function from samples to an (n, d) array, or a class or a function
+    without arguments that makes one of these. A module is given a batch of tensors, pictures of ``--size`` pixels in
+    [0, 1]; everything else a list of images of pillow, or of texts, or an array of rows.
     """
-    kind, _, name = text.partition(":")
-    if kind not in _PACKAGES:
-        made = load_object(text, "backbone")()
-        return Backbone(text, made, getattr(made, "kind", "image"))
-    try:
-        return {"timm": _timm, "torchvision": _torchvision, "sentence-transformers": _sentences}[kind](name)
-    except SkalError:
-        raise
-    except Exception as error:  # a name that there is not, weights that are not at hand
-        expected = f"a model of {kind} whose weights are at hand"
-        remedy = f"Check the name, or download the weights first ({type(error).__name__}: {error})."
-        raise InvalidParameterError.for_parameter("label", "backbone", expected, text, remedy) from error
+    if not isinstance(text, str):
+        expected, remedy = "the name of a network, or FILE.py:NAME", "Pass for example 'images' or 'timm:resnet18'."
+        raise InvalidTypeError.for_parameter("label", "backbone", expected, text, remedy)
+    if text not in ("images", "texts") and kind_of(text) is None:
+        return _own_backbone(text)
+    transformer = pretrained(text)
+    if kind_of(transformer.name) != _KINDS.get(source.kind):
+        expected = f"a network for samples of kind {source.kind!r}"
+        remedy = "Choose another backbone, or compute features yourself and pass --features."
+        raise InvalidParameterError.for_parameter("label", "backbone", expected, text, remedy)
+    identity = json.dumps(transformer.describe(), sort_keys=True)
+    return Backbone(transformer.name, identity, transformer.transform, transformer)
 
 
-def _import(kind: str) -> Any:
-    """The package of a kind of backbone; what it raises when it does not fit the torch beside it is its own affair."""
-    try:
-        return importlib.import_module(_PACKAGES[kind])
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            raise SkalError(
-                f"A backbone of {kind} needs the package {error.name}. Got an environment without it. "
-                f"Run: pip install {error.name}"
-            ) from error
-        raise SkalError(
-            f"A backbone of {kind} needs packages that fit together. Got {type(error).__name__} from importing "
-            f"{kind}: {str(error).rstrip('.')}. Install the torchvision that belongs to your torch {torch.__version__}."
-        ) from error
+def _own_backbone(text: str) -> Backbone:
+    made = load_object(text, "backbone")
+    if isinstance(made, type) or (_is_plain(made) and not _needs_arguments(made)):
+        try:
+            made = made()
+        except Exception as error:
+            raise _own_error(text, f"{type(error).__name__}: {error} from calling it") from error
+    if not callable(made) and not hasattr(made, "transform"):
+        raise _own_error(text, made)
+    content = Path(text.rpartition(":")[0]).read_bytes()
+    identity = f"{text} {digest_bytes(content).hex()}"
+
+    if isinstance(made, torch.nn.Module):
+        return Backbone(text, identity, lambda batch: pass_module(made, Samples(batch)).cpu(), takes_tensors=True)
+    return Backbone(text, identity, made.transform if hasattr(made, "transform") else made)
 
 
-def _timm(name: str) -> Backbone:
-    timm = _import("timm")
-    model = timm.create_model(name, pretrained=True, num_classes=0).eval()
-    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    return Backbone(f"timm:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image")
+def _is_plain(made: Any) -> bool:
+    """Whether it is a function, and not something that can be called beside what it is."""
+    return callable(made) and not isinstance(made, torch.nn.Module) and not hasattr(made, "transform")
 
 
-def _torchvision(name: str) -> Backbone:
-    models = _import("torchvision").models
-    weights = models.get_model_weights(name).DEFAULT
-    model = models.get_model(name, weights=weights).eval()
-    layers = [place for place, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
-    if not layers:
-        expected, remedy = "a network that ends in a linear layer", "Choose another one."
-        raise InvalidParameterError.for_parameter("label", "backbone", expected, f"torchvision:{name}", remedy)
-    parent, _, place = layers[-1].rpartition(".")
-    setattr(model.get_submodule(parent), place, torch.nn.Identity())  # what the class scores are made of
-    transform = weights.transforms()
-    return Backbone(
-        f"torchvision:{name}", lambda images: _apply(model, [transform(image) for image in images]), "image"
-    )
+def _needs_arguments(function: Any) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.default is inspect.Parameter.empty and each.kind in named for each in parameters)
 
 
-def _sentences(name: str) -> Backbone:
-    model = _import("sentence-transformers").SentenceTransformer(name)
-    return Backbone(f"sentence-transformers:{name}", lambda texts: np.asarray(model.encode(texts)), "text")
-
-
-def _apply(model: torch.nn.Module, tensors: list[torch.Tensor]) -> np.ndarray:
-    with torch.no_grad():
-        features: np.ndarray = model(torch.stack(tensors)).reshape(len(tensors), -1).cpu().numpy()
-        return features
+def _own_error(text: str, got: Any) -> InvalidParameterError:
+    expected = f"a module, a transformer, or a function from samples to an (n, d) array, by its name ({text})"
+    remedy = "See the guide's page on pre-trained networks."
+    return InvalidParameterError.for_parameter("label", "backbone", expected, got, remedy)
 
 
 def compute_features(
-    source: Source, name: str | None, cache: Path | None
-) -> tuple[np.ndarray, Callable[[Callable[[int, int], None]], None]]:
+    source: Source, backbone: Backbone | None, cache: Path | None
+) -> tuple[np.ndarray, Callable[[Progress], None]]:
     """An array of features that is empty at first, and the function that fills it.
+
+    The network is tried on the first sample at once, so that one that cannot work is refused before anybody labels.
 
     Parameters
     ----------
     source : Source
         An image that cannot be read gets zeros, and is noted.
-    name : str or None
-        Of the backbone, which is loaded only if there is something to compute; None takes the pixels of the small
-        pictures.
+    backbone : Backbone or None
+        None takes the pixels of the small pictures.
     cache : path or None
-        What has been computed is kept there, under the names of the backbone and the samples: a run that was stopped
+        What has been computed is kept there, under the network and the content of the samples: a run that was stopped
         goes on where it was.
     """
-    n, keys = len(source), [digest_bytes(key.encode()) for key in source.ids]
-    folder = None if cache is None or name is None else cache / f"features-{digest_bytes(name.encode()).hex()[:16]}"
-    store, what = Cache("1TB", folder), name or "pixels"
-    backbone = _Loader(source, name)
+    n, identity = len(source), "pixels" if backbone is None else backbone.identity
+    name = None if backbone is None else backbone.name
+    is_kept = cache is not None and backbone is not None
+    folder = cache / f"features-{digest_bytes(identity.encode()).hex()[:16]}" if is_kept and cache else None
+    store = Cache("1TB", folder)
+    show = get_config()["progress"]  # of whoever orders the work
 
     def compute(rows: list[int]) -> np.ndarray:
-        return store.rows(
-            what, [keys[i] for i in rows], lambda new: _features_of(source, backbone(), [rows[i] for i in new])
-        )
+        keys = [digest_bytes(f"{source.ids[i]}\n{source.ids.digest(i)}".encode()) for i in rows]
+        return store.rows(identity, keys, lambda new: _features_of(source, backbone, [rows[i] for i in new]))
 
     X = np.zeros((n, compute([0]).shape[1]), dtype=np.float32)
 
-    def fill(progress: Callable[[int, int], None]) -> None:
-        for start in range(0, n, _BATCH):
-            rows = list(range(start, min(start + _BATCH, n)))
-            X[rows] = compute(rows)
-            progress(rows[-1] + 1, n)
+    def fill(progress: Progress) -> None:
+        start, before = time.monotonic(), store.n_computed
+        with tqdm(total=n, desc=f"features: {name or 'pixels'}", unit="sample", disable=not show) as bar:
+            for first in range(0, n, _BATCH):
+                rows = list(range(first, min(first + _BATCH, n)))
+                X[rows] = compute(rows)
+                done, seconds = rows[-1] + 1, time.monotonic() - start
+                progress(done, n, seconds / max(1, store.n_computed - before) * (n - done))
+                bar.update(len(rows))
 
     return X, fill
 
 
-class _Loader:
-    """The backbone that a user named, loaded when something must be computed."""
-
-    def __init__(self, source: Source, name: str | None) -> None:
-        self._source, self._name = source, name
-        self._backbone: Backbone | None = None
-
-    def __call__(self) -> Backbone | None:
-        if self._name is not None and self._backbone is None:
-            backbone = load_backbone(self._name)
-            if backbone.kind != self._source.kind:
-                expected = f"a network for samples of kind {self._source.kind!r}"
-                remedy = "Choose another backbone, or compute features yourself and pass --features."
-                raise InvalidParameterError.for_parameter("label", "backbone", expected, backbone.name, remedy)
-            self._backbone = backbone
-        return self._backbone
-
-
 def _features_of(source: Source, backbone: Backbone | None, rows: list[int]) -> np.ndarray:
+    """(n, d) float32, zeros for images that cannot be read."""
     if backbone is None:
         small = source.samples()
         return np.stack([small[i].numpy().reshape(-1) for i in rows])
-    if not isinstance(source, ImageFolder):
-        return np.asarray(backbone.features([_sample(source, i) for i in rows]), dtype=np.float32)
-    images, good = [], []
-    for i in rows:
-        try:
-            images.append(open_image(source.path(i)))
-            good.append(i)
-        except SkalError as error:
-            source.mark_unreadable(i, str(error))
-    if not images:  # its width is all that matters then
+    good, samples = _read(source, rows, backbone)
+    if not good:  # nobody will train on them; only the width counts
         from PIL import Image
 
-        return np.zeros((len(rows), np.asarray(backbone.features([Image.new("RGB", (224, 224))])).shape[1]))
-    found = np.asarray(backbone.features(images), dtype=np.float32)
+        width = _apply(source, backbone, rows[:1], [Image.new("RGB", (224, 224))]).shape[1]
+        return np.zeros((len(rows), width), dtype=np.float32)
+    found = _apply(source, backbone, good, samples)
     result = np.zeros((len(rows), found.shape[1]), dtype=np.float32)
     result[[rows.index(i) for i in good]] = found
     return result
 
 
-def _sample(source: Source, position: int) -> Any:
+def _apply(source: Source, backbone: Backbone, rows: list[int], samples: Any) -> np.ndarray:
+    names = source.ids[rows[0]] if len(rows) == 1 else f"{source.ids[rows[0]]} … {source.ids[rows[-1]]}"
+    kept = "Labels, and features up to here, are kept."
+    try:
+        with config_context(progress=False):  # there is one bar for all samples
+            found = np.asarray(backbone.compute(samples), dtype=np.float32)
+    except Exception as error:  # whatever a network or a user's function raises
+        said = str(error) if isinstance(error, SkalError) else f"{type(error).__name__}: {error}."
+        raise FeatureError(
+            f"The backbone {backbone.name} must accept the samples. Got an error for {names}: {said} {kept}"
+        ) from error
+    finite = bool(np.isfinite(found).all())
+    if found.ndim != 2 or len(found) != len(rows) or not finite:
+        raise FeatureError(
+            f"The backbone {backbone.name} must give an array of {len(rows)} rows of finite numbers for {names}. Got "
+            f"shape {found.shape}{'' if finite else ', with NaN or infinity'}. Return (n, d). {kept}"
+        )
+    return found
+
+
+def _read(source: Source, rows: list[int], backbone: Backbone) -> tuple[list[int], Any]:
+    """The rows that can be read, and what the backbone is given: upright images, texts, numbers or small tensors."""
+    if backbone.takes_tensors:
+        small = source.samples()  # black where they cannot be read
+        return rows, torch.stack([torch.as_tensor(small[i]) for i in rows])
     if source.kind == "text":
-        return source.text(position)
-    import io
+        return rows, [source.text(i) for i in rows]
+    if source.kind == "numbers":
+        return rows, source.samples()[rows]
+    images = {i: image for i in rows if (image := _open(source, i)) is not None}
+    return list(images), list(images.values())
 
-    from PIL import Image
 
-    return Image.open(io.BytesIO(source.picture(position, None)[0])).convert("RGB")
+def _open(source: Source, position: int) -> Any:
+    """An image, None if it cannot be read, which is noted."""
+    if not isinstance(source, ImageFolder):
+        from PIL import Image
+
+        return Image.open(io.BytesIO(source.picture(position, None)[0])).convert("RGB")
+    try:
+        return open_picture(source.path(position))
+    except SampleError as error:
+        source.mark_unreadable(position, str(error))
+        return None
 
 
 def load_object(text: str, name: str) -> Any:

@@ -33,7 +33,7 @@ def add_label(commands: Any) -> None:
     )
     parser.add_argument("--model", metavar="PATH:NAME", help="network, linear, or a function of your own: file.py:name")
     parser.add_argument("--features", type=Path, metavar="FILE.npy", help="a row of features for each sample")
-    parser.add_argument("--backbone", metavar="KIND:NAME", help="a frozen network: timm:NAME, torchvision:NAME, …")
+    parser.add_argument("--backbone", metavar="NAME", help="a frozen network: images, timm:NAME, file.py:name, …")
     parser.add_argument(
         "--size", type=int, default=32, metavar="PIXELS", help="of the pictures that the network sees (32)"
     )
@@ -47,18 +47,21 @@ def add_label(commands: Any) -> None:
 
 
 def _label(args: argparse.Namespace) -> None:
+    from skal.config import config_context
     from skal.labelling._label import serve
     from skal.labelling._models import choose_model
     from skal.labelling._project import Project
+    from skal.labelling._words import say_left_out
 
     source, name, out, classes, known = _what(args)
-    model = choose_model(
-        source,
-        model="linear" if args.demo and args.model is None else args.model,
-        features=args.features,
-        backbone=args.backbone,
-        cache=out,
-    )
+    with config_context(progress=True):  # a bar while features are computed
+        model = choose_model(
+            source,
+            model="linear" if args.demo and args.model is None else args.model,
+            features=args.features,
+            backbone=args.backbone,
+            cache=out,
+        )
     project = Project(
         source,
         classes,
@@ -76,6 +79,8 @@ def _label(args: argparse.Namespace) -> None:
     def announce(address: str) -> None:
         n_labelled = len(project.labels())
         _say(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {model.words}.")
+        for sentence in filter(None, [say_left_out(source.left_out), model.note]):
+            _say(sentence)
         print(f"Label at {address}\nCtrl-C ends it; every label is on the disk at once.", flush=True)
 
     result = serve(project, args.port, not args.no_browser, announce)

@@ -20,13 +20,11 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.features import ArrayFeatures, PixelFeatures, PretrainedFeatures
-from skal.features._zoo import kind_of
-from skal.labelling._backbones import compute_features, load_object
+from skal.features import ArrayFeatures, PixelFeatures
+from skal.features._zoo import EXTRA
+from skal.labelling._backbones import Progress, at_hand, compute_features, load_backbone, load_object
 from skal.labelling._sources import ArraySource, ImageFolder, Source
 from skal.nets import CNN
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -44,6 +42,8 @@ class Model:
         Fills X, in the background and before anything is trained; told what to call with its progress.
     features : transformer or None
         What makes X from samples as a user has them; saved with the model.
+    note : str or None
+        What people should know about it before they begin.
     """
 
     X: Any
@@ -51,6 +51,7 @@ class Model:
     words: str
     prepare: Callable[[Progress], None] | None = None
     features: Any = None
+    note: str | None = None
 
 
 def choose_model(
@@ -67,19 +68,19 @@ def choose_model(
     ----------
     source : Source
     model : None, "network", "linear", "FILE.py:NAME", classifier or callable
-        None is a small network for images, a linear classifier for everything else.
+        None is a linear classifier, on features of a pre-trained network if one is at hand; without one, a small
+        network for images.
     features : None, path or (n, d) array
         Features of the samples, in the order of the source's ids, for a linear classifier.
     backbone : str or None
-        A frozen network that computes features: "timm:NAME", "torchvision:NAME", "sentence-transformers:NAME" or
-        "FILE.py:NAME".
+        A frozen network that computes features: a name of :func:`skal.features.pretrained`, or "FILE.py:NAME".
     cache : path or None
         A folder in which features are kept.
 
     Examples
     --------
     >>> from skal.labelling._sources import TextTable
-    >>> choose_model(TextTable(["good", "bad"])).words
+    >>> choose_model(TextTable(["good", "bad"]), model="linear").words
     'a linear classifier on TF-IDF'
     """
     if features is not None and backbone is not None:
@@ -90,14 +91,13 @@ def choose_model(
     if features is not None:
         X = read_features(features, len(source))
         return Model(X, _own(model) or (lambda n: linear_on_features()), "a linear classifier on given features")
+    if backbone is None and model is None:
+        backbone = at_hand(source)
     if backbone is not None:
-        if not isinstance(backbone, str):
-            expected, remedy = "KIND:NAME or FILE.py:NAME", "Name a network, such as 'timm:resnet18'."
-            raise InvalidTypeError.for_parameter("label", "backbone", expected, backbone, remedy)
-        X, prepare = compute_features(source, backbone, cache)
-        words = f"a linear classifier on features of {backbone}"
-        network = PretrainedFeatures(backbone) if kind_of(backbone) is not None else None
-        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, network)
+        frozen = load_backbone(backbone, source)
+        X, prepare = compute_features(source, frozen, cache)
+        words = f"a linear classifier on features of {frozen.name}"
+        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, frozen.transformer)
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)
@@ -141,6 +141,7 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
             texts,
             lambda n: Pipeline([("words", vectorizer), ("linear", LogisticRegression(C=10.0, max_iter=2000))]),
             "a linear classifier on TF-IDF",
+            note=_note("sentence model", "Words are only counted") if model is None else None,
         )
     if source.kind == "image" and model != "linear":
         X = source.samples()
@@ -150,7 +151,8 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
             remedy = "Use model='linear', or a model of your own."
             raise InvalidParameterError.for_parameter("label", "model", expected, tuple(X[0].shape), remedy)
         words = f"a small convolutional network on pictures of {size} × {size} pixels"
-        return Model(X, lambda n: small_network(channels, size, n), words, None, _reader(source))
+        note = _note("pre-trained network", "A small one learns from your labels alone") if model is None else None
+        return Model(X, lambda n: small_network(channels, size, n), words, None, _reader(source), note)
     if model == "network":
         expected, remedy = "None or 'linear' for rows of numbers", "Pass a model of your own: --model FILE.py:NAME."
         raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
@@ -166,6 +168,10 @@ def _reader(source: Source, *, flatten: bool = False) -> Any:
     if isinstance(source, ImageFolder):
         return PixelFeatures(source.size, flatten=flatten)
     return ArrayFeatures(source.shape, flatten=flatten) if isinstance(source, ArraySource) else None
+
+
+def _note(what: str, instead: str) -> str:
+    return f"There is no {what} here. {instead}, so expect little from a few hundred labels. This helps: {EXTRA}"
 
 
 def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress], None] | None]:

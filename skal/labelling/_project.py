@@ -20,6 +20,7 @@ from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
 from skal.labelling._sources import Source
+from skal.labelling._words import guessing, say_left_out
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
 from skal.loop._background import BackgroundRounds
@@ -237,10 +238,15 @@ class Project:
                 "classes": [{"name": name, "count": counts.get(name, 0)} for name in self.classes],
                 "per_minute": self._per_minute(),
                 "model": self.model.words,
+                "note": self.model.note,
+                "left_out": say_left_out(self.source.left_out),
                 "strategy": self._strategy_words(),
                 "rounds": len(history),
                 "advice": _advice(state.stop_reason),
                 "measured": bool(state.audit),
+                "guessing": guessing(
+                    [state.answers[i] for i in state.audit if state.answers.get(i) is not None], len(self.classes)
+                ),
                 "folder": str(self.folder),
                 **self.worker.status(),
             }

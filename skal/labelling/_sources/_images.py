@@ -28,19 +28,21 @@ _END = 2**16
 _MOST_SHOWN = 8192  # a side, of what a browser gets
 
 
-def find_images(folder: str, before: str = "") -> list[str]:
-    """The paths of all images in a folder and below it, within the folder and with "/" between names.
+def find_files(folder: str, before: str = "") -> tuple[list[str], list[str]]:
+    """The paths of all images in a folder and below it, and of all other files, with "/" between names.
 
-    Names that are not UTF-8 are refused: neither the page nor a file of labels could name such a sample.
+    Names of images that are not UTF-8 are refused: neither the page nor a file of labels could name such a sample.
     """
-    found, below = [], []
+    found: list[str] = []
+    others: list[str] = []
+    below = []
     with suppress(OSError), os.scandir(folder) as entries:  # a folder that may not be read has no images for us
         for entry in entries:
             name = entry.name
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not entry.is_dir():
-                found.append(before + name)
-            elif entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
                 below.append(before + name)
+            elif not name.startswith(".") and not entry.is_dir():
+                (found if name.lower().endswith(SUFFIXES) else others).append(before + name)
     broken = [name for name in (*found, *below) if not is_utf8(name)]
     if broken:
         raise SampleError(
@@ -48,8 +50,9 @@ def find_images(folder: str, before: str = "") -> list[str]:
             "Rename them, for example with convmv."
         )
     for name in below:
-        found += find_images(os.path.join(folder, name.rsplit("/", 1)[-1]), f"{name}/")
-    return found
+        images, rest = find_files(os.path.join(folder, name.rsplit("/", 1)[-1]), f"{name}/")
+        found, others = found + images, others + rest
+    return sorted(found), others
 
 
 class ImageFolder(Source):
@@ -79,7 +82,9 @@ class ImageFolder(Source):
 
     def __init__(self, folder: Any, *, size: int = 32, cache: Path | None = None) -> None:
         self.folder, self.size = Path(folder).resolve(), size
-        names = sorted(find_images(str(self.folder)))
+        names, others = find_files(str(self.folder))
+        own = None if cache is None else os.path.relpath(cache.resolve(), self.folder).replace(os.sep, "/") + "/"
+        self.left_out = sorted(name for name in others if own is None or not name.startswith(own))
         if not names:
             raise SampleError(
                 f"The folder {folder} must hold images ({', '.join(suffix[1:] for suffix in SUFFIXES)}). Got none, in "

@@ -39,11 +39,14 @@ class Source(ABC):
         One for each sample.
     folder_labels : dict from id to label
         What the places of the samples say of their labels; empty where they say nothing.
+    left_out : sequence of str
+        Files beside the samples that are of no kind we read.
     """
 
     kind: str = "numbers"
     ids: Ids
     folder_labels: dict[str, str]
+    left_out: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sentences for the page and the terminal: how long it takes, what guessing gives, what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+
+def say_seconds(seconds: float) -> str:
+    """A duration as people say it.
+
+    Examples
+    --------
+    >>> say_seconds(0.2), say_seconds(42.4), say_seconds(200)
+    ('1 second', '42 seconds', '3 minutes')
+    """
+    number, unit = (seconds, "second") if seconds < 90 else (seconds / 60, "minute")
+    rounded = max(1, round(number))
+    return f"{rounded} {unit}{'' if rounded == 1 else 's'}"
+
+
+def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
+    """The accuracy of somebody who does not look, beside which an accuracy means something.
+
+    Parameters
+    ----------
+    heldout : sequence of labels
+        Those that accuracy is measured on; the answer is then always their largest class.
+    n_classes : int
+        Without any, the answer is one of so many.
+
+    Returns
+    -------
+    dict
+        ``level``, and ``words`` that say which of the two it is.
+
+    Examples
+    --------
+    >>> guessing(["cat", "dog", "cat"], 5)["words"]
+    'Guessing gives 67 %: 2 of the 3 held-out labels are “cat”, the largest class.'
+    >>> guessing([], 5)
+    {'level': 0.2, 'words': 'Guessing gives 20 %: one of 5 classes.'}
+    """
+    if not heldout:
+        level = 1 / n_classes
+        return {"level": level, "words": f"Guessing gives {level:.0%}: one of {n_classes} classes.".replace("%", " %")}
+    (largest, number), *_ = Counter(map(str, heldout)).most_common(1)
+    level, n = number / len(heldout), len(heldout)
+    share = f"{100 * level:.0f} %"
+    return {
+        "level": level,
+        "words": f"Guessing gives {share}: {number} of the {n} held-out labels are “{largest}”, the largest class.",
+    }
+
+
+def say_left_out(names: Sequence[str]) -> str | None:
+    """What a folder has that is not labelled, None if there is nothing.
+
+    Examples
+    --------
+    >>> say_left_out(["a.heic", "b.HEIC", "c.mp4"])
+    '3 files are left out, which are no images of a kind we read (2 heic, 1 mp4): a.heic, b.HEIC, c.mp4.'
+    """
+    if not names:
+        return None
+    kinds = Counter(PurePath(name).suffix[1:].lower() or "without a suffix" for name in names)
+    counts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common(5))
+    shown = ", ".join(names[:10]).encode("utf-8", "backslashreplace").decode() + (" …" if len(names) > 10 else "")
+    one, several = "1 file is left out, which is no image", f"{len(names)} files are left out, which are no images"
+    files = one if len(names) == 1 else several
+    return f"{files} of a kind we read ({counts}): {shown}."
