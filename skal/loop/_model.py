@@ -6,26 +6,20 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
-from torch.utils.data import Dataset
 
-from skal._core.containers import dataset_input, n_rows, take_rows
 from skal._version import __version__
 from skal.exceptions import CheckpointError, SkalWarning
+from skal.loop._card import describe_labels, describe_part, describe_scores, input_of, installed_version, what_it_takes
 from skal.loop._fitting import Predictor, check_samples
 from skal.loop._persist import FILE, pack, unpack
-from skal.stopping import wilson_interval
 from skal.validation import as_list
 
 CARD = "model.json"
@@ -115,8 +109,18 @@ class SavedModel(ClassifierMixin, BaseEstimator):
 
     def _before(self, X: Any) -> Any:
         if self.features_ is not None:
+            self._check_features()
             return self.features_.transform(X)
         return check_samples(self, self.estimator_, X, reset=False)
+
+    def _check_features(self) -> None:
+        """Refuse a pre-trained network whose weights are others than those that the model was trained on."""
+        expected, found = self.card_["features"], describe_part(self.features_)
+        if found != expected:
+            raise CheckpointError(
+                f"The features of this model must come from {expected}. Got {found}. Install the version of the "
+                f"network that was there when the model was saved, on {self.card_['saved']}."
+            )
 
     def _take(self, parts: dict[str, Any], card: dict[str, Any]) -> SavedModel:
         self.features_, self.estimator_, self.classes_ = parts["features"], parts["estimator"], parts["names"]
@@ -158,17 +162,17 @@ def write_model(
     """
     parts = {"features": features, "estimator": predictor.estimator, "seen": seen or {}}
     files, names = pack(parts | {"names": predictor.names, "columns": predictor.columns})
-    shape, dtype = _input_of(labelled)
+    shape, dtype = input_of(labelled)
     card = {
         "format": _FORMAT,
         "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "classes": predictor.names.tolist(),
-        "takes": _takes(features, shape, dtype, seen or {}),
-        "features": _describe_part(features),
-        "estimator": _describe_part(predictor.estimator),
-        "trained_on": _describe_labels(predictor, labelled, row or {}),
-        "found": _describe_scores(row or {}),
-        "versions": {"skal": __version__} | {name: _version(name) for name in _PACKAGES},
+        "takes": what_it_takes(features, shape, dtype, seen or {}),
+        "features": describe_part(features),
+        "estimator": describe_part(predictor.estimator),
+        "trained_on": describe_labels(predictor, labelled, row or {}),
+        "found": describe_scores(row or {}),
+        "versions": {"skal": __version__} | {name: installed_version(name) for name in _PACKAGES},
         "needs_trust": names,
         "input_shape": shape,
         "input_dtype": dtype,
@@ -231,8 +235,9 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
             f"The model in {folder} must be of format {_FORMAT}. Got {found!r} instead. Write it again with this "
             "version of skal."
         )
-    old = [name for name in _WARNED if card.get("versions", {}).get(name) != _version(name)]
-    said = ", ".join(f"{name} {card.get('versions', {}).get(name)} (installed: {_version(name)})" for name in old)
+    then, now = dict(card.get("versions") or {}), {name: installed_version(name) for name in _WARNED}
+    old = [name for name in _WARNED if then.get(name) != now[name]]
+    said = ", ".join(f"{name} {then.get(name)} (installed: {now[name]})" for name in old)
     try:
         model = SavedModel()._take(unpack(folder, files, sample, names), card)
     except CheckpointError:
@@ -270,59 +275,3 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     for path in folder.iterdir():
         if FILE.fullmatch(path.name) and path.name not in files:
             path.unlink(missing_ok=True)
-
-
-def _input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
-    """Shape and type of one sample, None if it is no array."""
-    if labelled is None or n_rows(labelled[0]) == 0:
-        return None, None
-    X = labelled[0]
-    first = dataset_input(X[0]) if isinstance(X, Dataset) else take_rows(X, slice(0, 1))
-    row = first if isinstance(X, Dataset) else first[0] if isinstance(first, (np.ndarray, torch.Tensor)) else None
-    row = row.detach().cpu().numpy() if isinstance(row, torch.Tensor) else row
-    if not isinstance(row, np.ndarray) or row.dtype.kind not in "biuf":
-        return None, None
-    return list(row.shape), row.dtype.str
-
-
-def _takes(features: Any, shape: list[int] | None, dtype: str | None, seen: dict[str, Any]) -> str:
-    """What ``predict`` takes, in words."""
-    if features is not None:
-        return str(getattr(features, "takes", f"what {type(features).__name__} takes"))
-    if "feature_names_in_" in seen:
-        return f"a data frame with the columns {', '.join(map(str, seen['feature_names_in_']))}"
-    if shape is not None:
-        return f"an array of shape ({', '.join(['n', *map(str, shape)])}) and type {np.dtype(dtype)}"
-    return "samples as the model was fitted on"
-
-
-def _describe_part(part: Any) -> Any:
-    """What is known of a step: what it says of itself (as a pre-trained network does), or its class."""
-    if isinstance(part, Pipeline):
-        return [_describe_part(step) for _, step in part.steps]
-    if hasattr(part, "describe"):
-        return part.describe()
-    return None if part is None else type(part).__name__
-
-
-def _describe_labels(predictor: Predictor, labelled: Any, row: dict[str, Any]) -> dict[str, Any]:
-    codes = [] if labelled is None else labelled[1].tolist()
-    counts = Counter(str(predictor.names[int(code)]) for code in codes)
-    return {"labels": len(codes), "by_class": dict(sorted(counts.items())), "round": row.get("round")}
-
-
-def _describe_scores(row: dict[str, Any]) -> dict[str, Any]:
-    """What was measured on labels that the model was not trained on."""
-    found = {name: row[name] for name in ("valid_score", "eval_score") if row.get(name) is not None}
-    score, n = row.get("heldout_score"), row.get("n_heldout")
-    if score is not None and n:
-        low, high = wilson_interval(round(score * n), n)
-        found["heldout"] = {"accuracy": score, "labels": n, "low": low, "high": high}
-    return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

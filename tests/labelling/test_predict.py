@@ -14,7 +14,7 @@ from PIL import Image
 
 import skal
 from skal.cli import main
-from skal.exceptions import SampleError
+from skal.exceptions import CheckpointError, SampleError
 from skal.features import ArrayFeatures, PixelFeatures, pretrained
 from skal.labelling import export_labels, import_labels
 from skal.labelling._models import choose_model
@@ -314,6 +314,10 @@ def test_a_pretrained_network_is_part_of_the_model(tmp_path):
     assert len(known["digest"]) == 64
     assert main(["predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "p.csv")]) == 0
     assert [row["class"] for row in read(tmp_path / "p.csv")] == loop.predict(X).tolist()
+    card = json.loads((tmp_path / "model" / "model.json").read_text())
+    (tmp_path / "model" / "model.json").write_text(json.dumps(card | {"features": known | {"digest": "0" * 64}}))
+    with pytest.raises(CheckpointError, match=r"must come from .*'0000"):
+        skal.load_model(tmp_path / "model").predict(pictures[:1])
 
 
 def test_pixels_and_arrays_are_what_sources_give(image_folder):

@@ -18,6 +18,7 @@ from skorch import NeuralNetClassifier
 import skal
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError
+from skal.features import PretrainedFeatures
 
 
 @pytest.fixture
@@ -239,3 +240,15 @@ def test_a_class_in_the_place_of_a_network_is_refused(flat_data, make_net, tmp_p
     plant(tmp_path, archive(files | {"schema.json": text}))
     with pytest.raises(CheckpointError, match="must be a skorch net"):
         skal.load_model(tmp_path)
+
+
+def test_a_network_that_would_be_downloaded_must_be_trusted(flat_data, tmp_path):
+    loop = ActiveLearningClassifier(LogisticRegression(), n_initial=24, n_rounds=0).fit(*flat_data)
+    loop.save_model(tmp_path, features=PretrainedFeatures("efficientnet-lite0"))
+    assert skal.load_model(tmp_path).card_["features"]["size"] == 224
+    files, name = content(tmp_path), "timm:hf-hub:somebody/something"
+    schema = files["schema.json"].replace(b"efficientnet-lite0", name.encode())
+    plant(tmp_path, archive(files | {"schema.json": schema}))
+    with pytest.raises(CheckpointError, match=rf"Got {name}, which would be downloaded.*trusted=\['{name}'\]"):
+        skal.load_model(tmp_path)
+    assert skal.load_model(tmp_path, trusted=[name]).features_.name == name
