@@ -191,8 +191,8 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
             indices, values = np.asarray(indices, dtype=np.int64), np.asarray(metrics)
             if values.dtype.kind == "f" and isnan(np.vdot(values, values)):  # NaN if any entry is NaN
                 raise NonFiniteError(
-                    f"What {type(self).__name__} compares samples by must be finite. Got NaN. The inputs, features or "
-                    "parameters are too large, or training has diverged: scale them, and fit again."
+                    f"The metrics of {type(self).__name__} must be finite. Got NaN. The inputs, features or parameters "
+                    "are too large, or training has diverged: scale them, and fit again."
                 )
         return indices if part is context else rows[indices], values  # no subset: indices are pool positions already
 
@@ -335,7 +335,7 @@ class ScoreStrategy(QueryStrategy):
             return self._score_subset(context)
 
     def score_as_part(self, context: QueryContext) -> np.ndarray:
-        """The same as a part of another strategy's query.
+        """Scores as a part of another strategy's query.
 
         Parameters
         ----------
@@ -345,7 +345,7 @@ class ScoreStrategy(QueryStrategy):
         Returns
         -------
         (N,) float64 array
-            As of :meth:`scores`.
+            As in :meth:`scores`.
         """
         self._check_params()
         return self._score_subset(self._require(context.for_strategy(type(self).__name__)))

@@ -399,12 +399,12 @@ class QueryContext:
 
     @property
     def device(self) -> torch.device:
-        """Where the network lives."""
+        """The network's device."""
         return self.network.device
 
     @cached_property
     def n_classes(self) -> int:
-        """From the network's output; with few labels not every class has been seen yet."""
+        """Number of classes, by the network's outputs: few labels may not show every class."""
         if self.has_network:
             return self.network.n_classes(self.pool)
         return int(self.predict_proba(self.pool.take(range(1))).shape[1])

@@ -174,7 +174,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where the first parameter or buffer is; the processor if there is none."""
+    """The device of the first parameter or buffer; the processor if there is none."""
     tensor: Tensor | None = next(module.parameters(), None)
     tensor = next(module.buffers(), None) if tensor is None else tensor
     return torch.device("cpu") if tensor is None else tensor.device

@@ -64,7 +64,7 @@ def _as_array(X: Any) -> np.ndarray:
 
 
 def _item_digest(item: Any) -> bytes:
-    """Of a Dataset's item: a number, text, array or tensor, or any object that shows what it holds."""
+    """Digest of a Dataset's item: a number, text, array or tensor, or any object whose content can be read."""
     item = item.item() if isinstance(item, np.generic) else item
     if isinstance(item, (Tensor, np.ndarray)):
         array = _as_array(item)

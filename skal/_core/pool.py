@@ -80,7 +80,7 @@ class Samples:
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: where it finds the samples, or these rows and no others."""
+        """State for another process: where it finds the samples, or the rows themselves."""
         if self.watch is not None:
             self.watch.begin()  # so that what is read there is compared with what is read here
         state = dict(self.__dict__)
@@ -110,7 +110,7 @@ class Samples:
         return replace(self, rows=_part(self.rows, rows), numbers=numbers)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
-        """Where in X the samples ``start`` … ``stop - 1`` stand.
+        """Positions in X of the samples ``start`` … ``stop - 1``.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Samples:
         return (self.rows if self.numbers is None else self.numbers)[start:stop]
 
     def start_watch(self) -> Watch:
-        """From the next reading on, notice if the samples of a Dataset change.
+        """Notice from now on if the samples of a Dataset change.
 
         Returns
         -------

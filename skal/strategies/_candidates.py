@@ -135,7 +135,7 @@ class CandidateKernel:
             start = stop
 
     def _exact_groups(self, batches: np.ndarray) -> Iterator[tuple[int, KernelBlocks, np.ndarray]]:
-        """The same with the exact kernel on their points, read once for each group."""
+        """The groups, each with the exact kernel on its points, which is read once."""
         size = batches.shape[1]
         for start, points, local in self._groups(batches, self.room.group(size)):
             yield start, self.exact_blocks(points, self.room.whole(len(points), len(local), size)), local
@@ -205,7 +205,7 @@ class CandidateKernel:
         return self.exact_blocks(points, whole=False).join(np.searchsorted(points, batch))
 
     def rounding(self, size: int) -> float:
-        """What of λ_max an eigenvalue of a (size, size) kernel must exceed to mean anything.
+        """The part of λ_max below which an eigenvalue of a (size, size) kernel is rounding.
 
         The gradients themselves are rounded, to a few units of the network's precision ε: that alone gives eigenvalues
         of the order ε² λ_max to a kernel that should have zeros.
@@ -213,7 +213,7 @@ class CandidateKernel:
         return size * max(EPS, 16 * torch.finfo(self.engine.network.dtype).eps ** 2)
 
     def rank(self, batch: np.ndarray) -> int:
-        """Of the kernel on labelled set and batch, up to rounding."""
+        """Rank of the kernel on labelled set and batch, up to rounding."""
         K = self.exact(batch)
         return numerical_rank(K, self.rounding(len(K)))
 
@@ -273,7 +273,7 @@ class Room:
         return self.fits_whole(n_points) and n_points**2 < n_batches * size**2
 
     def fits_whole(self, n_points: int) -> bool:
-        """Whether the kernel on so many points fits beside their gradients."""
+        """Whether the kernel on this many points fits beside their gradients."""
         return KERNEL_BYTES * (n_points + self.n) ** 2 + self.kept * n_points <= self.memory
 
 

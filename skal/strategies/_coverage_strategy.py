@@ -84,7 +84,7 @@ class CoverageStrategy(QueryStrategy):
         return min(wanted, fits)
 
     def _evaluation_bytes(self, context: QueryContext, read: PoolFeatures) -> int:
-        """Of an evaluation sample: features, in double precision too for one kernel, and what is known of it."""
+        """Bytes of an evaluation sample: its features, for one kernel in double precision too, and its own numbers."""
         return read.row_bytes + (8 * read.width if self.kernel == "laplace" else 0) + 32
 
     def _evaluation_rows(self, n_pool: int, n: int) -> np.ndarray | range:

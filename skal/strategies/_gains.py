@@ -180,7 +180,7 @@ class Gains:
         return counts[rows] * float(self._weights[0]), torch.zeros_like(counts[rows])
 
     def _share_that_counts(self) -> float:
-        """Of the pairs, from a few candidates."""
+        """The share of pairs that count, from a few candidates."""
         few = torch.linspace(0, self._n - 1, min(self._n, 32), device=self._place.device).round().long()
         counts = [int((values > self.covered).sum()) for _, values in self._parts(few)]
         return sum(counts) / (len(few) * len(self._weights))
@@ -276,7 +276,7 @@ class Pairs:
         del self._rows
 
     def _of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of some candidates: the position among them, the evaluation sample and the similarity of each pair."""
+        """Pairs of some candidates: position among the candidates, evaluation sample and similarity of each."""
         counts = self._counts[rows]
         owner = torch.repeat_interleave(counts)
         shift = self._starts[rows] - (counts.cumsum(0) - counts)

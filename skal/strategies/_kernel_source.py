@@ -59,14 +59,14 @@ class FeatureKernelSource(Source):
         return margin_importance(p, tau, rho, scale)
 
     def outputs(self, samples: Samples) -> Outputs:
-        """Of the classifier, at any samples; logarithms of its probabilities stand for logits."""
+        """Outputs of the classifier at any samples; logarithms of its probabilities stand for logits."""
         if self.context.has_network:
             return super().outputs(samples)
         proba = torch.as_tensor(self.context.predict_proba(samples), device=self._labelled.device)
         return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
 
     def room(self, n_numbers: int) -> int:
-        """How many candidates fit into memory, with so many numbers for each besides features and labelled samples."""
+        """How many candidates fit into memory with this many numbers for each, besides features and labels."""
         entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
         return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 

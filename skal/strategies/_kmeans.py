@@ -76,7 +76,7 @@ def kmeans(
 
 
 def nearest_centres(points: Tensor, centres: Tensor) -> Tensor:
-    """Of every point the nearest centre: (n, d), (K, d) -> (n,)."""
+    """The nearest centre of every point: (n, d), (K, d) -> (n,)."""
     half, columns = centres.square().sum(1) / 2, centres.T.contiguous()
     step = rows_within(_CACHE_BYTES, points.element_size() * len(centres), at_least=64)
     # half of the squared distance, without what all centres have in common

@@ -51,7 +51,7 @@ class Replay(TorchDispatchMode):
 
     @property
     def n_bytes(self) -> int:
-        """Of the results that are kept."""
+        """Bytes of the results that are kept."""
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t, _ in self._versions}
         return sum(storages.values())
 

@@ -100,7 +100,7 @@ class Kernel:
         return similarity_to(points, self.name, self.radius)
 
     def error(self, dtype: torch.dtype) -> float:
-        """By how much a similarity may be wrong for rounding; that of a ball is right or wrong as a whole."""
+        """How far rounding may put a similarity off; that of a ball is either right or wrong."""
         eps = torch.finfo(dtype).eps
         square = PRODUCT_ERROR * eps
         root = (PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0
@@ -109,7 +109,7 @@ class Kernel:
         return bound
 
     def precisely_to(self, points: Tensor) -> Similarity:
-        """The same in double precision, right to the last digits: distances come from differences."""
+        """Similarities in double precision, right to the last digits: distances come from differences."""
         points = points.double()
         if self.name != "laplace":
             return self.to(points)

@@ -50,7 +50,7 @@ class Spectrum(NamedTuple):
 
     @classmethod
     def of(cls, K: np.ndarray) -> Spectrum:
-        """Of a symmetric (n, n) matrix."""
+        """The spectrum of a symmetric (n, n) matrix."""
         return cls(np.empty(0), K) if len(K) == 0 else cls(*np.linalg.eigh(K))
 
     def weights(self, shift: float) -> np.ndarray | None:
@@ -107,7 +107,7 @@ def draw_batches(n_points: int, size: int, n_candidates: int, generator: np.rand
 
 
 def smallest_eigenvalue(M: np.ndarray) -> float:
-    """Of a symmetric (s, s) matrix."""
+    """The smallest eigenvalue of a symmetric (s, s) matrix."""
     return float(eigh(M, eigvals_only=True, subset_by_index=[0, 0], check_finite=False)[0])
 
 
@@ -331,7 +331,7 @@ class _Bordered:
 
 
 def _best_point(state: _Bordered, points: np.ndarray) -> tuple[int, float]:
-    """Of these points the one with the largest λ_min when it is added, and that value."""
+    """The point that gives the largest λ_min when it is added, and that value."""
     best, bar = -1, -np.inf
     shift = 0.0
     while len(points):

@@ -175,7 +175,7 @@ def _slices(n: int, step: int) -> list[slice]:
 def some_members(
     clusters: np.ndarray, n_clusters: int, n_most: int, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Rows of each cluster, in ascending order; of a larger one so many random ones."""
+    """Rows of each cluster, in ascending order; a random sample of larger clusters."""
     order = np.argsort(clusters, kind="stable")
     members = np.split(order, np.searchsorted(clusters[order], np.arange(1, n_clusters)))
     return [
