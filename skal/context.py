@@ -164,8 +164,8 @@ class QueryContext:
                 _ = self.network
             elif isinstance(self.estimator, Pipeline):
                 check_is_fitted(self.estimator.steps[-1][1])
-            elif self.estimator is self.learner:
-                # a committee: classes_ is None until all its learners are fitted; one of regressors has none
+            elif is_committee(self.estimator):
+                # classes_ is None until all its learners are fitted; one of regressors has none
                 if getattr(self.estimator, "classes_", ()) is None:
                     raise SklearnNotFittedError
             elif hasattr(self.estimator, "fit"):
