@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from queue import Queue
@@ -92,6 +93,18 @@ def label_page(X, classes, folder, **settings):
         client.call("finish")
         thread.join(120)
     (client.result,) = results
+
+
+def wait_for_training(client, rounds=1, seconds=120):
+    """Until so many trainings have ended, and none runs."""
+    end = time.monotonic() + seconds
+    while True:
+        status = client.call("status")
+        if status["rounds"] >= rounds and status["doing"] is None:
+            assert status["error"] is None
+            return
+        assert time.monotonic() < end, status
+        time.sleep(0.02)
 
 
 def digits_page(folder, n=300, classes=CLASSES, **settings):

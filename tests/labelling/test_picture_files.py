@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import skal
 from skal.exceptions import SampleError
-from skal.features._image_files import FORMATS, Room
-from skal.labelling import read_images
+from skal.features import PixelFeatures
+from skal.features._image_files import Room
 from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder
+
+from .conftest import label_page
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\n0 0 20 20 rectfill\nshowpage\n%%EOF\n"
 
@@ -38,15 +41,16 @@ def test_postscript_under_another_name_starts_no_program(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     (pictures / "a.png").write_bytes(POSTSCRIPT)
     Image.new("RGB", (20, 20), "red").save(pictures / "b.png")
-    source = as_source(pictures, None, tmp_path / "out")
-    with pytest.raises(SampleError, match=r"a\.png must be an image that can be read"):
-        source.picture(0, 100)
+    with label_page(pictures, ["a", "b"], tmp_path / "out", model="linear") as client:
+        status, _, said = client.request("GET", f"{client.root}picture?id=a.png&size=100")
+    assert status == 404
+    assert b"a.png must be an image that can be read" in said
     with pytest.raises(SampleError, match=r"a\.png must be an image"):
-        read_images([pictures / "a.png"])
+        PixelFeatures().transform([pictures / "a.png"])
     assert not (tmp_path / "started").exists()
     with Image.open(pictures / "a.png") as image:  # pillow itself would start it
         image.load = None
-        assert image.format not in FORMATS
+        assert image.format == "EPS"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
@@ -89,7 +93,7 @@ def test_the_limit_is_named(tmp_path):
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
     (tmp_path / "bomb.png").write_bytes(content)
     with pytest.raises(SampleError, match=r"bomb\.png must be an image of at most 400,000,000 pixels. Got 30,000 × 20"):
-        ImageFolder(tmp_path).picture(0, 1024)
+        PixelFeatures().transform([tmp_path / "bomb.png"])
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "1", "RGBA", "LA", "CMYK"])
@@ -105,7 +109,7 @@ def test_pictures_of_every_kind_stand_upright(mode, turn, tmp_path):
     for ending in ["tif"] + ["png"] * (mode != "CMYK") + ["jpg"] * (mode in ("RGB", "L", "CMYK")):
         path = tmp_path / f"a.{ending}"
         lying.save(path, exif=exif)
-        pixels = read_images([path], 16)[0]
+        pixels = PixelFeatures(16).transform([path])[0]
         assert pixels[:, :6].max() < 0.1, (ending, mode)
         assert pixels[:, -6:].min() > 0.9, (ending, mode)
         shown = Image.open(io.BytesIO(ImageFolder(tmp_path).picture(0, 100)[0]))
@@ -138,9 +142,10 @@ def test_a_name_that_is_not_utf_8_is_named(image_folder, tmp_path):
     with open(os.fsencode(image_folder) + b"/red/\xff\xfe.png", "wb"):
         pass
     with pytest.raises(SampleError, match=r"must be UTF-8. Got \[b'red/\\xff\\xfe\.png'\]. Rename") as caught:
-        as_source(image_folder, None, tmp_path / "out")
+        skal.label(image_folder, ["a", "b"], folder=tmp_path / "out", browser=False)
     assert str(caught.value).encode()
     os.unlink(os.fsencode(image_folder) + b"/red/\xff\xfe.png")
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     image_folder.rename(place)  # the folder itself may be called so
-    assert len(as_source(place, None, tmp_path / "out")) == 24
+    with label_page(place, ["a", "b"], tmp_path / "out", model="linear") as client:
+        assert client.call("status")["samples"] == 24

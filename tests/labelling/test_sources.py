@@ -2,6 +2,9 @@
 
 import io
 import json
+import re
+import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -15,20 +18,40 @@ from skal.labelling import export_labels, import_labels
 from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder, open_source
 
-from .conftest import label_page
+from .conftest import Client, label_page
 
 
-def test_images_are_found_below_the_folder_and_known_by_their_paths(image_folder):
+@contextmanager
+def label_command(capsys, *arguments):
+    """A client of ``skal label``, in a thread of this process."""
+    codes = []
+    command = ["label", *map(str, arguments), "--no-browser"]
+    thread = threading.Thread(target=lambda: codes.append(main(command)))
+    thread.start()
+    said = ""
+    while not (address := re.search(r"http://\S+", said)):
+        assert thread.is_alive(), capsys.readouterr().err
+        said += capsys.readouterr().out
+    client = Client(address[0])
+    try:
+        yield client
+    finally:
+        client.call("finish")
+        thread.join(120)
+    assert codes == [0]
+
+
+def test_images_are_found_below_the_folder_and_known_by_their_paths(image_folder, tmp_path, capsys):
     (image_folder / "notes.txt").write_text("no image")
     (image_folder / ".hidden.png").write_bytes(b"")
-    source = open_source(image_folder)
-    assert len(source) == 24
-    assert source.ids[0] == "blue/00.jpg"
-    assert source.ids == sorted(source.ids)
-    assert source.folder_labels["red/01.png"] == "red"
-    picture = source.samples()[0]
-    assert picture.shape == (3, 32, 32)
-    assert 0 <= picture.min() <= picture.max() <= 1
+    ids = ids_of(image_folder, tmp_path / "out")
+    assert len(ids) == 24
+    assert {"blue/00.jpg", "red/01.png"} < set(ids)
+    settings = ["--labels", "folders", "--out", tmp_path / "labelled", "--model", "linear"]
+    with label_command(capsys, image_folder, *settings) as client:
+        assert client.call("status")["labelled"] == 24
+        labelled = {item["id"]: item["label"] for item in client.call("gallery", limit=100)["items"]}
+    assert labelled == {key: key.split("/")[0] for key in ids}
 
 
 def test_small_pictures_are_what_pixel_features_gives(image_folder):
@@ -141,15 +164,14 @@ def test_decoded_pictures_are_kept_and_a_changed_file_is_read_again(image_folder
     assert changed.ids.digest(3) != source.ids.digest(4)
 
 
-def test_texts_by_column(tmp_path):
+def test_texts_by_column(tmp_path, capsys):
     path = tmp_path / "texts.csv"
     path.write_text('id,review\n7,"good, very"\n8,"bad\nand long"\n', encoding="utf-8")
-    source = open_source(path, text="review")
-    assert source.kind == "text"
-    assert source.ids == ["7", "8"]
-    assert source.text(1) == "bad\nand long"
-    with pytest.raises(SampleError, match=r"must have the column 'text'.*review.*--text"):
-        open_source(path)
+    with label_command(capsys, path, "--text", "review", "--classes", "a,b", "--out", tmp_path / "labels") as client:
+        assert client.call("status")["kind"] == "text"
+        shown = {item["id"]: item["text"] for item in client.call("next", n=5)["items"]}
+    assert shown == {"7": "good, very", "8": "bad\nand long"}
+    refuse(r"must have the column 'text'.*review.*--text", path, tmp_path)
 
 
 def test_texts_of_jsonl_are_known_by_their_content(tmp_path):
