@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import torch
@@ -36,7 +38,7 @@ def pool_scores(context: QueryContext, settings: Settings, source: Source | None
         return retrained_scores(context, settings, evaluation, reference)
     n_kept = _n_kept(context, len(evaluation))
     source = source or make_source(context, settings, generator, n_kept)
-    check_room(context, source.room(len(evaluation)), n_kept)
+    check_room(context, source, lambda source: source.room(len(evaluation)), n_kept)
     return _score_in_groups(context, source, evaluation, _score_by(context, settings, source, reference, evaluation))
 
 
@@ -54,7 +56,7 @@ def greedy_batch(
         source = source or make_source(context, settings, generator, _n_kept(context, e, n_instances))
         return _variance_batch(context, source, evaluation, n_instances)
     source = make_source(context, settings, generator, N)
-    check_room(context, source.room(N), N)
+    check_room(context, source, lambda source: source.room(N), N)
     posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
     return choose(posterior, settings, settle_reference(context, settings), n_instances)
 
@@ -116,15 +118,19 @@ def choose(posterior: Posterior, settings: Settings, reference: str, n_instances
     return picked, metrics
 
 
-def check_room(context: QueryContext, room: int, n_needed: int) -> None:
-    """Refuse a bound on the memory that holds fewer samples at a time than are needed."""
-    if room < n_needed:
-        got = "1GB" if context.memory_bound is None else f"{context.memory_bound} bytes"
-        raise InvalidParameterError(
-            f"The setting max_memory must hold {n_needed} samples at a time for {context.owner}. Got {got}, which "
-            f"holds {room}; about {context.memory * n_needed // max(1, room)} bytes would do. Raise it with "
-            "skal.set_config, choose among fewer samples with subset, or lower evaluation or n_features."
-        )
+def check_room(context: QueryContext, source: Source, room: Callable[[Source], int], n_needed: int) -> None:
+    """Refuse a bound on the memory that holds fewer samples at a time than are needed, and name one that does."""
+    if room(source) >= n_needed:
+        return
+    larger, share = copy(source), context.memory / source.memory if source.memory else 4
+    while room(larger) < n_needed:
+        larger.memory += 1 + larger.memory // 20
+    got = "1GB" if context.memory_bound is None else f"{context.memory_bound} bytes"
+    raise InvalidParameterError(
+        f"The setting max_memory must hold {n_needed} samples at a time for {context.owner}. Got {got}, which "
+        f"holds {room(source)}; about {math.ceil(share * larger.memory)} bytes would do. Raise it with "
+        "skal.set_config, choose among fewer samples with subset, or lower evaluation or n_features."
+    )
 
 
 def _score_by(
@@ -166,8 +172,10 @@ def _variance_batch(
     batch of its own, and the batch is chosen among those. The first pick is the same as at once.
     """
     N, e = context.n_pool, len(evaluation)
-    room = source.greedy_room(e + 4 * n_instances)  # a pick leaves two numbers per candidate, one of them with a copy
-    check_room(context, room, min(N, e + shortlist_room(N - e, n_instances)))
+    n_numbers = e + 4 * n_instances  # a pick leaves two numbers per candidate, one of them with a copy
+    n_needed = min(N, e + shortlist_room(N - e, n_instances))
+    check_room(context, source, lambda source: source.greedy_room(n_numbers), n_needed)
+    room = source.greedy_room(n_numbers)
     if room >= N:
         posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
         chosen, gains = _gains(context, source, posterior, None).choose(n_instances)

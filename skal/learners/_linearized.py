@@ -285,7 +285,7 @@ class _KnownPool:
         generator = make_generator(part.owner, settings.random_state)
         evaluation = settings.evaluation_rows(part, generator)
         source = make_source(part, settings, generator, part.n_pool)
-        check_room(part, source.room(part.n_pool), part.n_pool)
+        check_room(part, source, lambda source: source.room(part.n_pool), part.n_pool)
         self.blocks = source.blocks(part.pool, evaluation)
         self.tau = logit_variance(self.blocks.outputs.logits) if tau is None else tau
         self.blocks.steps = _label_steps(part, settings, source, n_trained)

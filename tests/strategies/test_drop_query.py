@@ -1,5 +1,7 @@
 """DropQuery against its definition."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from skal.exceptions import FeatureError, UnsupportedLayerError
+from skal import config_context
+from skal.exceptions import FeatureError, InvalidParameterError, UnsupportedLayerError
 from skal.strategies import DropQuery
 from skal.strategies._drop_query import nearest_to_centres, unstable_rows
 
@@ -32,8 +35,8 @@ def changes_oracle(inputs, predict, p, n_trials, seed):
 
 
 @pytest.mark.parametrize("kind", ["classifier", "pipeline", "network"])
-@pytest.mark.parametrize(("p", "n_trials"), [(0.75, 3), (0.4, 8)])
-def test_metrics_are_how_often_the_class_changes(kind, p, n_trials, data):
+@pytest.mark.parametrize(("p", "n_trials", "max_memory"), [(0.75, 3, None), (0.4, 8, None), (0.4, 8, "60KB")])
+def test_metrics_are_how_often_the_class_changes(kind, p, n_trials, max_memory, data):
     X, y = data
     torch.manual_seed(0)
     if kind == "network":
@@ -50,7 +53,8 @@ def test_metrics_are_how_often_the_class_changes(kind, p, n_trials, data):
         inputs = estimator[0].transform(X) if kind == "pipeline" else X
         predict = head.predict
     learner = learner_of(estimator, X[:9], y[:9])
-    picked, metrics = DropQuery(p=p, n_trials=n_trials, random_state=3).select(learner, X, 10)
+    with config_context(max_memory=max_memory):  # 60 KB hold few samples at a time
+        picked, metrics = DropQuery(p=p, n_trials=n_trials, random_state=3).select(learner, X, 10)
     expected = changes_oracle(inputs, predict, p, n_trials, 3)
     assert len(set(picked.tolist())) == 10
     np.testing.assert_allclose(metrics, expected[picked])
@@ -78,6 +82,18 @@ def test_one_of_every_cluster_nearest_to_its_mean():
         distances = np.linalg.norm(points[members] - points[members].mean(0), axis=1)
         assert members[distances.argmin()] == row
     assert sorted(nearest_to_centres(torch.ones(5, 2), 5, rng)) == list(range(5))
+
+
+def test_a_bound_that_is_too_small_is_refused_with_one_that_is_not(data):
+    X, y = data
+    learner = learner_of(LogisticRegression().fit(X, y), X[:9], y[:9])
+    with (
+        config_context(max_memory=1),
+        pytest.raises(InvalidParameterError, match=r"max_memory.*at least \d+ bytes") as e,
+    ):
+        DropQuery(random_state=0).select(learner, X, 10)
+    with config_context(max_memory=int(re.search(r"at least (\d+) bytes", str(e.value))[1])):
+        assert len(set(DropQuery(random_state=0).select(learner, X, 10)[0].tolist())) == 10
 
 
 def test_what_has_no_features_to_drop_is_refused(data):

@@ -423,7 +423,7 @@ def test_too_little_memory_is_an_error_that_says_what_to_do():
 def test_the_bound_that_is_named_is_about_enough(settings):
     learner, X_pool = mlp(n_pool=60)
     strategy, bound = NTKLookahead(evaluation=12, random_state=0, **settings), 2000
-    for _ in range(6):
+    for _ in range(3):
         try:
             with config_context(max_memory=bound):
                 assert len(set(strategy.select(learner, X_pool, 3)[0])) == 3
