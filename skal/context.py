@@ -25,6 +25,7 @@ from skal._core.estimators import (
     allows_nan,
     chain_transformers,
     check_distributions,
+    find_probabilities,
     is_committee,
     unwrap_estimator,
 )
@@ -51,6 +52,7 @@ from skal.exceptions import (
 )
 from skal.features import RememberedFeatures, compute_features
 from skal.features._compute import at_least_float32, check_finite_features
+from skal.features._prepare import Preparation, prepare
 from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import feature_matrix
 from skal.tangent._tangent_engine import TangentEngine
@@ -460,9 +462,11 @@ class QueryContext:
 
         Parameters
         ----------
-        spec : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
-            ``"auto"`` is the input of the layer that makes a network's outputs, and the input itself for any other
-            classifier. ``"tangent"`` is a sketch of the gradients of the outputs.
+        spec : {"auto", "input", "prepared", "last_layer", "tangent"}, transformer, callable or nn.Module
+            ``"auto"`` is the input of the layer that makes a network's outputs, and ``"input"`` for any other
+            classifier: numbers as they come to it. ``"prepared"`` is the input treated by its kind, see
+            :attr:`preparation`; strings and the like are prepared by ``"auto"`` too. ``"tangent"`` is a sketch of the
+            gradients of the outputs.
         samples : Samples, optional
             By default the pool.
 
@@ -472,7 +476,9 @@ class QueryContext:
             Finite, in float32 or float64, on the device where they were computed.
         """
         if isinstance(spec, str) and spec == "auto":
-            spec = "last_layer" if self.has_network else "input"
+            spec = "last_layer" if self.has_network else "input" if self._has_numbers() else "prepared"
+        if isinstance(spec, str) and spec == "prepared":
+            spec = self.preparation or "input"
         of = self.pool if samples is None else samples
         if isinstance(spec, str) and spec != "input":
             self.require_network()
@@ -488,6 +494,23 @@ class QueryContext:
         if spec == "last_layer" and samples is None:
             return check_finite_features(at_least_float32(self.embeddings()[0]), self.owner)
         return self._compute(spec, of)
+
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """What makes features of raw samples, fitted on the pool without labels; None where they are taken as they are.
+
+        Columns of a table by their kind, texts and sparse rows by a truncated decomposition, behind the steps before
+        the classifier. See :mod:`skal.features`.
+        """
+        return prepare(self.pool.X, self.transformers, fitted=self.is_fitted)
+
+    def _has_numbers(self) -> bool:
+        """Whether the input of the classifier is numbers, or made to be by steps that are fitted."""
+        X = self.pool.X
+        dtypes = getattr(X, "dtypes", None)
+        kinds = [getattr(X, "dtype", None)] if dtypes is None else list(dtypes)
+        numbers = all(getattr(dtype, "kind", "f") in "fiub" for dtype in kinds)
+        return (bool(self.transformers) and self.is_fitted) or (numbers and not isinstance(X, list))
 
     def feature_width(self, spec: Any = "auto") -> int:
         """Number of features d, from one sample at most.
@@ -524,6 +547,8 @@ class QueryContext:
         None, too, if the features of the pool would take more than an eighth of the bound on memory.
         """
         if isinstance(spec, RememberedFeatures) or spec in ("input", "tangent"):
+            return None
+        if isinstance(spec, Preparation) and not spec.is_slow:  # recognising the samples would take longer
             return None
         if id(spec) not in self._digests:
             is_fixed = not isinstance(spec, str) or self.only_head_is_trained
@@ -628,7 +653,8 @@ class QueryContext:
         Returns
         -------
         (n, C) float64 array
-            Checked to be distributions.
+            Checked to be distributions. Of a classifier without ``predict_proba``, the logistic function of its
+            decision function.
         """
         if self.has_network:
             network = self.network
@@ -636,16 +662,11 @@ class QueryContext:
             with torch.no_grad():
                 proba = network.to_proba(outputs).double().cpu().numpy()
         else:
-            if not hasattr(self.estimator, "predict_proba"):
-                raise InvalidTypeError(
-                    f"The estimator that {self.owner} works on must have predict_proba. "
-                    f"Got {type(self.estimator).__name__} instead. Calibrate it with CalibratedClassifierCV."
-                )
             # scikit-learn's classifiers bring no batch size of their own: bound the memory, spare the overhead
-            estimator, size = self.estimator, max(self.batch_size, 4096)
+            predict, size = find_probabilities(self.estimator, self.owner), max(self.batch_size, 4096)
 
             def shard(part: Samples) -> np.ndarray:
-                return np.concatenate([np.asarray(estimator.predict_proba(x), dtype=float) for x in part.chunks(size)])
+                return np.concatenate([predict(x) for x in part.chunks(size)])
 
             of = self.pool if samples is None else samples
             if self.sharding is None or len(of) <= size:

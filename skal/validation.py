@@ -236,7 +236,7 @@ class Features(Constraint):
     >>> Features().check("MyStrategy", "features", "last_layer")
     """
 
-    names = ("auto", "input", "last_layer", "tangent")
+    names = ("auto", "input", "prepared", "last_layer", "tangent")
 
     def check(self, owner: str, name: str, value: Any) -> None:
         """Refuse what cannot give features."""

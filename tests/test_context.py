@@ -15,6 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeRegressor
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -216,10 +217,28 @@ def test_the_network_is_refused_where_there_is_none(flat_data):
             ask()
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_decision_function_stands_for_probabilities(flat_data, n_classes):
+    X, y = flat_data
+    model = LinearSVC().fit(X, y % n_classes)
+    proba = QueryContext(learner_of(model), X).predict_proba()
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert proba.shape == (len(X), n_classes)
+    assert (proba.argmax(axis=1) == model.predict(X)).all()
+    # the surer it is, the larger the gap
+    decisions = model.decision_function(X)
+    gaps = np.abs(decisions) if n_classes == 2 else np.diff(np.sort(decisions, axis=1)[:, -2:]).ravel()
+    order = np.argsort(gaps)
+    two = np.sort(proba, axis=1)[order][:, -2:]
+    assert (np.diff(two[:, 1] / two[:, 0]) >= -1e-9).all()
+
+
 def test_a_classifier_without_probabilities_is_refused(flat_data):
     X, y = flat_data
-    context = QueryContext(learner_of(LinearSVC().fit(X, y)), X, owner="Mine")
-    with pytest.raises(InvalidTypeError, match=r"must have predict_proba\. Got LinearSVC instead\. Calibrate"):
+    context = QueryContext(learner_of(DecisionTreeRegressor().fit(X, y)), X, owner="Mine")
+    with pytest.raises(
+        InvalidTypeError, match=r"must have predict_proba or decision_function\. Got DecisionTreeRegressor"
+    ):
         context.predict_proba()
 
 

@@ -27,7 +27,18 @@ LAYERS = [
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
 SHARED = {"_candidates", "_coverage", "_coverage_strategy", "_dropout", "_gains", "_information", "_kernel_source"}
-SHARED |= {"_kmeans", "_names", "_pool_features", "_probabilities", "_replay", "_similarity", "_spectral", "_two_level"}
+SHARED |= {"_leaves"}
+SHARED |= {
+    "_kmeans",
+    "_leaves",
+    "_names",
+    "_pool_features",
+    "_probabilities",
+    "_replay",
+    "_similarity",
+    "_spectral",
+    "_two_level",
+}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FILES = sorted(path for path in SKAL.rglob("*.py") if path != SKAL / "__init__.py")
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import BaseEnsemble
@@ -189,6 +190,34 @@ def refuse_fit_params(owner: str, unknown: Mapping[str, Any]) -> None:
             f"The fit of {owner} must be given X, y, oracle and eval_set alone. Got {', '.join(others)} too. Set "
             "parameters of the estimator with set_params(estimator__name=value)."
         )
+
+
+def find_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray]:
+    """What gives (n, C) class probabilities of a classifier, or its decision function through the logistic function.
+
+    Examples
+    --------
+    >>> from sklearn.svm import LinearSVC
+    >>> predict = find_probabilities(LinearSVC().fit([[0.0], [1.0]], [0, 1]), "Margin")
+    >>> predict([[0.5]]).round(2)
+    array([[0.5, 0.5]])
+    """
+    if hasattr(estimator, "predict_proba"):
+        return lambda X: np.asarray(estimator.predict_proba(X), dtype=float)
+    if not hasattr(estimator, "decision_function"):
+        raise InvalidTypeError(
+            f"The estimator that {owner} works on must have predict_proba or decision_function. "
+            f"Got {type(estimator).__name__} instead. Pass a classifier."
+        )
+
+    def predict(X: Any) -> np.ndarray:
+        decisions = np.asarray(estimator.decision_function(X), dtype=float)
+        if decisions.ndim == 1:  # of the second class of two
+            decisions = np.stack([np.zeros_like(decisions), decisions], axis=1)
+        proba: np.ndarray = softmax(decisions, axis=1)
+        return proba
+
+    return predict
 
 
 def check_distributions(proba: np.ndarray) -> None:

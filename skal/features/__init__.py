@@ -6,6 +6,8 @@ from skal.features._compute import compute_features
 from skal.features._pixels import ArrayFeatures, PixelFeatures
 from skal.features._pretrained import PretrainedFeatures, pretrained
 from skal.features._remembered import RememberedFeatures
+from skal.features._table import TableFeatures
+from skal.features._text import SparseFeatures, TextFeatures
 
 __all__ = [
     "ArrayFeatures",
@@ -13,6 +15,9 @@ __all__ = [
     "PixelFeatures",
     "PretrainedFeatures",
     "RememberedFeatures",
+    "SparseFeatures",
+    "TableFeatures",
+    "TextFeatures",
     "compute_features",
     "pretrained",
 ]

@@ -14,6 +14,7 @@ from skal.base import QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._coverage import greedy_coverage
+from skal.strategies._leaves import PoolLeaves
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import KERNELS, Kernel
 from skal.validation import Choice, Features, Integer, Real, make_generator
@@ -28,9 +29,10 @@ class CoverageStrategy(QueryStrategy):
     """A strategy that maximises weighed coverage of the pool: a subclass has the kernel, the radius, the weights."""
 
     constraints: ClassVar = {
-        "kernel": Choice(*KERNELS, "tangent"),
+        "kernel": Choice(*KERNELS, "tangent", "forest"),
         "radius": Real(1e-12, 1e12, words=("auto", "minimum"), remedy="Pass a number > 0, or 'auto'."),
         "features": Features(),
+        "normalize": Choice(True, False),
         "evaluation": Integer(1, optional=True, words=("auto",)),
     }
     needs_network = False
@@ -40,17 +42,30 @@ class CoverageStrategy(QueryStrategy):
     features: Any
     evaluation: Any
     random_state: Any
+    normalize = True
 
     @property
-    def _spec(self) -> Any:
-        return "tangent" if self.kernel == "tangent" else self.features
+    def needs_labels(self) -> bool:  # type: ignore[override]
+        """A forest has to be taught."""
+        return self.kernel == "forest"
+
+    def _read(self, context: QueryContext) -> PoolFeatures:
+        if self.kernel == "forest":
+            return PoolLeaves(context, self.features)
+        features = "tangent" if self.kernel == "tangent" else self.features
+        return PoolFeatures(context, features, normalize=self.normalize)
+
+    def _kernel(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> Kernel:
+        if self.kernel == "forest":
+            return Kernel("forest", 1.0)
+        return Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        n, read = context.n_pool, PoolFeatures(context, self._spec)
+        n, read = context.n_pool, self._read(context)
         rows = self._evaluation_rows(n, self._n_that_fit(context, read))
         evaluation = read.gather(np.asarray(rows))
         labelled = read.of(context.labelled) if context.n_labelled else evaluation[:0]
-        kernel = Kernel("cosine" if self.kernel == "tangent" else self.kernel, self._radius(context, read, labelled))
+        kernel = self._kernel(context, read, labelled)
         # the sum over the evaluation set stands for the sum over the pool
         weights = self._weights(context.restrict(rows)) * (n / len(rows))
         return greedy_coverage(

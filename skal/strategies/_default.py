@@ -3,15 +3,17 @@
 
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
-| rows of numbers: a table, embeddings | MaxHerding | UHerding |
-| a network with frozen (pre-trained) layers | MaxHerding | UHerding |
-| any other network: images from random weights | MaxHerding | NTKLookahead |
-| text, sparse or missing values, constant inputs | RandomSampling | Margin |
+| a table | MaxHerding by distance | UHerding by leaves of a forest |
+| rows of length 1, texts, sparse rows | MaxHerding | UHerding |
+| rows of numbers, with a network | MaxHerding | UHerding on the rows |
+| a network that is mostly frozen | MaxHerding | UHerding |
+| a network that is trained | MaxHerding on the inputs | NTKLookahead; BADGE for large ones |
+| other inputs, constant inputs | RandomSampling | Margin |
 
-The settings called development in ``benchmarks/evidence`` decided this; the others judge it. A network
-without labels has no features yet: MaxHerding compares its inputs then. Rows of numbers are compared as they are,
-whatever network follows: they were better than its hidden layer, which has seen few labels. Where look-ahead cannot
-work on a network, Margin does.
+The settings called development in ``benchmarks/evidence`` decided this; the others judge it. Inputs are prepared by
+their kind, see :mod:`skal.features`, behind the steps of a Pipeline. A network without labels has no features yet, and
+its hidden layer says less than rows of numbers do. Where nearest labelled neighbours share their labels no more often
+than chance, and where look-ahead cannot work on a network, it is Margin.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ from skal.strategies._names import make_strategy
 
 # pixels of larger images say little, and their distances cost much
 _MOST_INPUTS = 4096
+# share of the parameters below the last layer that may be trained in a network whose features are those it came with
+_MOSTLY_FROZEN = 0.5
+# parameters that are trained: with more, look-ahead takes dozens of times as long as a pass over the pool
+_MOST_TANGENTS = 5_000_000
+# labelled samples with another of their class, before neighbours can tell whether features say anything
+_FEWEST_NEIGHBOURS = 20
 
 
 def recommend(context: QueryContext) -> tuple[str, str]:
@@ -39,26 +47,74 @@ def recommend(context: QueryContext) -> tuple[str, str]:
     >>> from sklearn.linear_model import LogisticRegression
     >>> learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None)
     >>> recommend(QueryContext(learner, np.eye(3)))
-    ('max_herding', 'no labels yet, and the inputs are features')
+    ("max_herding(features='prepared')", 'no labels yet, and the inputs are rows of length 1')
     """
     started = context.is_fitted and context.n_labelled > 0
-    if context.has_network and _has_frozen_layers(context):
-        return _herding(started, "the frozen layers give features")
-    if context.has_network and started and not _are_vectors(context):
-        return "ntk_lookahead", "the network started from random weights"
-    reason = _why_no_features(context)
-    if reason is None:
+    if context.has_network:
+        return _for_network(context, started)
+    kind = None if context.preparation is None else context.preparation.kind
+    if kind is None or _are_constant(context):
+        reason = "nothing is known of such inputs" if kind is None else "the inputs are all alike"
+        return ("margin", reason) if started else ("random", f"no labels yet, and {reason}")
+    if kind != "table":
+        return _herding(context, started, f"the inputs are {kind}", "prepared")
+    if not started or len(np.unique(context.labels)) < 2:
+        missing = "only one class is labelled" if started else "no labels yet"
+        return (
+            "max_herding(features='prepared', normalize=False)",
+            f"{missing}, and the inputs are a table, whose columns are scaled",
+        )
+    reason = "the inputs are a table, and a forest on the labels tells which rows are alike"
+    return "uherding(features='prepared', kernel='forest')", reason
+
+
+def _for_network(context: QueryContext, started: bool) -> tuple[str, str]:
+    if context.is_fitted and _trained_share(context) < _MOSTLY_FROZEN:
+        return _herding(context, started, "the layers below the last one are mostly frozen, and give features")
+    is_row = _are_vectors(context)
+    reason = None if started and not is_row else _why_no_features(context)
+    if reason is None and (is_row or not started):
         # the hidden layer of a network has learnt nothing without labels, and less than the inputs say from a few
-        return _herding(started, "the inputs are features", "(features='input')" if context.has_network else "")
-    if context.has_network and started:
-        return "ntk_lookahead", f"the network started from random weights, and {reason}"
-    return ("margin", reason) if started else ("random", f"no labels yet, and {reason}")
+        what = "the inputs are rows of numbers" if is_row else "the network has learnt nothing"
+        return _herding(context, started, what, "prepared")
+    if not started:
+        return "random", f"no labels yet, and {reason}"
+    trained = "the network is trained" if reason is None else f"the network is trained, and {reason}"
+    n_trained = sum(p.numel() for p in context.network.module.parameters() if p.requires_grad)
+    if n_trained > _MOST_TANGENTS:
+        return "badge", f"{trained}; look-ahead would take long with {n_trained:,} parameters"
+    return "ntk_lookahead", trained
 
 
-def _herding(started: bool, source: str, parameters: str = "") -> tuple[str, str]:
-    if started:
-        return f"uherding{parameters}", source
-    return f"max_herding{parameters}", f"no labels yet, and {source}"
+def _herding(context: QueryContext, started: bool, source: str, features: str = "auto") -> tuple[str, str]:
+    parameters = "" if features == "auto" else f"(features={features!r})"
+    if not started:
+        return f"max_herding{parameters}", f"no labels yet, and {source}"
+    if _say_nothing(context, features):
+        return "margin", f"{source}, but nearest labelled neighbours share their labels no more often than chance"
+    return f"uherding{parameters}", source
+
+
+def _say_nothing(context: QueryContext, features: str) -> bool:
+    """Whether labelled samples share the label of their nearest neighbour no more often than chance, error included."""
+    _, codes, counts = np.unique(context.labels, return_inverse=True, return_counts=True)
+    asked = counts[codes] > 1
+    n, m = len(codes), int(asked.sum())
+    if m < _FEWEST_NEIGHBOURS:
+        return False
+    values = torch.nn.functional.normalize(context.features(features, context.labelled).double(), dim=1)
+    nearest = (values @ values.T).fill_diagonal_(-torch.inf).argmax(1).cpu().numpy()
+    hits = (codes[nearest] == codes)[asked].mean()
+    chance = ((counts[codes] - 1) / (n - 1))[asked].mean()
+    return bool(hits <= chance + np.sqrt(chance * (1 - chance) / m))
+
+
+def _are_constant(context: QueryContext) -> bool:
+    """Whether all samples of the pool have the same features; a look at some is enough for most pools."""
+    few = context.features("prepared", context.pool.take(np.linspace(0, context.n_pool - 1, 64).astype(np.int64)))
+    if context.n_pool == 1 or bool((few != few[:1]).any()):
+        return False
+    return bool((context.features("prepared") == few[:1]).all())
 
 
 def _are_vectors(context: QueryContext) -> bool:
@@ -66,8 +122,15 @@ def _are_vectors(context: QueryContext) -> bool:
     return getattr(context.pool.read(0, 1), "ndim", 0) == 2
 
 
-def _has_frozen_layers(context: QueryContext) -> bool:
-    return context.is_fitted and any(not p.requires_grad for p in context.network.module.parameters())
+def _trained_share(context: QueryContext) -> float:
+    """Share of the parameters below the last layer that are trained; 1 if there are none."""
+    parameters = list(context.network.module.parameters())
+    if all(p.requires_grad for p in parameters):
+        return 1.0
+    head = set(map(id, context.last_layer.layer.parameters()))
+    sizes = [(p.numel(), p.requires_grad) for p in parameters if id(p) not in head]
+    total = sum(size for size, _ in sizes)
+    return sum(size for size, trained in sizes if trained) / total if total else 1.0
 
 
 def _why_no_features(context: QueryContext) -> str | None:

@@ -15,8 +15,10 @@ from skal.strategies._coverage_strategy import CoverageStrategy
 from skal.strategies._names import named_strategy
 from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._probabilities import UNCERTAINTIES, fit_temperature, temper
-from skal.strategies._similarity import labelled_radius
+from skal.strategies._similarity import half_median_distance, labelled_radius
 from skal.validation import Real
+
+_FOR_MEDIAN = 2000  # samples whose distances are looked at
 
 
 class MaxHerding(CoverageStrategy):
@@ -28,16 +30,21 @@ class MaxHerding(CoverageStrategy):
 
     Parameters
     ----------
-    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
+    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent", "forest"}, default="rbf"
         Similarity of two samples: ``exp(−‖φ − φ'‖²/σ²)``, ``exp(−‖φ − φ'‖/σ)``, whether the distance is at most σ, the
-        cosine (0 if negative), or the network's tangent kernel, normalised.
+        cosine (0 if negative), the network's tangent kernel, normalised, or the share of trees in which both end in the
+        same leaf. Those are the estimator's own trees if it is a forest or boosted; otherwise a random forest of 100
+        trees is fitted on the labels so far.
     radius : "auto", "minimum" or float, default="auto"
-        The kernel's σ. ``auto`` is 1, for features of length 1; ``minimum`` is the smallest distance between two
-        labelled samples.
-    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
-        φ, scaled to length 1. ``auto`` is the input of a network's last layer, and the input itself for any other
-        classifier. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a
-        frozen backbone.
+        The kernel's σ. ``auto`` is 1 for features of length 1, and half the median distance of the pool's samples for
+        others; ``minimum`` is the smallest distance between two labelled samples.
+    features : str, transformer, callable or nn.Module, default="auto"
+        φ. ``auto`` is the input of a network's last layer, and the input itself for any other classifier.
+        ``prepared`` is the input by its kind: columns of a table scaled or encoded, texts and sparse rows by a
+        truncated decomposition, see :mod:`skal.features`. Other names are ``input``, ``last_layer`` and ``tangent``. A
+        transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.
+    normalize : bool, default=True
+        Whether φ is scaled to length 1, so that directions are compared. False compares distances.
     evaluation : "auto", int or None, default="auto"
         Over how many random samples of the pool coverage is summed. ``auto`` is all of up to 20,000, and 5,000 of
         larger pools; None is all.
@@ -84,6 +91,7 @@ class MaxHerding(CoverageStrategy):
         kernel: str = "rbf",
         radius: float | str = "auto",
         features: Any = "auto",
+        normalize: bool = True,
         evaluation: int | str | None = "auto",
         subset: int | None = None,
         random_state: Any = None,
@@ -91,14 +99,20 @@ class MaxHerding(CoverageStrategy):
         self.kernel = kernel
         self.radius = radius
         self.features = features
+        self.normalize = normalize
         self.evaluation = evaluation
         self.subset = subset
         self.random_state = random_state
 
     def _radius(self, context: QueryContext, read: PoolFeatures, labelled: Tensor) -> float:
-        if isinstance(self.radius, str):
-            return labelled_radius(labelled, "minimum") if self.radius == "minimum" else 1.0
-        return float(self.radius)
+        if not isinstance(self.radius, str):
+            return float(self.radius)
+        if self.radius == "minimum":
+            return labelled_radius(labelled, "minimum")
+        if self.normalize:
+            return 1.0
+        rows = self._evaluation_rows(context.n_pool, min(context.n_pool, _FOR_MEDIAN))
+        return half_median_distance(read.gather(np.asarray(rows)))
 
 
 class UHerding(CoverageStrategy):
@@ -114,7 +128,7 @@ class UHerding(CoverageStrategy):
         What the samples of the pool are weighed by; ``margin`` is one minus the gap between the two largest
         probabilities, ``dynamics`` the score of :class:`DynamicAL`. A score strategy, or the name of one, weighs
         samples by its scores, counted from the smallest.
-    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent"}, default="rbf"
+    kernel : {"rbf", "laplace", "tophat", "cosine", "tangent", "forest"}, default="rbf"
         See :class:`MaxHerding`.
     radius : "auto", "minimum" or float, default="auto"
         The kernel's σ. ``auto`` is the median distance of the labelled samples to their nearest labelled neighbours,
@@ -124,8 +138,10 @@ class UHerding(CoverageStrategy):
         the labelled samples as well calibrated as possible (smallest expected calibration error), with at least five
         labels of each class, for classifiers that are no networks and for networks that are frozen up to the last
         layer; otherwise it is 1. It does not concern the scores of a strategy.
-    features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
+    features : str, transformer, callable or nn.Module, default="auto"
         What similarity is measured on; see :class:`MaxHerding`.
+    normalize : bool, default=True
+        Whether features are scaled to length 1.
     evaluation : "auto", int or None, default="auto"
         Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
@@ -176,6 +192,7 @@ class UHerding(CoverageStrategy):
         radius: float | str = "auto",
         temperature: float | str = "auto",
         features: Any = "auto",
+        normalize: bool = True,
         evaluation: int | str | None = "auto",
         subset: int | None = None,
         random_state: Any = None,
@@ -185,6 +202,7 @@ class UHerding(CoverageStrategy):
         self.radius = radius
         self.temperature = temperature
         self.features = features
+        self.normalize = normalize
         self.evaluation = evaluation
         self.subset = subset
         self.random_state = random_state
@@ -213,7 +231,7 @@ class UHerding(CoverageStrategy):
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]
         """Whether the scores do."""
-        return self._scoring is not None and self._scoring.needs_labels
+        return super().needs_labels or (self._scoring is not None and self._scoring.needs_labels)
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -16,10 +16,11 @@ from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, pre
 from skal._lookahead.sources import Source
 from skal._lookahead.variance import Importance, margin_importance
 from skal.context import QueryContext, Samples, rows_within
+from skal.strategies._leaves import PoolLeaves
 from skal.strategies._pool_features import PoolFeatures, row_keys
 from skal.strategies._similarity import labelled_radius, similarity_to
 
-KERNELS = ["rbf", "laplace", "linear"]
+KERNELS = ["rbf", "laplace", "linear", "forest"]
 _DOUBLE = 8  # bytes
 
 
@@ -29,7 +30,7 @@ class FeatureKernelSource(Source):
     Parameters
     ----------
     context : QueryContext
-    kernel : {"rbf", "laplace", "linear"}
+    kernel : {"rbf", "laplace", "linear", "forest"}
     features
         See :func:`skal.strategies._features.features_of`.
     radius : "auto" or float
@@ -41,12 +42,13 @@ class FeatureKernelSource(Source):
     def __init__(self, context: QueryContext, kernel: str, features: object, radius: float | str, ridge: float) -> None:
         super().__init__(context, context.memory // 2)
         room = None if context.memory_bound is None else context.memory // 4
-        self._read = PoolFeatures(context, features, room=room)
+        make = PoolLeaves if kernel == "forest" else PoolFeatures
+        self._read = make(context, features, room=room)
         self._labelled = self._read.of(context.labelled).double()
         self._kernel = kernel
         self._radius = labelled_radius(self._labelled, radius) if isinstance(radius, str) else float(radius)
         self._solver = RidgeSolver(self._between(self._labelled)(self._labelled), ridge)
-        self._labelled_keys = row_keys(self._labelled)
+        self._labelled_keys = self._keys(self._labelled, context.labelled)
 
     def _between(self, points: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the kernel of other rows with these: (r, d) -> (r, m)."""
@@ -86,13 +88,28 @@ class FeatureKernelSource(Source):
         outputs = self.outputs(pool.take(rows))
         S = block(torch.arange(len(X), device=device), positions) if n_total is None else None
         epsilon = precision_of_variances(torch.float64, torch.float64)
-        given = (block, own, prior, outputs, outputs.f, solver.rho, positions, self._groups(X), epsilon, S)
+        given = (
+            block,
+            own,
+            prior,
+            outputs,
+            outputs.f,
+            solver.rho,
+            positions,
+            self._groups(X, pool.take(rows)),
+            epsilon,
+            S,
+        )
         made = min(MADE, self.memory // (4 * _DOUBLE))
         return Posterior(*given, n_total=n_total, made=made, scale=solver.scale)
 
-    def _groups(self, X: Tensor) -> Tensor:
+    def _keys(self, X: Tensor, samples: Samples) -> Tensor:
+        """Of some samples with their features: leaves do not tell copies."""
+        return self._read.copy_keys(samples) if self._kernel == "forest" else row_keys(X)
+
+    def _groups(self, X: Tensor, samples: Samples) -> Tensor:
         """(N,) integers that copies share; −1 for copies of labelled samples."""
-        keys = row_keys(X)
+        keys = self._keys(X, samples)
         groups = torch.unique(keys, return_inverse=True)[1]
         apart: Tensor = groups.masked_fill(torch.isin(keys, self._labelled_keys), -1)
         return apart

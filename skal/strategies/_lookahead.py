@@ -34,7 +34,7 @@ class NTKLookahead(ScoreStrategy):
         where the network is unsure; no label is guessed. The others are the paper's: ``mlmoc`` sums how far the outputs
         would move over the pool if the predicted label were the true one; ``emoc`` is its expectation over the labels
         under the network's probabilities; ``eer`` is minus the entropy that the outputs are expected to be left with.
-    kernel : {"auto", "pntk", "logit", "trace", "entk", "rbf", "laplace", "linear"}, default="auto"
+    kernel : {"auto", "pntk", "logit", "trace", "entk", "rbf", "laplace", "linear", "forest"}, default="auto"
         The tangent kernel, see :func:`skal.tangent.tangent_kernel`; with ``variance`` also a kernel on features, for
         any classifier. ``auto`` is the tangent kernel for a network that is trained, and ``rbf`` where it is frozen up
         to its last layer, where ``features`` are given, and where the classifier is no network. The tangent kernel is

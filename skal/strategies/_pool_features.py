@@ -76,8 +76,8 @@ class PoolFeatures:
         if self.width and values.shape[1] != self.width:
             got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
             raise feature_error(self._context.owner, "of one length for all samples", got)
-        if not self._normalize:
-            return values
+        if not self._normalize:  # distances of long rows need more digits
+            return values.double()
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
         tiny = torch.finfo(values.dtype).tiny
         # squares that are too small or too large for a float
@@ -96,13 +96,16 @@ class PoolFeatures:
         samples = self._context.pool if samples is None else samples
         from_network = self._context.has_network if features == "auto" else features != "input"
         if isinstance(features, nn.Module) or (isinstance(features, str) and from_network):
-            digests = np.frombuffer(b"".join(samples.digests()), dtype=np.int64)[::2]  # half of 16 bytes is enough
-            return torch.as_tensor(digests.copy(), device=self.device)
+            return self._keys_by_content(samples)
         if kept is not None:
             return row_keys(kept)
         starts = range(0, len(samples), self._step)
         parts = (samples.take(range(start, min(start + self._step, len(samples)))) for start in starts)
         return torch.cat([row_keys(self.of(part)) for part in parts])
+
+    def _keys_by_content(self, samples: Samples) -> Tensor:
+        digests = np.frombuffer(b"".join(samples.digests()), dtype=np.int64)[::2]  # half of 16 bytes is enough
+        return torch.as_tensor(digests.copy(), device=self.device)
 
     def gather(self, rows: np.ndarray) -> Tensor:
         """(r, d) features of some rows of the pool, in ascending order; read part by part, kept ones not copied."""

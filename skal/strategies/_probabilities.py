@@ -112,6 +112,8 @@ def can_fit(context: QueryContext) -> bool:
     """
     if context.n_labelled == 0 or (context.has_network and not context.only_head_is_trained):
         return False
+    if not context.has_network and not hasattr(context.estimator, "predict_proba"):
+        return False
     counts = np.unique(context.labels, return_counts=True)[1]
     return len(counts) > 1 and bool(counts.min() >= _MIN_PER_CLASS)
 

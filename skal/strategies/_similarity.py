@@ -34,6 +34,8 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
     >>> similarity_to(points, "tophat", 1.0)(points[:1])
     tensor([[1., 0.]])
     """
+    if kernel == "forest":
+        return _share_of_trees(points)
     if kernel == "cosine":
         return lambda rows, start=0, stop=None: (rows @ points[start:stop].T).clamp_min_(0)
     dtype = points.dtype
@@ -62,6 +64,20 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
     return inside
 
 
+def _share_of_trees(leaves: Tensor) -> Similarity:
+    """What gives the share of trees in which other rows end in the same leaves: (m, T), then (n, T) -> (n, m)."""
+    dtype, by_tree = leaves.dtype, leaves.to(torch.int32).T.contiguous()
+
+    def share(rows: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        rows, points = rows.to(torch.int32), by_tree[:, start:stop]
+        counts = torch.zeros(len(rows), points.shape[1], dtype=torch.int16, device=points.device)
+        for tree in range(len(points)):
+            counts += rows[:, tree, None] == points[tree]
+        return counts.to(dtype).div_(len(points))
+
+    return share
+
+
 def _correct_near(squares: Tensor, limit: float, rows: Tensor, points: Tensor) -> None:
     """Compute those squared distances in double precision that rounding may have put on the wrong side of a limit."""
     unsure = true_positions((squares - limit).abs_() <= PRODUCT_ERROR * torch.finfo(squares.dtype).eps)
@@ -87,7 +103,8 @@ class Kernel:
 
     Parameters
     ----------
-    name : {"rbf", "laplace", "tophat", "cosine"}
+    name : {"rbf", "laplace", "tophat", "cosine", "forest"}
+        ``forest`` compares leaves, see :mod:`skal.strategies._leaves`.
     radius : float
         σ
     """
@@ -104,8 +121,14 @@ class Kernel:
         eps = torch.finfo(dtype).eps
         square = PRODUCT_ERROR * eps
         root = (PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0
-        errors = {"rbf": square / self.radius**2, "laplace": root / self.radius, "cosine": square, "tophat": -eps}
-        bound: float = errors[self.name] + eps
+        errors = {
+            "rbf": square / self.radius**2,
+            "laplace": root / self.radius,
+            "cosine": square,
+            "tophat": -eps,
+            "forest": 0.0,
+        }
+        bound: float = errors.get(self.name, 0.0) + eps  # leaves are counted
         return bound
 
     def precisely_to(self, points: Tensor) -> Similarity:
@@ -136,6 +159,13 @@ def labelled_radius(labelled: Tensor, radius: str) -> float:
     if len(nearest) == 0:
         return 1.0
     return float(nearest.min() if radius == "minimum" else np.median(nearest.cpu()))  # torch's is the lower median
+
+
+def half_median_distance(points: Tensor) -> float:
+    """Half the median distance between two different points; 1 if there are no two: (n, d) -> float."""
+    distances = torch.pdist(points.double())
+    distances = distances[distances > 0]
+    return float(distances.quantile(0.5)) / 2 if len(distances) else 1.0
 
 
 def coverage_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: int, like: Tensor) -> Tensor:

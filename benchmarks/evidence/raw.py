@@ -1,0 +1,221 @@
+"""Raw tables and texts: whether the default helps people who bring columns of all kinds, or sentences.
+
+``python -m benchmarks.evidence.raw run`` makes the runs that are missing, ``report`` prints the tables of the page
+``docs/evidence/raw.md``. The data are ``tables/NAME.csv.gz``, whose last column is the class, and the texts of
+``banking77.npz``, in ``$SKAL_DATA_HOME``.
+
+Written down before the rule was chosen: it may look at the tables vehicle, dna and satellite with the seeds 100 and
+above (``run --development``), and at nothing else here. The seeds 0 to 9 of all six tables, and the texts, judge it.
+Each of these pools is another draw, but three tables are in both parts: adult, spambase and segment are in one alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from tqdm import tqdm
+
+from benchmarks._measure import markdown
+from benchmarks.evidence.runs import RESULTS, append, as_result, fingerprint, forget, read
+from benchmarks.evidence.settings import Arm, Setting
+from skal import ActiveLearningClassifier
+from skal.bench import BenchmarkSuite, Protocol
+from skal.bench._verdict import points
+from skal.strategies._names import make_strategy
+
+TABLES = ("adult", "satellite", "spambase", "dna", "vehicle", "segment")
+DEVELOPMENT = ("vehicle", "dna", "satellite")
+FIRST_DEVELOPMENT_SEED = 100
+ARMS = MappingProxyType(
+    {
+        "random": Arm("random"),
+        "margin": Arm("margin"),
+        "margin, coverage start": Arm("margin", "auto"),
+        "auto, own start": Arm("auto", "auto"),
+    }
+)
+FEW, MANY, TEXTS = (10, 10, 6), (100, 50, 4), (77, 77, 4)
+_MOST_TESTED = 2000
+
+
+def _setting(data: str, net: str, budget: str, labels: tuple[int, int, int], n_pool: int) -> Setting:
+    n_initial, query_size, n_rounds = labels
+    name = f"raw_{data}_{net}_{budget}"
+    sizes: dict[str, Any] = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds, "n_pool": n_pool}
+    return Setting(Protocol(name=name, data=data, net=net, strategies=tuple(ARMS), **sizes), seeds=10, held_out=True)
+
+
+_ALL = [
+    _setting(table, net, budget, labels, 1000)
+    for budget, labels in (("few", FEW), ("many", MANY))
+    for table in TABLES
+    for net in ("logistic", "forest")
+] + [_setting("banking77", "tfidf", "few", TEXTS, 4000)]
+SETTINGS = MappingProxyType({setting.name: setting for setting in _ALL})
+
+
+@lru_cache(maxsize=1)
+def _read(data: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
+    """Samples and labels to draw pools from, and to test on."""
+    home = Path(os.environ["SKAL_DATA_HOME"])
+    if data == "banking77":
+        with np.load(home / "banking77.npz") as file:
+            texts = [np.array(file[name], dtype=object) for name in ("texts_train", "texts_test")]
+            return texts[0], file["y_train"], texts[1], file["y_test"]
+    table = pd.read_csv(home / "tables" / f"{data}.csv.gz")
+    X, y = table.iloc[:, :-1], table.iloc[:, -1].to_numpy(dtype=str)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = np.split(order, [2 * len(X) // 3])
+    test = test[:_MOST_TESTED]
+    return X.iloc[train], y[train], X.iloc[test], y[test]
+
+
+def _estimator(net: str) -> Any:
+    """What people write: the usual preparation of columns, or of texts, before the usual classifier."""
+    if net == "tfidf":
+        return make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+    numbers = make_column_selector(dtype_include="number")
+    strings = make_column_selector(dtype_exclude="number")
+    one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    if net == "logistic":
+        columns = make_column_transformer((StandardScaler(), numbers), (one_hot, strings))
+        return make_pipeline(columns, LogisticRegression(max_iter=1000))
+    columns = make_column_transformer(("passthrough", numbers), (one_hot, strings))
+    return make_pipeline(columns, RandomForestClassifier(random_state=0))
+
+
+def make_run(name: str, arm: str, seed: int) -> dict[str, Any]:
+    """One run as a line."""
+    setting = SETTINGS[name]
+    protocol = setting.protocol
+    X, y, X_test, y_test = _read(protocol.data)
+    n_pool = min(len(X), protocol.n_pool or len(X))
+    rows = np.random.default_rng([seed, 0]).choice(len(X), size=n_pool, replace=False)
+    began = time.process_time()
+    loop = ActiveLearningClassifier(
+        _estimator(protocol.net),
+        make_strategy(ARMS[arm].strategy),
+        initial=ARMS[arm].initial or "random",
+        n_initial=protocol.n_initial,
+        query_size=protocol.query_size,
+        n_rounds=protocol.n_rounds,
+        classes=np.unique(y),
+        random_state=seed,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pool = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+        loop.fit(pool, y[rows], eval_set=(X_test, y_test))
+    history = loop.history_
+    return {
+        "arm": arm,
+        "seed": seed,
+        "settings": fingerprint(setting),
+        "n_labels": [int(entry["n_labelled"]) for entry in history],
+        "scores": [round(float(entry["eval_score"]), 6) for entry in history],
+        "seconds": round(time.process_time() - began, 2),
+        "seconds_query": round(float(np.mean([entry["seconds_query"] for entry in history[1:]])), 4),
+        "warnings": [],
+        "record": {},
+    }
+
+
+def run(names: list[str], arms: list[str], seeds: list[int], folder: Path) -> None:
+    """Make the runs that are missing; it may be stopped at any time."""
+    for seed in seeds:
+        for name in names:
+            setting = SETTINGS[name]
+            done = read(setting, folder)
+            left = [arm for arm in arms if (arm, seed) not in done]
+            for arm in tqdm(left, f"{name}, seed {seed}", file=sys.stderr, disable=not left):
+                append(setting, make_run(name, arm, seed), folder)
+
+
+def load_suite(folder: Path = RESULTS) -> BenchmarkSuite:
+    """All settings that have runs."""
+    found = {name: as_result(setting, list(ARMS), folder) for name, setting in SETTINGS.items()}
+    ready = {name: result for name, result in found.items() if result and {"random", *result.strategies} > {"random"}}
+    return BenchmarkSuite(ready)
+
+
+def report(suite: BenchmarkSuite) -> str:
+    """Points over Random with their verdicts, and over Margin."""
+    rows: list[list[object]] = []
+    for name in suite.settings:
+        own = {c.strategy: c for c in suite.comparisons()[name]}
+        margin = suite.subset([name]).differences("margin")[name] if "margin" in own else {}
+        cells = [f"{points(own[arm].difference)} ({own[arm].outcome})" if arm in own else "–" for arm in list(ARMS)[1:]]
+        behind = margin.get("auto, own start", np.nan)
+        seeds = own["auto, own start"].n_seeds if "auto, own start" in own else 0
+        area = 100 * float(
+            np.mean([np.mean(run.scores) for run in suite.results[name].runs if run.strategy == "random"])
+        )
+        rows.append(
+            [name.removeprefix("raw_"), seeds, f"{area:.1f}", *cells, "–" if behind != behind else points(behind)]
+        )
+    header = ["setting", "seeds", "Random's mean accuracy", *list(ARMS)[1:], "auto over margin"]
+    return markdown(header, rows) + "\n\n" + "\n".join(verdicts(suite))
+
+
+def verdicts(suite: BenchmarkSuite) -> list[str]:
+    """The aims in one sentence each, met or not."""
+    tables = [name for name in suite.settings if not name.startswith("raw_banking77")]
+    tables = [name for name in tables if "auto, own start" in suite.results[name].strategies]
+    if not tables:
+        return []
+    part = suite.subset(tables)
+    outcomes = part.outcomes().loc["auto, own start"]
+    few = [name for name in tables if name.endswith("_few")]
+    better = [name for name in few if outcomes[name] == "better"]
+    worse = [name for name in tables if outcomes[name] == "worse"]
+    gaps = part.differences("margin").loc["auto, own start"]
+    behind = [f"{name.removeprefix('raw_')} ({points(gaps[name])})" for name in tables if gaps[name] < -0.01]
+    return [
+        f"With its own start `auto` is better than Random in {len(better)} of {len(few)} settings with few labels.",
+        f"It is worse than Random in {len(worse)} of all {len(tables)}.",
+        f"It is behind Margin by more than a point in {', '.join(behind) or 'none'}.",
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, or print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence.raw", description=__doc__)
+    parser.add_argument("command", choices=["run", "report"])
+    parser.add_argument("--settings", type=lambda text: text.split(","), default=list(SETTINGS), metavar="A,B")
+    parser.add_argument("--arms", type=lambda text: text.split(";"), default=list(ARMS), metavar="A;B")
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="how many")
+    parser.add_argument("--development", action="store_true", help="the tables and seeds that the rule may look at")
+    parser.add_argument("--again", action="store_true", help="forget the runs of these arms first: they have changed")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
+    args = parser.parse_args(argv)
+    first, folder, names = 0, args.results, args.settings
+    if args.development:
+        first, folder = FIRST_DEVELOPMENT_SEED, folder / "development"
+        names = [name for name in names if SETTINGS[name].protocol.data in DEVELOPMENT]
+    if args.command == "report":
+        print(report(load_suite(folder)))
+        return 0
+    for name in names if args.again else ():
+        forget(SETTINGS[name], args.arms, folder)
+    run(names, args.arms, list(range(first, first + args.seeds)), folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Leaves of a forest that samples end in: a similarity that labels teach.
+
+``k(x, x')`` is the share of trees in which x and x' end in the same leaf: positive semi-definite, 1 for x itself. It
+needs no scaling, and columns that say nothing about the labels hardly count. Labels of one class teach nothing: then
+all samples are alike.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.ensemble import RandomForestClassifier
+from torch import Tensor
+
+from skal.context import QueryContext, Samples
+from skal.strategies._pool_features import PoolFeatures
+
+_TREES = 100
+_FEWEST_TREES = 10  # of an estimator's own: the shares of fewer are too coarse
+_ROWS = 4096  # that go through the trees at once
+
+
+class PoolLeaves(PoolFeatures):
+    """Leaves of the pool's samples: (N, T) whole numbers, one for each tree, in the place of features.
+
+    The estimator's own trees if it is a forest or boosted; otherwise those of a random forest that is fitted on the
+    labels so far, on the same features that other kernels compare.
+
+    Parameters
+    ----------
+    context : QueryContext
+    features
+        What a forest beside the estimator is fitted on; see :meth:`~skal.context.QueryContext.features`.
+    room : int, optional
+        Bytes for the leaves; see :class:`PoolFeatures`.
+    """
+
+    def __init__(self, context: QueryContext, features: object, *, room: int | None = None) -> None:
+        self._leaves_of = _own_trees(context) or _trees_beside(context, features)
+        super().__init__(context, features, normalize=False, room=room)
+
+    def of(self, samples: Samples | None) -> Tensor:
+        """(n, T) leaves, as numbers that a float holds exactly."""
+        samples = self._context.pool if samples is None else samples
+        starts = range(0, len(samples), _ROWS)
+        parts = [self._leaves_of(samples.take(range(i, min(i + _ROWS, len(samples))))) for i in starts]
+        return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+
+    def copy_keys(self, samples: Samples | None = None) -> Tensor:
+        """Numbers that copies share: samples with the same leaves are alike, but no copies."""
+        return self._keys_by_content(self._context.pool if samples is None else samples)
+
+    def _refuse_constant(self, first: Tensor) -> None:
+        """Nothing: where all samples end in the same leaves, each covers all others."""
+
+
+def _own_trees(context: QueryContext) -> Callable[[Samples], np.ndarray] | None:
+    """What gives the leaves of the estimator's own trees; None if it has none."""
+    estimator = context.inner_estimator
+    if context.has_network or not context.is_fitted or not hasattr(estimator, "apply"):
+        return None
+
+    def leaves(samples: Samples) -> np.ndarray:
+        rows = samples.read(0, len(samples))
+        for step in context.transformers:
+            rows = step.transform(rows)
+        found = np.asarray(estimator.apply(rows))
+        return found.reshape(len(found), -1)  # boosted trees have one for each class
+
+    return leaves if leaves(context.pool.take(range(1))).shape[1] >= _FEWEST_TREES else None
+
+
+def _trees_beside(context: QueryContext, features: object) -> Callable[[Samples], np.ndarray]:
+    """What gives the leaves of a forest that is fitted on the labelled samples."""
+    forest = RandomForestClassifier(_TREES, random_state=0)
+    with warnings.catch_warnings():
+        # few labels of many classes are how a loop starts
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        forest.fit(context.features(features, context.labelled).cpu().numpy(), context.labels)
+
+    def leaves(samples: Samples) -> np.ndarray:
+        found: np.ndarray = forest.apply(context.features(features, samples).cpu().numpy())
+        return found
+
+    return leaves
