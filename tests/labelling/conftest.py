@@ -53,7 +53,7 @@ class Client:
     def request(self, method, path, body=None, headers=None):
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         known = {"Host": f"127.0.0.1:{self.address.port}"} | ({"Content-Type": "application/json"} if data else {})
-        with closing(HTTPConnection("127.0.0.1", self.address.port, timeout=60)) as connection:
+        with closing(HTTPConnection("127.0.0.1", self.address.port, timeout=120)) as connection:
             connection.putrequest(method, path, skip_host=True)
             for name, value in (known | (headers or {})).items():
                 if value is not None:
@@ -120,7 +120,7 @@ def server(project):
     thread = found.start()
     yield found
     found.stop()
-    thread.join(20)
+    thread.join(120)
 
 
 @pytest.fixture
@@ -156,11 +156,11 @@ class Command:
 
     def end(self):
         """Wait for the end, and give everything that it has printed."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=180)
         return self.process.returncode, "".join(self.lines) + out, err
 
     def _end(self):
-        self.process.wait(30)
+        self.process.wait(120)
         self.process.stdout.close()
         self.process.stderr.close()
 

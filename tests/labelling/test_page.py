@@ -28,7 +28,7 @@ def serve():
     yield start
     for project, server, thread in open_ones:
         server.stop()
-        thread.join(20)
+        thread.join(120)
         project.close()
 
 

@@ -133,7 +133,7 @@ def test_never_more_pixels_at_once_than_there_is_room_for():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert not any(thread.is_alive() for thread in threads)
     assert 0 < most[0] <= 10
 

@@ -26,7 +26,7 @@ def address(tmp_path_factory):
         thread = server.start()
         yield server.address
         server.stop()
-        thread.join(20)
+        thread.join(120)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_more_connections_than_descriptors(tmp_path):
             client.call("answer", id=item["id"], label="a")
         assert client.call("status")["labelled"] == 1
         client.call("finish")
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     finally:
         process.kill()
         process.wait()

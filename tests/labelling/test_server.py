@@ -34,7 +34,7 @@ def server(project):
     thread = found.start()
     yield found
     found.stop()
-    thread.join(20)
+    thread.join(120)
 
 
 def error(answer):

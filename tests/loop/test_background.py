@@ -21,7 +21,7 @@ class Gated(LogisticRegression):
 
     def fit(self, X, y):
         Gated.started.set()
-        assert Gated.go.wait(30)
+        assert Gated.go.wait(120)
         return super().fit(X, y)
 
 
@@ -70,7 +70,7 @@ def test_labels_are_taken_while_a_training_runs(data, tmp_path):
     Gated.started.clear()
     thread = threading.Thread(target=rounds.step)
     thread.start()
-    assert Gated.started.wait(30)
+    assert Gated.started.wait(120)
     left = rounds.asked()
     assert len(left) == 10  # the rest of the last query is there meanwhile
     answer(rounds, y, 4)
@@ -83,7 +83,7 @@ def test_labels_are_taken_while_a_training_runs(data, tmp_path):
     assert expected[key] == other
     assert expected[f"s{left[1]}"] is None
     Gated.go.set()
-    thread.join(30)
+    thread.join(120)
     state = rounds.session.state
     found = {f"s{i}": label for i, label in zip(state.labelled, state.labels, strict=True)}
     assert found == {name: label for name, label in expected.items() if label is not None}
@@ -198,11 +198,11 @@ def test_classes_may_be_added_during_a_training(data, tmp_path):
     Gated.started.clear()
     thread = threading.Thread(target=rounds.step)
     thread.start()
-    assert Gated.started.wait(30)
+    assert Gated.started.wait(120)
     rounds.add_classes(["no", "yes", "maybe"])
     rounds.record([("s0", "maybe")])
     Gated.go.set()
-    thread.join(30)
+    thread.join(120)
     rounds.step()
     assert rounds.predictor.names.tolist() == ["maybe", "no", "yes"]
     rounds.close()
@@ -258,13 +258,13 @@ def test_a_closed_session_takes_nothing_and_a_late_training_writes_nothing(data,
 
     thread = threading.Thread(target=step)
     thread.start()
-    assert Gated.started.wait(30)
+    assert Gated.started.wait(120)
     rounds.close()
     with pytest.raises(CheckpointError, match="closed"):
         rounds.record([("s0", "yes")])
     with make(tmp_path).start(X, ids=[f"s{i}" for i in range(200)]) as session:  # the lock is free
         Gated.go.set()
-        thread.join(30)
+        thread.join(120)
         assert errors
         assert len(session.labels()) == 20
     rounds.close()

@@ -352,7 +352,7 @@ lock = os.open(sys.argv[1] + "/lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX)
 os.write(lock, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": "today"}).encode())
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
