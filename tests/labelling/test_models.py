@@ -1,5 +1,7 @@
 """Models without a line of code, and one's own."""
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -8,60 +10,56 @@ from skorch import NeuralNetClassifier
 
 import skal
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
-from skal.labelling._models import choose_model
-from skal.labelling._project import Project
-from skal.labelling._settings import read_settings, write_settings
-from skal.labelling._sources import ImageFolder, TextTable
+from skal.features import PixelFeatures
 
-from .conftest import label_page
+from .conftest import label_page, wait_for_training
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
 
 
-def learn(project, truth, n=30):
-    """Label some samples as a person would, and wait for the training."""
-    with project:
-        project.worker.wait_until_idle()
-        for _ in range(n):
-            (item,) = project.next("me", 1)
-            project.answer(item["id"], truth(item), client="me")
-        assert project.worker.wait_until_idle(120)
-        assert project.status()["error"] is None
-    return project.rounds.session.classifier
+def learn(truth, n, X, classes, folder, **settings):
+    """Label some samples on the page as a person would, wait for each training, and give what comes out."""
+    with label_page(X, classes, folder, query_size=5, **settings) as client:
+        wait_for_training(client, rounds=0)
+        for number in range(n):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label=truth(item))
+            if number % 5 == 4:
+                wait_for_training(client, rounds=1)
+    return client.result
+
+
+def colour(item):
+    return item["id"].split("/")[0]
+
+
+def opinion(item):
+    return "yes" if "good" in item["text"] else "no"
 
 
 def test_images_are_learnt_by_a_small_network_and_the_model_is_kept(image_folder, tmp_path):
-    source = ImageFolder(image_folder, cache=tmp_path / "out")
-    model = choose_model(source, model="network")
-    assert isinstance(model.make(2), NeuralNetClassifier)
-    assert model.make(5).module__n_classes == 5
-    project = Project(source, ["red", "blue"], model, tmp_path / "out", query_size=5, share=0)
-    learn(project, lambda item: item["id"].split("/")[0], 20)
-    loaded = skal.load_model(tmp_path / "out" / "model")
-    paths = [source.path(i) for i in range(24)]
-    assert (loaded.predict(paths) == [key.split("/")[0] for key in source.ids]).all()
+    found = learn(colour, 20, image_folder, ["red", "blue"], tmp_path, model="network", share=0)
+    assert isinstance(found.model.estimator, NeuralNetClassifier)
+    paths = sorted(image_folder.rglob("*.*"))
+    loaded = skal.load_model(tmp_path / "model")
+    assert loaded.predict(paths).tolist() == [path.parent.name for path in paths]
 
 
 def test_texts_are_learnt_with_words_of_all_texts(tmp_path):
-    source = TextTable(TEXTS)
-    project = Project(source, ["yes", "no"], choose_model(source, model="linear"), tmp_path, query_size=5, share=0)
-    learn(project, lambda item: "yes" if "good" in item["text"] else "no")
+    learn(opinion, 30, TEXTS, ["yes", "no"], tmp_path, model="linear", share=0)
     loaded = skal.load_model(tmp_path / "model")
     assert loaded.predict(np.array(["a good one", "an awful one"], dtype=object)).tolist() == ["yes", "no"]
 
 
 def test_given_features(tmp_path):
-    source = TextTable(TEXTS)
     features = np.random.default_rng(0).normal(size=(40, 6))
     features[:, 0] = [3 if "good" in text else -3 for text in TEXTS]
     np.save(tmp_path / "features.npy", features)
-    model = choose_model(source, features=tmp_path / "features.npy")
-    project = Project(source, ["yes", "no"], model, tmp_path / "out", query_size=5)
-    loop = learn(project, lambda item: "yes" if "good" in item["text"] else "no")
-    assert loop.query_strategy_.__class__.__name__ == "UHerding"  # features mean something
-    assert (loop.predict(features.astype(np.float32)) == ["yes" if "good" in t else "no" for t in TEXTS]).mean() > 0.9
-    with pytest.raises(InvalidParameterError, match=r"\(40, d\)"):
-        choose_model(source, features=features[:5])
+    found = learn(opinion, 30, TEXTS, ["yes", "no"], tmp_path / "out", features=tmp_path / "features.npy")
+    assert type(found.model.query_strategy_).__name__ == "UHerding"  # features mean something
+    predicted = found.model.predict(features.astype(np.float32))
+    assert (predicted == ["yes" if "good" in text else "no" for text in TEXTS]).mean() > 0.9
+    refuse(InvalidParameterError, r"\(40, d\)", TEXTS, tmp_path, features=features[:5])
 
 
 OWN = """
@@ -91,15 +89,22 @@ def own(tmp_path):
 
 
 def test_a_model_of_ones_own(image_folder, own, tmp_path):
-    source = ImageFolder(image_folder)
-    assert choose_model(source, model=f"{own}:net").make(7).module__n_classes == 7
-    tree = choose_model(source, model=f"{own}:tree")
-    project = Project(source, ["red", "blue"], tree, tmp_path / "out", query_size=5, share=0, strategy="margin")
-    loop = learn(project, lambda item: item["id"].split("/")[0], 15)
-    loaded = skal.load_model(tmp_path / "out" / "model")
-    assert (loaded.predict([source.path(i) for i in range(24)]) == loop.predict(tree.X)).all()
-    assert isinstance(choose_model(TextTable(["a"]), model=LogisticRegression()).make(2), LogisticRegression)
-    assert isinstance(choose_model(TextTable(["a"]), model=DecisionTreeClassifier).make(2), DecisionTreeClassifier)
+    settings = {"strategy": "margin", "share": 0}
+    found = learn(colour, 15, image_folder, ["red", "blue"], tmp_path / "out", model=f"{own}:tree", **settings)
+    assert isinstance(found.model.estimator, DecisionTreeClassifier)
+    paths = sorted(image_folder.rglob("*.*"))
+    pixels = PixelFeatures(flatten=True).transform(paths)
+    assert skal.load_model(tmp_path / "out" / "model").predict(paths).tolist() == found.model.predict(pixels).tolist()
+
+
+@pytest.mark.parametrize("model", [LogisticRegression(), DecisionTreeClassifier, "{own}:net"], ids=str)
+def test_models_are_given_as_objects_classes_and_functions_of_the_number_of_classes(model, own, image_folder, tmp_path):
+    given = model.format(own=own) if isinstance(model, str) else model
+    found = learn(colour, 10, image_folder, ["red", "blue", "green"], tmp_path / "out", model=given, share=0)
+    if isinstance(model, str):
+        assert found.model.estimator.module__n_classes == 3
+    else:
+        assert isinstance(found.model.estimator, model if isinstance(model, type) else type(model))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +173,7 @@ def test_a_link_in_the_place_of_the_next_settings_is_not_followed(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "project.json.new").symlink_to(victim)
-    write_settings(tmp_path, {"classes": ["a"]})
+    with label_page(np.eye(3), ["a", "b"], tmp_path):
+        pass
     assert victim.read_text() == "mine"
-    assert read_settings(tmp_path) == {"classes": ["a"]}
+    assert json.loads((tmp_path / "project.json").read_text())["classes"] == ["a", "b"]

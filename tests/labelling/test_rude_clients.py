@@ -15,27 +15,43 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource
 
-from .conftest import Client
+from .conftest import Client, label_page
+
+ROWS, IDS = np.arange(40.0).reshape(20, 2), [f"row {i}" for i in range(20)]
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    source = ArraySource(np.arange(40.0).reshape(20, 2), ids=[f"row {i}" for i in range(20)])
+def patient(tmp_path_factory):
+    """A client of the page as it is."""
+    with label_page(ROWS, ["a", "b"], tmp_path_factory.mktemp("labels"), ids=IDS) as client:
+        yield client
+
+
+@pytest.fixture
+def client(patient):
+    """Before and after every test the server must answer as ever."""
+    assert patient.call("status")["samples"] == 20
+    yield patient
+    assert patient.call("status")["samples"] == 20
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory):
+    """A server that waits half a second for the rest of a request, in the place of twenty."""
+    source = ArraySource(ROWS, ids=IDS)
     with Project(source, ["a", "b"], choose_model(source), tmp_path_factory.mktemp("labels")) as project:
         server = LabelServer(project, patience=0.5)
         thread = server.start()
-        yield server.address
+        yield Client(server.address)
         server.stop()
         thread.join(120)
 
 
 @pytest.fixture
-def client(address):
-    """Before and after every test the server must answer as ever."""
-    found = Client(address)
-    assert found.call("status")["samples"] == 20
-    yield found
-    assert found.call("status")["samples"] == 20
+def hasty(impatient):
+    assert impatient.call("status")["samples"] == 20
+    yield impatient
+    assert impatient.call("status")["samples"] == 20
 
 
 def send(client, data):
@@ -64,16 +80,16 @@ def test_json_that_cannot_be_read(body, method, client):
     assert answer_to(client, body, method)[0] == 400
 
 
-def test_numbers_without_end(client):
+def test_numbers_without_end(hasty):
     long = "9" * 5000
     for given in ({"n": float("inf")}, {"n": float("nan")}, {"n": 1e300}, {"client": "me", "n": 10**4000}):
-        assert answer_to(client, given, "next")[0] == 400
-    assert client.request("GET", f"{client.root}picture?id=x&size={long}")[0] == 404
+        assert answer_to(hasty, given, "next")[0] == 400
+    assert hasty.request("GET", f"{hasty.root}picture?id=x&size={long}")[0] == 404
     for length in (long, "-1", "1e5", "0x10", "٣", "1, 2", ""):
         length = length.encode().decode("latin-1")
         lines = ["Content-Type: application/json", f"Content-Length: {length}"]
-        data = "\r\n".join(head(client, "api/status").decode().split("\r\n")[:2] + lines + ["", ""]).encode("latin-1")
-        assert send(client, data + b"{}").startswith(b"HTTP/1.1 4"), length
+        data = "\r\n".join(head(hasty, "api/status").decode().split("\r\n")[:2] + lines + ["", ""]).encode("latin-1")
+        assert send(hasty, data + b"{}").startswith(b"HTTP/1.1 4"), length
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x\udfff", "\udc80y"])
@@ -112,15 +128,15 @@ def test_there_are_no_websockets(client):
         (lambda client: b"x" * 66_000, b"HTTP/1.1 400"),
     ],
 )
-def test_half_of_a_request_is_closed_after_a_time(part, status, client):
-    found = send(client, part(client))
+def test_half_of_a_request_is_closed_after_a_time(part, status, hasty):
+    found = send(hasty, part(hasty))
     assert found.startswith(status)
     assert status or not found
 
 
-def test_one_byte_after_the_other_is_not_waited_for_longer(client):
-    request = head(client, "", method="GET")
-    with socket.create_connection(("127.0.0.1", client.address.port), timeout=0.1) as connection:
+def test_one_byte_after_the_other_is_not_waited_for_longer(hasty):
+    request = head(hasty, "", method="GET")
+    with socket.create_connection(("127.0.0.1", hasty.address.port), timeout=0.1) as connection:
         found = b""
         for byte in request * 10:
             try:
@@ -135,11 +151,11 @@ def test_one_byte_after_the_other_is_not_waited_for_longer(client):
     assert found.startswith(b"HTTP/1.1 408") or not found  # closed long before the end of the request
 
 
-def test_a_second_request_on_a_connection_may_not_stay_half_either(client):
-    first = head(client, "icon.svg", method="GET")
-    found = send(client, first + first[:30])
+def test_a_second_request_on_a_connection_may_not_stay_half_either(hasty):
+    first = head(hasty, "icon.svg", method="GET")
+    found = send(hasty, first + first[:30])
     assert found.startswith(b"HTTP/1.1 200")
-    with socket.create_connection(("127.0.0.1", client.address.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", hasty.address.port), timeout=30) as connection:
         connection.sendall(first)
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
         connection.sendall(first[:30])
