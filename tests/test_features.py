@@ -1,5 +1,6 @@
 """Features are computed once for every sample, whoever asks, and found again on disk."""
 
+import resource
 import shutil
 import threading
 from typing import ClassVar
@@ -259,3 +260,22 @@ def test_a_loop_does_not_keep_more_than_its_memory_allows(X):
     with config_context(max_memory=11_000):
         loop.fit(X, np.arange(60) % 3)
     assert sum(seen) > 120
+
+
+def test_no_room_on_the_disk_is_named_and_loses_nothing(X, tmp_path):
+    """For a while, files of this process may have 200 bytes: ten rows of five numbers."""
+    limit, before = resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)
+    remembered = RememberedFeatures(lambda X: -X, folder=tmp_path)
+    for n_known in (0, 5):
+        remembered.transform(X[:n_known]) if n_known else None
+        resource.setrlimit(limit, (200, before[1]))
+        try:
+            with pytest.raises(
+                FeatureError, match=rf"File too large.*Make room.*The features of {n_known} samples are"
+            ):
+                remembered.transform(X)
+        finally:
+            resource.setrlimit(limit, before)
+    again = RememberedFeatures(lambda X: -X, folder=tmp_path)
+    np.testing.assert_array_equal(again.transform(X), -X)
+    assert again.n_computed_ == 55

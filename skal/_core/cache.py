@@ -174,22 +174,26 @@ class _Rows:
         self.values = np.memmap(folder / "features.bin", dtype, "r", shape=(n, width)) if n else None
 
     def _append(self, folder: Path, keys: list[bytes], values: np.ndarray) -> None:
-        width = values.shape[1]
-        if self.values is None:
-            meta = {"source": self.source, "width": width, "dtype": str(values.dtype)}
-            (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        width, n = values.shape[1], len(self.places)
+        parts = {
+            "features.bin": (values.tobytes(), width * values.itemsize),
+            "keys.bin": (b"".join(keys), DIGEST_BYTES),
+        }
         try:
-            for name, content in (("features.bin", values.tobytes()), ("keys.bin", b"".join(keys))):
-                with (folder / name).open("ab") as file:
+            for name, (content, _) in parts.items():
+                with (folder / name).open("ab" if n else "wb") as file:  # without a row, what is there is a remainder
                     file.write(content)
+            if not n:  # last, and whole or not at all: a folder without it is empty
+                meta = {"source": self.source, "width": width, "dtype": str(values.dtype)}
+                (folder / "meta.new").write_text(json.dumps(meta), encoding="utf-8")
+                os.replace(folder / "meta.new", folder / "meta.json")
         except OSError as error:
-            n = len(self.places)
-            for name, size in (("features.bin", width * values.itemsize), ("keys.bin", DIGEST_BYTES)):
-                if (folder / name).exists():  # half a row would shift all that follow
+            for name, (_, size) in parts.items():
+                if n:  # half a row would shift all that follow
                     os.truncate(folder / name, n * size)
             raise FeatureError(
-                f"The features must be written to {folder}. Got an error: {error.strerror or error}. Make room, or "
-                f"choose another folder; the {n} that are there are kept."
+                f"Features must be written to {folder}. Got an error: {error.strerror or error}. Make room, or choose "
+                f"another folder. The features of {n} samples are kept there."
             ) from error
         self.values = np.memmap(folder / "features.bin", values.dtype, "r", shape=(len(self.places) + len(keys), width))
 

@@ -1,5 +1,6 @@
 """Features of a frozen network while somebody labels: the one that is installed, and one's own."""
 
+import sys
 import time
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import skal
 from skal.exceptions import InvalidParameterError, SkalError
 
-from .conftest import label_page
+from .conftest import Client, label_page
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
 CLASSES = ["red", "blue"]
@@ -222,3 +223,40 @@ def test_an_installed_network_is_the_default_and_guessing_stands_beside_the_accu
 def test_texts_take_the_sentence_model(tmp_path):
     with label_page(TEXTS, ["good", "bad"], tmp_path) as client:
         assert wait_until_idle(client)["model"] == "a linear classifier on features of all-minilm-l6-v2"
+
+
+def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes_on(
+    image_folder, tmp_path, monkeypatch, page
+):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)  # as if it were not installed
+    with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
+        work(client, 10)
+        status = wait_until_idle(client)
+        assert status["model"].startswith("a small convolutional network")
+        assert status["note"] == (
+            "There is no pre-trained network here. A small one learns from your labels alone, so expect little from a "
+            "few hundred labels. This helps: pip install 'skal-learn[backbones]'"
+        )
+        page.open(client.address.geturl())
+        page.wait_for(lambda: "pip install" in page.text(".note"))
+        page.wait_for(lambda: "held-out labels are “" in page.text(".guessing"))
+        page.wait_for(lambda: page.text(".curve .guessed") == "guessing")
+        assert page.complaints() == []
+    monkeypatch.delitem(sys.modules, "efficientnet_lite_pytorch")
+    with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
+        work(client, 5)
+        status = wait_until_idle(client)
+        assert (status["labelled"], status["note"], status["error"]) == (15, None, None)
+    assert client.result.model.estimator_.n_features_in_ == 1280
+
+
+def test_the_command_says_which_network_and_what_is_left_out(image_folder, tmp_path, command):
+    (image_folder / "film.mp4").write_bytes(b"x")
+    running = command(image_folder, "--classes", "red,blue", "--out", tmp_path / "out")
+    wait_until_idle(Client(running.address))
+    Client(running.address).call("finish")
+    status, printed, errors = running.end()
+    assert status == 0, errors
+    assert "The model is a linear classifier on features of efficientnet-lite0." in printed
+    assert "1 file is left out, which is no image of a kind we read (1 mp4): film.mp4." in printed
+    assert "features: efficientnet-lite0: 100%" in errors

@@ -24,7 +24,7 @@ export function curve(status) {
   }
   picture.append(
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: guess, y2: guess, class: "guess" }),
-    svg("text", { x: WIDTH - RIGHT, y: guess - 3, "text-anchor": "end" }, "guessing"),
+    svg("text", { x: WIDTH - RIGHT, y: guess - 3, "text-anchor": "end", class: "guessed" }, "guessing"),
     svg("text", { x: LEFT, y: HEIGHT - 4 }, "0"),
     svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, `${highest} labels`),
     svg("polygon", { points: band.join(" "), class: "band" }),
