@@ -3,7 +3,7 @@
 
 from skal._core.cache import Cache
 from skal.features._compute import compute_features
-from skal.features._pixels import ArrayFeatures, PixelFeatures
+from skal.features._pixels import ArrayFeatures, ArrayPictures, PixelFeatures
 from skal.features._pretrained import PretrainedFeatures, pretrained
 from skal.features._remembered import RememberedFeatures
 from skal.features._table import TableFeatures
@@ -11,6 +11,7 @@ from skal.features._text import SparseFeatures, TextFeatures
 
 __all__ = [
     "ArrayFeatures",
+    "ArrayPictures",
     "Cache",
     "PixelFeatures",
     "PretrainedFeatures",

@@ -104,6 +104,57 @@ class PixelFeatures(_Fixed):
         return result.reshape(len(result), -1) if self.flatten else result
 
 
+class ArrayPictures(_Fixed):
+    """Arrays as pictures of bytes, as the labelling page shows them: for a network that was trained on pictures.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (c, h, w) of one picture.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skal.features import ArrayPictures
+    >>> ArrayPictures((1, 8, 8)).transform(np.full((5, 8, 8), 0.5))[0, 0, 0]
+    array([128], dtype=uint8)
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = shape
+
+    @property
+    def takes(self) -> str:
+        """What ``transform`` takes, in words."""
+        return ArrayFeatures(self.shape).takes
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Pictures of bytes, with the channels last.
+
+        Parameters
+        ----------
+        X : array or tensor of n pictures
+            Of the shape, with the channels first, last or none.
+
+        Returns
+        -------
+        (n, h, w, c) uint8 array
+            Bytes as they were, numbers in [0, 1] times 255, and others between their smallest and their largest.
+        """
+        return np.stack([as_shown(sample) for sample in ArrayFeatures(self.shape).arrange(X)])
+
+
+def as_shown(sample: np.ndarray) -> np.ndarray:
+    """A picture (c, h, w) of any numbers as (h, w, c) bytes; of two channels, or more than four, the first alone."""
+    pixels = np.moveaxis(sample, 0, 2)
+    pixels = pixels if pixels.shape[2] in (1, 3, 4) else pixels[:, :, :1]
+    if pixels.dtype == np.uint8:
+        return pixels
+    values = pixels.astype(np.float64)
+    low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (values.min(), values.max())
+    return np.asarray((255 * (values - low) / ((high - low) or 1.0)).round(), dtype=np.uint8)
+
+
 class ArrayFeatures(_Fixed):
     """Arrays in the form that a model was trained on: channels first, bytes scaled to [0, 1].
 
@@ -144,6 +195,24 @@ class ArrayFeatures(_Fixed):
         (n, *shape) float32 array
             Or a row for each sample if they are to be flat.
         """
+        array = self.arrange(X)
+        scale = np.float32(255 if array.dtype == np.uint8 else 1)
+        result: np.ndarray = array.astype(np.float32) / scale
+        return result.reshape(len(result), -1) if self.flatten else result
+
+    def arrange(self, X: Any) -> np.ndarray:
+        """The same numbers with the channels first; SampleError if they are not of the shape.
+
+        Parameters
+        ----------
+        X : array, tensor or data frame of n samples
+            As for ``transform``.
+
+        Returns
+        -------
+        (n, *shape) array
+            Of the type that it was.
+        """
         array = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
         shape = tuple(self.shape)
         if array.ndim == len(shape) and len(shape) == 3 and shape[0] == 1:
@@ -155,8 +224,6 @@ class ArrayFeatures(_Fixed):
                 f"The samples must be {self.takes}. Got {array.dtype} of shape {array.shape}. Pass samples of the kind "
                 "that the model was trained on."
             )
-        scale = np.float32(255 if array.dtype == np.uint8 else 1)
-        result: np.ndarray = array.astype(np.float32) / scale
-        if not np.isfinite(result).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SampleError("The samples must be finite numbers. Got NaN or infinity. Fill or remove these rows.")
-        return result.reshape(len(result), -1) if self.flatten else result
+        return array

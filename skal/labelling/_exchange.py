@@ -18,6 +18,8 @@ from skal.loop._json import format_json, parse_json
 from skal.loop._spreadsheet import format_table
 
 FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
+_TEXTS = ("id", "label", "time", "annotator", "source")
+_TYPES = dict.fromkeys(_TEXTS, "string") | {"round": "Int64", "probability": "Float64"}  # also where all are missing
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
@@ -181,7 +183,7 @@ def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) 
     elif settings.get("kind") == "image" and Path(str(settings.get("source"))).is_dir():
         frame.insert(1, "image", [str(Path(settings["source"], key)) for key in keys])
     try:
-        frame.astype({"id": str, "label": str, "probability": float}).to_parquet(path, engine="pyarrow", index=False)
+        frame.astype(_TYPES).to_parquet(path, engine="pyarrow", index=False)
     except ImportError as error:
         raise SkalError(
             "Parquet needs pyarrow. Got an installation without it. Run: pip install 'skal-learn[parquet]'"

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.features import ArrayFeatures, PixelFeatures
+from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures
 from skal.features._zoo import EXTRA
 from skal.labelling._backbones import Progress, at_hand, compute_features, load_backbone, load_object
 from skal.labelling._sources import ArraySource, ImageFolder, Source
@@ -97,7 +97,10 @@ def choose_model(
         frozen = load_backbone(backbone, source)
         X, prepare = compute_features(source, frozen, cache)
         words = f"a linear classifier on features of {frozen.name}"
-        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, frozen.transformer)
+        way = frozen.transformer
+        if isinstance(source, ArraySource) and way is not None:
+            way = make_pipeline(ArrayPictures(source.shape), way)
+        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, way)
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)

@@ -152,9 +152,16 @@ def _predict(
         if len(rows) == 1:
             unreadable[rows[0]] = str(error)
             return []
+        first = str(error)
     half = len(rows) // 2  # which file it is
     parts = (rows[:half], rows[half:])
-    return [one for part in parts for one in _predict(model, source, part, unreadable, features)]
+    found = [one for part in parts for one in _predict(model, source, part, unreadable, features)]
+    if not found and len(rows) == min(_PART, len(source)):
+        raise SampleError(
+            f"The samples must be what the model takes. Got {len(rows)} in a row that it cannot read; the first error: "
+            f"{first}"
+        )
+    return found
 
 
 def _ask(model: SavedModel, samples: Any, rows: list[int]) -> list[Prediction]:

@@ -33,6 +33,7 @@ def input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
 def what_it_takes(features: Any, shape: list[int] | None, dtype: str | None, seen: dict[str, Any]) -> str:
     """What ``predict`` takes, in words."""
     if features is not None:
+        features = features.steps[0][1] if isinstance(features, Pipeline) else features
         return str(getattr(features, "takes", f"what {type(features).__name__} takes"))
     if "feature_names_in_" in seen:
         return f"a data frame with the columns {', '.join(map(str, seen['feature_names_in_']))}"

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
 
 import skal
 from skal.cli import main
@@ -18,9 +19,9 @@ from skal.exceptions import CheckpointError, SampleError
 from skal.features import ArrayFeatures, PixelFeatures, pretrained
 from skal.labelling import export_labels, import_labels
 from skal.labelling._models import choose_model
-from skal.labelling._sources import open_source
+from skal.labelling._sources import ArraySource, open_source
 
-from .conftest import label_page, wait_for_training
+from .conftest import DIGITS, label_page, wait_for_training
 
 TEXTS = [f"{word} film number {i}" for i in range(30) for word in ("good", "awful")]
 LOAD = """
@@ -57,7 +58,7 @@ def label_on_the_page(kind, place, n=30, model="linear"):
     path, truth = make_source(kind, place)
     out = place / "labels"
     classes = {"image": ["red", "blue"], "text": ["good", "awful"], "numbers": ["yes", "no"]}[kind]
-    with label_page(path, classes, out, query_size=10, model=None if kind == "text" else model) as client:
+    with label_page(path, classes, out, query_size=10, model=model) as client:
         wait_for_training(client, rounds=0)
         for number in range(n):
             (item,) = client.call("next", n=1)["items"]
@@ -228,6 +229,10 @@ def test_other_samples_are_refused(projects, tmp_path, capsys):
     assert "of the kind that was labelled, 'text'" in capsys.readouterr().err
     assert main(["predict", str(out / "model"), str(pictures), "--out", str(tmp_path / "p.csv")]) == 1
     assert "must be one for pictures" in capsys.readouterr().err
+    loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=9, n_rounds=0).fit(np.eye(10), ["a", "b"] * 5)
+    loop.save_model(tmp_path / "words", features=pretrained("texts"))
+    assert main(["predict", str(tmp_path / "words"), str(pictures), "--out", str(tmp_path / "q.csv")]) == 1
+    assert "60 in a row that it cannot read; the first error: Sample 0 must be a text" in capsys.readouterr().err
     assert main(["predict", str(tmp_path), str(path), "--out", str(tmp_path / "p.csv")]) == 1
     assert "without model.json" in capsys.readouterr().err
     assert not (tmp_path / "p.csv").exists()
@@ -299,25 +304,41 @@ def test_parquet(projects, tmp_path):
         assert picture.size == (16, 20)
 
 
-def test_a_pretrained_network_is_part_of_the_model(tmp_path):
-    path, _ = make_source("image", tmp_path)
-    pictures = sorted(path.iterdir())
-    features = pretrained("images", size=64)
-    X = features.transform(pictures)
-    loop = skal.ActiveLearningClassifier(choose_model(open_source(path), features=X).make(2), n_initial=20, n_rounds=0)
-    loop.fit(X, [picture.name.split("-")[0] for picture in pictures])
-    loop.save_model(tmp_path / "model", features=features)
-    model = skal.load_model(tmp_path / "model")
-    np.testing.assert_array_equal(model.predict_proba(pictures), loop.predict_proba(X))
-    known = model.card_["features"]
+def test_a_pretrained_network_is_part_of_the_model(projects, tmp_path):
+    for kind, features in (("text", pretrained("texts")), ("image", pretrained("images", size=64))):
+        source = open_source(projects[kind][1])
+        samples = source.originals(range(60))
+        X = features.transform(samples)
+        labels = [source.text(i).split()[0].split("-")[0] for i in range(60)]
+        loop = skal.ActiveLearningClassifier(LogisticRegression(max_iter=500), n_initial=20, n_rounds=0).fit(X, labels)
+        loop.save_model(tmp_path / kind, features=features)
+        model = skal.load_model(tmp_path / kind)
+        np.testing.assert_array_equal(model.predict_proba(samples), loop.predict_proba(X))
+        known = model.card_["features"]
+        assert len(known["digest"]) == 64
+        rows = predict(tmp_path / kind, projects[kind][1], tmp_path / f"{kind}.csv")
+        assert [row["class"] for row in rows] == loop.predict(X).tolist()
     assert (known["name"], known["size"]) == ("efficientnet-lite0", 64)
-    assert len(known["digest"]) == 64
-    assert main(["predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "p.csv")]) == 0
-    assert [row["class"] for row in read(tmp_path / "p.csv")] == loop.predict(X).tolist()
-    card = json.loads((tmp_path / "model" / "model.json").read_text())
-    (tmp_path / "model" / "model.json").write_text(json.dumps(card | {"features": known | {"digest": "0" * 64}}))
+    card = json.loads((tmp_path / "image" / "model.json").read_text())
+    (tmp_path / "image" / "model.json").write_text(json.dumps(card | {"features": known | {"digest": "0" * 64}}))
     with pytest.raises(CheckpointError, match=r"must come from .*'0000"):
-        skal.load_model(tmp_path / "model").predict(pictures[:1])
+        skal.load_model(tmp_path / "image").predict(samples[:1])
+
+
+def test_arrays_go_through_a_network_as_the_page_shows_them(tmp_path):
+    images, y = DIGITS.images[:12], DIGITS.target[:12].astype(str)  # numbers up to 16
+    source = ArraySource(images, ids=[f"digit-{i:04d}" for i in range(12)])
+    model = choose_model(source, backbone="efficientnet-lite0", cache=tmp_path)
+    model.prepare(lambda *done: None)
+    loop = skal.ActiveLearningClassifier(model.make(10), n_initial=10, n_rounds=0).fit(model.X, y)
+    loop.save_model(tmp_path / "model", features=model.features)
+    loaded = skal.load_model(tmp_path / "model")
+    np.testing.assert_allclose(loaded.predict_proba(images), loop.predict_proba(model.X), atol=1e-4)
+    assert loaded.card_["takes"] == "an array of shape (n, 1, 8, 8)"
+    assert [step if isinstance(step, str) else step["name"] for step in loaded.card_["features"]] == [
+        "ArrayPictures",
+        "efficientnet-lite0",
+    ]
 
 
 def test_pixels_and_arrays_are_what_sources_give(image_folder):

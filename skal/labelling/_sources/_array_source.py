@@ -13,6 +13,7 @@ import numpy as np
 from skal._core.identity import digest_bytes
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
+from skal.features._pixels import as_shown
 from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
 
@@ -107,14 +108,8 @@ class ArraySource(Source):
             raise SkalError(
                 "Pictures need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
             ) from error
-        sample = np.moveaxis(self._array[position], 0, 2).astype(np.float64)
-        if self._array.dtype != np.uint8:
-            top = 1.0 if sample.min() >= 0 and sample.max() <= 1 else None
-            low, high = (0.0, top) if top else (sample.min(), sample.max())
-            sample = 255 * (sample - low) / ((high - low) or 1.0)
-        pixels = sample.round().astype(np.uint8)
-        pixels = pixels[:, :, 0] if pixels.shape[2] not in (3, 4) else pixels
-        image = Image.fromarray(pixels)
+        pixels = as_shown(self._array[position])
+        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
         if size is not None:
             image.thumbnail((size, size))
         target = io.BytesIO()
