@@ -1,4 +1,8 @@
-"""Fifty labels a second for a minute, from several tabs, while a model is trained: is one lost?
+"""What ``skal label`` bears: fifty labels a second, a hundred thousand files, twelve scans at once.
+
+``python -m benchmarks.label_load files`` measures the start, ``next`` and the first round on a folder of ``--files``
+small images, beside the time of listing the folder; ``python -m benchmarks.label_load pictures`` asks for
+``--pictures`` images of 88 megapixels at the same time, and gives the memory that this took.
 
 ``python -m benchmarks.label_load`` starts ``skal label`` on a pool of copies of digits, labels through its API at a
 fixed rate, kills the process at the end, and compares every label that was answered with the file.
@@ -8,11 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +21,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from sklearn.datasets import load_digits
+
+from benchmarks._label_command import Served
+from benchmarks._label_files import large_pictures, many_files
 
 CLASSES = ",".join(map(str, range(10)))
 
@@ -81,22 +83,14 @@ def run(rate: float, seconds: float, tabs: int) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp())
     n_labels = int(rate * seconds)
     pool(folder / "digits.npz", 2 * n_labels + 200)
-    code = "import sys; from skal.cli import main; sys.exit(main())"
-    arguments = ["label", folder / "digits.npz", "--classes", CLASSES, "--out", folder / "out", "--model", "linear"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments), "--no-browser"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    address = next(match[0] for line in process.stdout if (match := re.search(r"http://\S+", line)))
+    served = Served(folder / "digits.npz", "--classes", CLASSES, "--out", folder / "out", "--model", "linear")
     end = time.monotonic() + seconds
-    threads = [Tab(f"tab {k}", address, rate / tabs, end) for k in range(tabs)]
+    threads = [Tab(f"tab {k}", served.address, rate / tabs, end) for k in range(tabs)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    served.kill()
     said = {key: label for thread in threads for key, label in thread.said.items()}
     lines = [json.loads(line) for line in (folder / "out" / "labels.jsonl").read_text().splitlines()]
     found = {line["id"]: line["label"] for line in lines}
@@ -114,12 +108,21 @@ def run(rate: float, seconds: float, tabs: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.label_load", description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=["rate", "files", "pictures"], default="rate")
     parser.add_argument("--rate", type=float, default=50.0, help="labels a second")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tabs", type=int, default=4)
+    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--pictures", type=int, default=12)
     options = parser.parse_args(arguments)
-    for name, value in run(options.rate, options.seconds, options.tabs).items():
-        print(f"{name}: {value:.0f}" if name != "per second" else f"{name}: {value:.1f}")
+    if options.what == "files":
+        found = many_files(options.files)
+    elif options.what == "pictures":
+        found = large_pictures(options.pictures)
+    else:
+        found = run(options.rate, options.seconds, options.tabs)
+    for name, value in found.items():
+        print(f"{name}: {value:.0f}" if value >= 100 or value == int(value) else f"{name}: {value:.2f}")
 
 
 if __name__ == "__main__":

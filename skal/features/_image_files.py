@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ from skal.exceptions import SampleError, SkalError
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # pillow knows others, and runs programs for some of them
 LARGEST = 400_000_000  # pixels of one picture; as colours they take 1.6 GB
 _AT_ONCE = 100_000_000  # pixels that are decoded at the same time, unless one picture has more
+_LARGE = 10_000_000
 _GAP = 3.0  # a picture is made smaller in one quick step to this multiple, and then with care
 _ORIENTATION = 0x0112
 
@@ -119,18 +121,26 @@ def open_image(path: Path, size: int | None = None, *, square: bool = False) -> 
     PIL.Image.Image
     """
     with open_header(path) as image, _ROOM.take(image.width * image.height):
-        from PIL import ImageOps
+        if image.width * image.height <= _LARGE:
+            return _decode(image, size, square)
+        # memory that a thread has freed stays with it, and the server has many: this one ends, and the next inherits
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(_decode, image, size, square).result()
 
-        if size is not None:
-            image.draft(None, (int(_GAP * size), int(_GAP * size)))
-        image.load()
-        turn = image.getexif().get(_ORIENTATION)
-        small = image if image.mode in ("RGB", "L") else image.convert("RGB")
-        if size is not None and square:
-            small = small.resize((size, size), reducing_gap=_GAP)
-        elif size is not None:
-            small.thumbnail((size, size), reducing_gap=_GAP)
-        if turn is not None:
-            small.getexif()[_ORIENTATION] = turn  # not every kind of image passes it on
-            small = ImageOps.exif_transpose(small)
-        return small.convert("RGB")
+
+def _decode(image: Any, size: int | None, square: bool) -> Any:
+    from PIL import ImageOps
+
+    if size is not None:
+        image.draft(None, (int(_GAP * size), int(_GAP * size)))
+    image.load()
+    turn = image.getexif().get(_ORIENTATION)
+    small = image if image.mode in ("RGB", "L") else image.convert("RGB")
+    if size is not None and square:
+        small = small.resize((size, size), reducing_gap=_GAP)
+    elif size is not None:
+        small.thumbnail((size, size), reducing_gap=_GAP)
+    if turn is not None:
+        small.getexif()[_ORIENTATION] = turn  # not every kind of image passes it on
+        small = ImageOps.exif_transpose(small)
+    return small.convert("RGB")

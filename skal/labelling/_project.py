@@ -31,6 +31,7 @@ from skal.validation import check_integer, check_real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
+_CANDIDATES = 5_000  # of a larger pool the recommended strategy looks at so many, drawn anew for every query
 _RATE_WINDOW = 300.0
 
 
@@ -121,9 +122,13 @@ class Project:
         named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
         self.classes = check_classes(dict.fromkeys(named), strip=False)
         criterion = StablePredictions() if stop is None else stop
+        candidates = max(_CANDIDATES, 2 * _AHEAD * query_size)
+        recommended: Any = Recommended(subset=candidates) if len(source) > candidates else "auto"
+        is_named = strategy is not None and not (isinstance(strategy, str) and strategy == "auto")
         loop = ActiveLearningClassifier(
             model.make(len(self.classes)),
-            strategy,
+            strategy if is_named else recommended,
+            initial=recommended,
             n_initial=_AHEAD * query_size,
             query_size=_AHEAD * query_size,
             n_rounds=None,
@@ -147,6 +152,7 @@ class Project:
         self._times: deque[float] = deque(maxlen=2000)
         self._origin: dict[str, str] = {}
         self._order = np.random.default_rng(0).permutation(len(source))
+        self._first = 0  # all samples before this place of the order have been answered
         self._reread_unreadable()
         self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable)
 
@@ -175,6 +181,7 @@ class Project:
             before = self.rounds.known.get(key)
             source = self._origin.get(key, "added")
             self.rounds.record([(key, label)], declined=declined, source=source, annotator=self.annotator)
+            self._first = 0 if label is None and not declined else self._first
             self._undo.setdefault(client, []).append((key, before))
             del self._undo[client][:-1000]
             if label is not None:
@@ -192,6 +199,7 @@ class Project:
             declined = before is not None and label is None
             self.rounds.record([(key, label)], declined=declined, source="undone", annotator=self.annotator)
             stack.pop()  # not before it is written
+            self._first = 0
             position = self.rounds.position(key)
             assert position is not None
             self.worker.note_change()
@@ -295,9 +303,12 @@ class Project:
         self.close()
 
     def _others(self, asked: set[int]) -> Iterator[int]:
-        """Everything else that may be labelled, at random; a pass over the pool, if anybody gets that far."""
-        free = set(self.rounds.pool().tolist()) - asked
-        yield from (position for position in self._order.tolist() if position in free)
+        """Everything else that may be labelled, at random; nothing is looked at twice that has been answered."""
+        answers, order = self.rounds.session.state.answers, self._order
+        while self._first < len(order) and order[self._first] in answers:
+            self._first += 1
+        rest = map(int, order[self._first :])
+        yield from (position for position in rest if position not in answers and position not in asked)
 
     def _describe_sample(self, position: int) -> dict[str, Any]:
         """A sample as the page shows it."""

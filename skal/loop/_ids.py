@@ -164,6 +164,8 @@ class SampleIds:
 
 def plain_id(key: Any) -> Any:
     """An id as JSON can hold it: an integer or a string."""
+    if type(key) is str or type(key) is int:  # nearly always, and there may be many
+        return key
     key = key.item() if isinstance(key, (np.generic, torch.Tensor)) else key
     return key if isinstance(key, (int, str)) and not isinstance(key, bool) else str(key)
 

@@ -162,8 +162,10 @@ class Recommended(QueryStrategy):
 
     Parameters
     ----------
+    subset : int or None, default=None
+        Only so many samples, drawn at random, take part in a query. None: all of them.
     random_state : None, int, Generator or RandomState, default=None
-        For strategies that draw.
+        For the subset, and for strategies that draw.
 
     Attributes
     ----------
@@ -175,7 +177,8 @@ class Recommended(QueryStrategy):
 
     needs_fitted = needs_network = False
 
-    def __init__(self, *, random_state: Any = None) -> None:
+    def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:
+        self.subset = subset
         self.random_state = random_state
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:

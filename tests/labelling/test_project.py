@@ -16,7 +16,7 @@ from skal.labelling._settings import parse_classes
 from skal.labelling._sources import ImageFolder
 from skal.stopping import Budget
 
-from .conftest import CLASSES, label_page, make_project, truth
+from .conftest import CLASSES, label_page, make_project, truth, wait_for_training
 
 
 def label_some(project, n, client="me"):
@@ -311,3 +311,32 @@ def _folder(tmp_path):
     for i in range(3):
         Image.new("RGB", (20, 20), (i, 0, 0)).save(folder / f"{i}.png")
     return folder
+
+
+def test_samples_at_random_come_once_each_and_again_when_taken_back(tmp_path):
+    """Before the first query: nobody has chosen anything yet."""
+    project = make_project(tmp_path, n=30)
+    seen = []
+    for step in range(33):
+        key = project.next("me", 4)[0]["id"]
+        project.answer(key, truth(key), client="me")
+        seen.append(key)
+        if step in (7, 20):
+            assert project.undo("me")["id"] == seen.pop()
+        if step == 12:
+            project.answer(seen.pop(3), None, client="me")  # taken back in the gallery
+    assert project.next("me", 4) == []
+    assert len(seen) == len(set(seen)) == 30
+    project.close()
+
+
+def test_the_first_round_on_a_large_pool_finishes(tmp_path):
+    """The recommended strategy looks at a part of it."""
+    rows = np.random.default_rng(0).normal(size=(6000, 4))
+    with label_page(rows, ["a", "b"], tmp_path, ids=[f"row {i}" for i in range(6000)], query_size=5) as client:
+        for _ in range(10):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label="ab"[int(rows[int(item["id"].split()[1])][0] > 0)])
+        wait_for_training(client)
+        assert client.call("status")["strategy"] == "UHerding"
+        assert len(client.call("next", n=5)["items"]) == 5

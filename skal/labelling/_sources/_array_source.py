@@ -60,9 +60,14 @@ class ArraySource(Source):
         keys = make_distinct(self._digest(position) for position in range(n)) if ids is None else given_ids(ids, n)
         self.ids = Ids(keys, self._digest)
         known = [] if labels is None else np.asarray(labels, dtype=object).tolist()
-        self.folder_labels = {
+        self._labels = {
             key: str(label) for key, label in zip(self.ids, known, strict=False) if label is not None and label != -1
         }
+
+    @property
+    def folder_labels(self) -> dict[str, str]:
+        """The labels that came with the samples."""
+        return self._labels
 
     @classmethod
     def from_file(cls, path: Path) -> ArraySource:

@@ -43,15 +43,16 @@ def find_files(folder: str, before: str = "") -> tuple[list[str], list[str]]:
                 below.append(before + name)
             elif not name.startswith(".") and not entry.is_dir():
                 (found if name.lower().endswith(SUFFIXES) else others).append(before + name)
-    broken = [name for name in (*found, *below) if not is_utf8(name)]
-    if broken:
+    if not is_utf8("".join([*found, *below])):
+        broken = [os.fsencode(name) for name in (*found, *below) if not is_utf8(name)]
         raise SampleError(
-            f"The names of images and folders must be UTF-8. Got {shorten([os.fsencode(name) for name in broken])}. "
-            "Rename them, for example with convmv."
+            f"The names of images and folders must be UTF-8. Got {shorten(broken)}. Rename them, for example with "
+            "convmv."
         )
     for name in below:
         images, rest = find_files(os.path.join(folder, name.rsplit("/", 1)[-1]), f"{name}/")
-        found, others = found + images, others + rest
+        found += images
+        others += rest
     return sorted(found), others
 
 
@@ -91,9 +92,13 @@ class ImageFolder(Source):
                 "it or below it. Check the path."
             )
         self.ids = Ids(names, self._digest)
-        self.folder_labels = {name: name.split("/")[0] for name in names if "/" in name}
         self._why: dict[int, str] = {}
         self._small = SmallPictures(self, cache)
+
+    @property
+    def folder_labels(self) -> dict[str, str]:
+        """The first folder on the way to each image."""
+        return {name: name.split("/", 1)[0] for name in self.ids if "/" in name}
 
     def check_readable(self) -> None:
         """Refuse a folder of which no image can be read; one that can be is enough, and is found soon."""

@@ -37,19 +37,21 @@ class Source(ABC):
         How a sample is shown.
     ids : Ids
         One for each sample.
-    folder_labels : dict from id to label
-        What the places of the samples say of their labels; empty where they say nothing.
     left_out : sequence of str
         Files beside the samples that are of no kind we read.
     """
 
     kind: str = "numbers"
     ids: Ids
-    folder_labels: dict[str, str]
     left_out: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def folder_labels(self) -> dict[str, str]:
+        """What the places of the samples say of their labels, by id; empty where they say nothing."""
+        return {}
 
     @abstractmethod
     def samples(self) -> Any:

@@ -41,7 +41,6 @@ class TextTable(Source):
             raise SampleError("There must be at least one text. Got none. Check the file.")
         keys = make_distinct(map(_hash, self.texts)) if ids is None else given_ids(ids, len(self.texts))
         self.ids = Ids(keys, lambda position: _hash(self.texts[position]))
-        self.folder_labels = {}
 
     @classmethod
     def from_file(cls, path: Path, column: str | None) -> TextTable:
