@@ -39,7 +39,7 @@ class MaxHerding(CoverageStrategy):
         The kernel's σ. ``auto`` is 1 for features of length 1, and half the median distance of the pool's samples for
         others; ``minimum`` is the smallest distance between two labelled samples.
     features : str, transformer, callable or nn.Module, default="auto"
-        φ. ``auto`` is the input of a network's last layer, and the input itself for any other classifier.
+        What φ is. ``auto`` is the input of a network's last layer, and the input itself for any other classifier.
         ``prepared`` is the input by its kind: columns of a table scaled or encoded, texts and sparse rows by a
         truncated decomposition, see :mod:`skal.features`. Other names are ``input``, ``last_layer`` and ``tangent``. A
         transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.

@@ -67,12 +67,13 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
 def _share_of_trees(leaves: Tensor) -> Similarity:
     """What gives the share of trees in which other rows end in the same leaves: (m, T), then (n, T) -> (n, m)."""
     dtype, by_tree = leaves.dtype, leaves.to(torch.int32).T.contiguous()
+    counter = torch.uint8 if len(by_tree) < 256 else torch.int32  # the smaller, the quicker
 
     def share(rows: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         rows, points = rows.to(torch.int32), by_tree[:, start:stop]
-        counts = torch.zeros(len(rows), points.shape[1], dtype=torch.int16, device=points.device)
+        counts = torch.zeros(len(rows), points.shape[1], dtype=counter, device=points.device)
         for tree in range(len(points)):
-            counts += rows[:, tree, None] == points[tree]
+            counts += (rows[:, tree, None] == points[tree]).view(torch.uint8)
         return counts.to(dtype).div_(len(points))
 
     return share
