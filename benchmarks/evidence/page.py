@@ -124,7 +124,12 @@ def _change(suite: BenchmarkSuite) -> str:
         if name in suite.settings and {arm, "uherding"} <= set(suite.results[name].strategies):
             ahead = suite.subset([name]).differences("uherding").loc[arm, name]
             lines.append(f"In {name} {what} {points(ahead)} points from the hidden layer.")
-    return "\n".join([*lines, "`auto` compares rows since then, and its runs on such settings were made anew."])
+    lines += [
+        "`auto` compares rows since then, and its runs on such settings were made anew.",
+        "Later it learnt to prepare columns by their kind ([](raw.md)).",
+        "Rows were scaled already in these settings, and their runs were not made anew.",
+    ]
+    return "\n".join(lines)
 
 
 def _paragraphs(suite: BenchmarkSuite) -> str:
