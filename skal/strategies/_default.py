@@ -36,6 +36,7 @@ _MOSTLY_FROZEN = 0.5
 _MOST_TANGENTS = 5_000_000
 # labelled samples with another of their class, before neighbours can tell whether features say anything
 _FEWEST_NEIGHBOURS = 20
+_MOST_NEIGHBOURS = 2000
 
 
 def recommend(context: QueryContext) -> tuple[str, str]:
@@ -97,12 +98,13 @@ def _herding(context: QueryContext, started: bool, source: str, features: str = 
 
 def _say_nothing(context: QueryContext, features: str) -> bool:
     """Whether labelled samples share the label of their nearest neighbour no more often than chance, error included."""
-    _, codes, counts = np.unique(context.labels, return_inverse=True, return_counts=True)
+    rows = np.linspace(0, context.n_labelled - 1, min(context.n_labelled, _MOST_NEIGHBOURS)).astype(np.int64)
+    _, codes, counts = np.unique(context.labels[rows], return_inverse=True, return_counts=True)
     asked = counts[codes] > 1
     n, m = len(codes), int(asked.sum())
     if m < _FEWEST_NEIGHBOURS:
         return False
-    values = torch.nn.functional.normalize(context.features(features, context.labelled).double(), dim=1)
+    values = torch.nn.functional.normalize(context.features(features, context.labelled.take(rows)).double(), dim=1)
     nearest = (values @ values.T).fill_diagonal_(-torch.inf).argmax(1).cpu().numpy()
     hits = (codes[nearest] == codes)[asked].mean()
     chance = ((counts[codes] - 1) / (n - 1))[asked].mean()
@@ -134,7 +136,7 @@ def _trained_share(context: QueryContext) -> float:
 
 
 def _why_no_features(context: QueryContext) -> str | None:
-    """Why comparing the inputs would say nothing; None if it does."""
+    """Why comparing the inputs of a network would say nothing; None if it does."""
     first = None
     constant = True
     for start in range(0, context.n_pool, 4096):
@@ -143,9 +145,9 @@ def _why_no_features(context: QueryContext) -> str | None:
         array = np.asarray(rows) if isinstance(rows, np.ndarray) or hasattr(rows, "iloc") else None
         if array is None or array.dtype.kind not in "fiub" or array.ndim < 2:
             return "the inputs are no table of numbers"
-        if context.has_network and array.dtype.kind != "f":
+        if array.dtype.kind != "f":
             return "whole numbers that a network takes may be names, such as those of words"
-        if context.has_network and array[0].size > _MOST_INPUTS:
+        if array[0].size > _MOST_INPUTS:
             return f"the inputs have more than {_MOST_INPUTS:,} numbers each"
         if not np.isfinite(array).all():
             return "the inputs have missing values"
