@@ -8,7 +8,7 @@ whole package but ``labelling``, ``bench``, ``checks``, and what only papers and
 ``diagnostics``, ``loss_prediction``, ``nets``, ``datasets``, and the comparators of the look-ahead. A cycle is a set of
 modules that import one another, directly or by way of others; imports in functions count, and so do those for type
 checkers only. Participles are told by their endings, so that the list may be wrong in both directions. A test uses
-private names if it, or a helper in its file, uses a name of skal with an underscore, or ``monkeypatch``.
+private names if it, or a helper in its file, uses a name of skal with an underscore, or patches something.
 
 What a call passes are the modules of skal and the functions in them that are called, and how often a call is in another
 module than the call before it.

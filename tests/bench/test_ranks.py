@@ -70,7 +70,7 @@ def test_friedman_against_all_permutations():
     exact = np.mean([spread(table) >= own - 1e-9 for table in tables])
     found = friedman_test(scores)
     # the statistic orders tables as the spread of the mean ranks does
-    some = tables[::9]
+    some = tables[::27]
     larger = np.mean([friedman_test(-table).statistic >= found.statistic - 1e-9 for table in some])
     expected = np.mean([spread(table) >= own - 1e-9 for table in some])
     assert larger == expected
