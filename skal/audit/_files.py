@@ -23,7 +23,7 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
     ----------
     labels : str or path
         A CSV file with the columns ``id`` and ``label``, and ``confidence`` if there is one: how sure it is that the
-        label is right, from 0 to 1.
+        label is right, from 0 to 1. A file of ``skal predict`` will do, too.
     truth : str or path
         A CSV file with the columns ``id`` and ``label`` by people, for samples that were drawn at random; or with
         ``probability``, the inclusion probability of each, if not all were equally probable.
@@ -69,6 +69,8 @@ def read_rows(path: Any, name: str) -> list[dict[str, str]]:
     """Rows of a CSV file with the columns id and label, and each id once."""
     with Path(as_path("audit_command", name, path)).open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
+    if rows and "second_class" in rows[0]:  # of skal predict
+        rows = [{"id": row["id"], "label": row["class"], "confidence": row["probability"]} for row in rows]
     columns = sorted(rows[0]) if rows else []
     if not {"id", "label"} <= set(columns):
         remedy = "The file's first line must name its columns: id,label."

@@ -127,7 +127,7 @@ class TableFeatures(TransformerMixin, BaseEstimator):
         filled = np.where(missing, self._median, numbers)
         parts = [(filled - self._centre) / self._scale, missing[:, self._shows_missing].astype(float)]
         for j, (kept, merges) in zip(self._columns("category"), self._categories, strict=True):
-            codes = kept.get_indexer(_as_names(table.iloc[:, j]))
+            codes = pd.Index(kept, dtype=object).get_indexer(_as_names(table.iloc[:, j]))
             parts.append((codes[:, None] == np.arange(-1 if merges else 0, len(kept))).astype(float))
         return np.hstack(parts)
 
@@ -209,11 +209,11 @@ class TableFeatures(TransformerMixin, BaseEstimator):
             )
         return values
 
-    def _learn_categories(self, column: pd.Series) -> tuple[pd.Index, bool]:
+    def _learn_categories(self, column: pd.Series) -> tuple[list[str], bool]:
         """The categories that get a column, and whether one more is for all the others."""
         counts = pd.Series(_as_names(column)).value_counts()  # the most frequent first, in the order of appearance
         kept = counts.index[counts >= self.min_frequency][: self.max_categories]
-        return kept, 0 < len(kept) < len(counts)
+        return kept.tolist(), 0 < len(kept) < len(counts)
 
 
 def _kind_of(column: pd.Series) -> str:

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 
 from skal._version import __version__
-from skal.exceptions import CheckpointError, SkalWarning
+from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
 from skal.loop._card import describe_labels, describe_part, describe_scores, input_of, installed_version, what_it_takes
 from skal.loop._fitting import Predictor, check_samples
 from skal.loop._persist import FILE, pack, unpack
@@ -160,6 +160,9 @@ def write_model(
     seen : dict or None
         ``n_features_in_`` and ``feature_names_in_``, as far as they are known.
     """
+    if features is not None and (isinstance(features, type) or not hasattr(features, "transform")):
+        expected, remedy = "a fitted transformer", "Pass what computed X, such as a Pipeline of transformers."
+        raise InvalidTypeError.for_parameter("save_model", "features", expected, features, remedy)
     parts = {"features": features, "estimator": predictor.estimator, "seen": seen or {}}
     files, names = pack(parts | {"names": predictor.names, "columns": predictor.columns})
     shape, dtype = input_of(labelled)
@@ -221,8 +224,10 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
         folder = folder / "model"
     expected, remedy = "a list of names or classes", "Pass for example ['mypackage.nets.MyNet']."
     names = as_list("load_model", "trusted", trusted, expected=expected, remedy=remedy)
+    data = b""
     try:
-        card = json.loads((folder / CARD).read_bytes())
+        data = (folder / CARD).read_bytes()
+        card = json.loads(data)
         found = card["format"]
         sample = None
         if found == _FORMAT and card["input_shape"] is not None:
@@ -241,6 +246,8 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
     try:
         model = SavedModel()._take(unpack(folder, files, sample, names), card)
     except CheckpointError:
+        if (folder / CARD).read_bytes() != data:  # somebody has just replaced the model
+            return load_model(path, trusted=names)
         raise
     except Exception as error:
         raise _no_model(folder, error, f" It was saved with {said}." if old else "") from error

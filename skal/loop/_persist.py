@@ -71,7 +71,8 @@ class SavedNetwork:
             raise CheckpointError(
                 f"A network of a model must be a skorch net. Got {shorten(self.net_class)}. Write the model again."
             )
-        net = self.net_class(**self.params)
+        # how many processes feed a network is the machine's affair, not the file's
+        net = self.net_class(**{name: part for name, part in self.params.items() if not name.endswith("num_workers")})
         if state is not None:
             initialize_network(net, sample, None)
             load_network_state(net, state)

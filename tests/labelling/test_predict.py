@@ -121,6 +121,8 @@ def test_a_labelled_project_predicts_and_exports_the_rest(kind, projects, tmp_pa
     assert list(rows[0]) == ["id", "class", "probability", "second_class", "second_probability"]
     assert all(float(row["probability"]) >= float(row["second_probability"]) for row in rows)
     assert {row["class"] for row in rows} == set(skal.load_model(out).classes_)
+    assert main(["audit", str(tmp_path / "predictions.csv"), "--truth", str(tmp_path / "predictions.csv")]) == 0
+    assert "of 60 labels are wrong" in capsys.readouterr().out
     exported = tmp_path / "all.csv"
     assert main(["export", str(out), "--predictions", "--out", str(exported)]) == 0
     both = {row["id"]: row for row in read(exported)}

@@ -39,6 +39,7 @@ import skal
 from skal import ActiveLearningClassifier
 from skal.callbacks import FreshOptimizer
 from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
+from skal.features import TableFeatures, TextFeatures
 from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP, SquaredLoss
 from skal.semi_supervised import FixMatchClassifier
@@ -109,6 +110,19 @@ def test_tables_keep_their_columns(tmp_path):
             model.predict(table.rename(columns={"age": "years"}))
 
 
+def test_raw_tables_and_texts(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(50, 15, 90), "job": rng.choice(["nurse", "clerk", "smith"], 90)})
+    table["day"] = pd.date_range("2020", periods=90, freq="D")
+    table.loc[::9, "age"] = np.nan
+    answers = np.where(table["age"].fillna(50) > 50, "yes", "no")
+    texts = [f"{'good' if answer == 'yes' else 'bad'} film {i}" for i, answer in enumerate(answers)]
+    for features, X in ((TableFeatures(), table), (TextFeatures(model="tfidf"), texts)):
+        loop = fit(make_pipeline(features, LogisticRegression()), X, answers)
+        loop.save_model(tmp_path)
+        np.testing.assert_array_equal(skal.load_model(tmp_path).predict_proba(X), loop.predict_proba(X))
+
+
 def test_datasets_texts_and_networks_that_must_see_samples(flat_data, make_net, tmp_path):
     X, y = flat_data
     data = TensorDataset(torch.from_numpy(X))
@@ -134,6 +148,8 @@ def test_what_computed_the_features_is_saved_in_front(flat_data, tmp_path):
     loop.save_model(tmp_path, features=make_pipeline(words, FunctionTransformer(np.asarray)))
     with pytest.raises(CheckpointError, match=r"numpy.*asarray"):  # harmless, but nobody has allowed it
         skal.load_model(tmp_path)
+    with pytest.raises(InvalidTypeError, match="'features' parameter of save_model"):
+        loop.save_model(tmp_path, features=len)
     loop.save_model(tmp_path, features=words)
     model = skal.load_model(tmp_path)
     assert model.predict(["word0 thing1", "word2"]).tolist() == ["cow", "bee"]
