@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
@@ -100,7 +100,7 @@ def choose_model(
         way = frozen.transformer
         if isinstance(source, ArraySource) and way is not None:
             way = make_pipeline(ArrayPictures(source.shape), way)
-        return Model(X, _own(model) or (lambda n: linear_on_features()), words, prepare, way)
+        return Model(X, _own(model) or (lambda n: linear_on_embeddings()), words, prepare, way)
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)
@@ -114,6 +114,14 @@ def choose_model(
 def linear_on_features() -> Any:
     """Logistic regression on standardised features."""
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+
+
+def linear_on_embeddings() -> Any:
+    """Logistic regression on features of a pre-trained network, of which the directions count.
+
+    Rows of length one are also what tells the recommended strategy that they are features, and no table.
+    """
+    return make_pipeline(Normalizer(), LogisticRegression(C=100.0, max_iter=2000))
 
 
 def small_network(in_channels: int, image_size: int, n_classes: int) -> NeuralNetClassifier:
