@@ -218,6 +218,9 @@ def _check_importable(name: str) -> None:
 
 def _read(folder: Path, name: str) -> bytes:
     path = folder / name
-    if not FILE.fullmatch(name) or not path.is_file():  # a pipe would never end
-        raise CheckpointError(f"A model must have the file {name}. Got none in {folder}. Copy the whole folder.")
-    return path.read_bytes()
+    try:
+        if FILE.fullmatch(name) and path.is_file():  # a pipe would never end
+            return path.read_bytes()
+    except FileNotFoundError:  # it was there a moment ago
+        pass
+    raise CheckpointError(f"A model must have the file {name}. Got none in {folder}. Copy the whole folder.")

@@ -5,6 +5,7 @@ import os
 import pickletools
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -278,6 +279,26 @@ def test_a_model_is_replaced_as_a_whole(flat_data, tmp_path):
     assert before & after == {"model.json"}
     assert len(after) == 2
     assert skal.load_model(tmp_path).estimator_.C == 0.1
+
+
+def test_a_model_that_is_being_replaced_can_be_read(flat_data, tmp_path):
+    loops = [fit(LogisticRegression(C=strength), *flat_data) for strength in (0.1, 1.0)]
+    loops[0].save_model(tmp_path)
+    done = threading.Event()
+
+    def replace():
+        while not done.is_set():
+            for loop in loops:
+                loop.save_model(tmp_path)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        found = {skal.load_model(tmp_path).estimator_.C for _ in range(20)}
+    finally:
+        done.set()
+        thread.join()
+    assert found <= {0.1, 1.0}
 
 
 def test_folders_that_are_no_models(tmp_path, flat_data):
