@@ -46,7 +46,8 @@ def tiny(monkeypatch):
 
 class TestDeclared:
     def test_every_strategy_takes_part(self):
-        used = {type(strategy_named(arm.strategy)) for arm in declared.ARMS.values()}
+        named = [*(arm.strategy for arm in declared.ARMS.values()), *declared.NEWER]
+        used = {type(strategy_named(name)) for name in named}
         assert used == {type(strategy_named(name)) for name in [*filter(str.islower, public), "random", "albl", "auto"]}
         assert {"dynamic_al greedy", "dynamic_al γ=0", "npc greedy", "auto", "auto, own start"} <= set(declared.ARMS)
         assert len(public) > 30
