@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.kill_labels --kills 200 [--out FILE]`` labels in two ways, and kills with SIGKILL:
 
-- in Python: forked processes use ``fit``, an oracle, ``ask`` and ``tell``, ``relabel``, ``add``, ``decline`` and
-  ``undecline``. Each has another pool (reordered, with samples missing or added) and other parameters than the one
-  before; some are two at a time on one folder;
+- in Python: forked processes use ``fit``, an oracle, ``ask`` and ``tell``, ``relabel``, ``add``, ``decline`` (also of
+  labelled samples, which takes the label back) and ``undecline``. Each has another pool (reordered, with samples
+  missing or added) and other parameters than the one before; some are two at a time on one folder;
 - over HTTP: a forked process serves the labelling page, and this one answers, corrects, declines, takes answers back
   and adds classes; the pool grows from start to start.
 
@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,7 +57,8 @@ NAMES = ["ant", "bee", "cow"]
 X_ALL = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
 DIGITS = load_digits()
 KINDS = ("python, frame", "python, array", "http, linear", "http, network")
-COUNTS = ("projects", "kills", "confirmed", "corrected", "undone", "declined", "added", "classes added", "refused")
+COUNTS = ("projects", "kills", "confirmed", "corrected", "undone", "taken back", "declined", "added", "classes added")
+COUNTS += ("refused",)
 
 State = Any  # of a sample: its label, False if it was declined, None if it is open
 Allowed = dict[str, list[State]]  # by id, as text: the states that a sample may be in
@@ -191,7 +193,7 @@ def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
 def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
     """One operation of a session."""
     state, ids = session.state, session.ids
-    operation = rng.choice(["told", "told", "part", "corrected", "added", "declined", "undone"])
+    operation = rng.choice(["told", "told", "part", "corrected", "added", "declined", "taken back", "undone"])
     if operation in ("told", "part"):
         asked = session.ask()
         asked = asked if operation == "told" else asked[: max(1, len(asked) // 2)]
@@ -200,7 +202,8 @@ def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -
         labels = {int(i): rng.choice(NAMES) for i in rng.sample(state.labelled, min(2, len(state.labelled)))}
     else:
         known = {*state.labelled, *state.declined}
-        chosen = state.declined if operation == "undone" else [i for i in range(len(rows)) if i not in known]
+        chosen = [i for i in range(len(rows)) if i not in known]
+        chosen = {"undone": state.declined, "taken back": state.labelled}.get(operation, chosen)
         chosen = rng.sample(chosen, min(2, len(chosen)))
         labels = {int(i): truth(rows[i]) if operation == "added" else None for i in chosen}
     if not labels:
@@ -423,6 +426,7 @@ def run_project(kind: str, seed: int, n_kills: int) -> Counter[str]:
 def run(n_kills: int, seed: int = 0, out: Path | None = None, per_project: int = 12) -> dict[str, Counter[str]]:
     """Kill so often, by turns in each way, and give the counts; projects in the file count too."""
     torch.set_num_threads(1)
+    import_module("torch._dynamo")  # takes seconds, in which a forked server would only be killed
     warnings.simplefilter("ignore", SkalWarning)
     done = [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
     totals: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
