@@ -81,7 +81,7 @@ def labelling(X: np.ndarray, folder: Path) -> Named:
         "features",
         "backbone",
         "strategy",
-        "batch",
+        "query_size",
         "share",
         "stop",
         "port",
@@ -102,7 +102,7 @@ def commands(X: np.ndarray, folder: Path) -> Named:
     np.savez(folder / "objects.npz", X_train=np.array([{}, []], dtype=object), y_train=[0, 1], X_test=[0], y_test=[0])
     png = made_file(folder / "images" / "x.png", b"\x89PNG no picture")
     project = folder / "project"
-    made_file(project / "labels.jsonl", "{ not JSON\n")
+    made_file(project / "labels.jsonl", 2 * "{ not JSON\n")  # the last line alone would be a torn write
     made_file(project / "settings.json", "[]")
     bad = made_file(folder / "bad.json", json.dumps([{"annotations": 3}]))
     python = made_file(folder / "model.py", "def make():\n    return 1 / 0\n")
