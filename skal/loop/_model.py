@@ -224,6 +224,8 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
         folder = folder / "model"
     expected, remedy = "a list of names or classes", "Pass for example ['mypackage.nets.MyNet']."
     names = as_list("load_model", "trusted", trusted, expected=expected, remedy=remedy)
+    if not all(isinstance(name, str) or hasattr(name, "__name__") for name in names):
+        raise InvalidTypeError.for_parameter("load_model", "trusted", expected, trusted, remedy)
     data = b""
     try:
         data = (folder / CARD).read_bytes()

@@ -252,8 +252,9 @@ def test_a_class_of_ones_own_must_be_trusted_by_name(flat_data, tmp_path, monkey
     assert (package / "ran").exists()
     cls = sys.modules["skal_test_own_net"].OwnNet
     np.testing.assert_array_equal(skal.load_model(tmp_path / "model", trusted=[cls]).predict(X), loop.predict(X))
-    with pytest.raises(InvalidTypeError, match="trusted"):
-        skal.load_model(tmp_path / "model", trusted=3)
+    for wrong in (3, [3], name):
+        with pytest.raises(InvalidTypeError, match="'trusted' parameter of load_model"):
+            skal.load_model(tmp_path / "model", trusted=wrong)
 
 
 def test_neighbours_need_trust_because_their_trees_cannot_be_checked(flat_data, tmp_path):
