@@ -24,8 +24,9 @@ from skal.stopping import (
     TargetScore,
     UncertaintyPlateau,
     forecast_accuracy,
+    forecast_labels,
 )
-from skal.stopping._forecast import LEAST_POINTS
+from skal.stopping._forecast import LEAST_POINTS, power_law
 
 CRITERIA: dict[str, StoppingCriterion] = {
     "StablePredictions()": StablePredictions(),
@@ -98,22 +99,28 @@ def stops(runs: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(table).fillna("-")
 
 
+def table_of(each: dict[str, Any], t: int) -> np.ndarray:
+    """(t + 1, H) whether each model up to round t is right on each label that was held out by then."""
+    state = each["state"]
+    heldout = {i for i, flag in zip(state.labelled, state.heldout, strict=True) if flag}
+    label_of = dict(zip(state.labelled, state.labels, strict=True))
+    known = [i for i in state.labelled[: each["history"][t]["n_labelled"]] if i in heldout]
+    columns = [state.audit.index(i) for i in known]
+    correct = [
+        [said["names"][said["codes"][c]] == label_of[i] for c, i in zip(columns, known, strict=True)]
+        for said in state.audit_predictions[: t + 1]
+    ]
+    return np.array(correct, dtype=bool).reshape(t + 1, len(known))
+
+
 def forecasts(runs: list[dict[str, Any]]) -> dict[str, float]:
     """How often intervals hold the test accuracy, of now and with 100 more labels, and how wide they are."""
     now, later, width, error, flat = [], [], [], [], []
     for each in runs:
-        history, state = each["history"], each["state"]
+        history = each["history"]
         scores = {row["n_labelled"]: row["eval_score"] for row in history}
-        heldout = {i for i, flag in zip(state.labelled, state.heldout, strict=True) if flag}
-        label_of = dict(zip(state.labelled, state.labels, strict=True))
         for t in range(LEAST_POINTS - 1, len(history)):
-            n = history[t]["n_labelled"]
-            known = [i for i in state.labelled[:n] if i in heldout]
-            columns = [state.audit.index(i) for i in known]
-            correct = [
-                [said["names"][said["codes"][c]] == label_of[i] for c, i in zip(columns, known, strict=True)]
-                for said in state.audit_predictions[: t + 1]
-            ]
+            n, correct = history[t]["n_labelled"], table_of(each, t)
             found = forecast_accuracy([row["n_labelled"] for row in history[: t + 1]], correct, MORE, n_bootstrap=200)
             now.append(found.low <= scores[n] <= found.high)
             if n + MORE in scores and found.later is not None:
@@ -128,6 +135,55 @@ def forecasts(runs: list[dict[str, Any]]) -> dict[str, float]:
         "error of the forecast in points": np.mean(error),
         "error of 'as now' in points": np.mean(flat),
     }
+
+
+def targets(runs: list[dict[str, Any]]) -> pd.DataFrame:
+    """Labels to what the model will in fact reach: forecast by a line of logits, by a power law, and "as now".
+
+    The target is the best test accuracy until there are half as many labels again. "As now" says that no more labels
+    are needed if the held-out accuracy is at the target, and that no number is enough otherwise.
+    """
+    found: dict[str, list[tuple[float, float, float, float]]] = {}
+    for each in runs:
+        n = np.array([row["n_labelled"] for row in each["history"]])
+        scores = np.maximum.accumulate([row["eval_score"] for row in each["history"]])
+        for t in range(LEAST_POINTS - 1, len(n)):
+            if 1.5 * n[t] > n[-1]:
+                break
+            target = float(scores[n <= 1.5 * n[t]][-1])
+            truth = int(n[np.argmax(scores >= target)]) - int(n[t])
+            correct = table_of(each, t)
+            if truth <= 0 or correct.shape[1] < 5:
+                continue
+            line = forecast_labels(n[: t + 1], correct, min(target, 0.9999), n_bootstrap=200)
+            more = np.unique(np.geomspace(1, 100 * n[t], 200).astype(int))
+            draws = np.random.default_rng(0).integers(correct.shape[1], size=(200, correct.shape[1]))
+            means = np.vstack([correct.mean(axis=1), *(correct[:, rows].mean(axis=1) for rows in draws)])
+            curves = power_law(n[: t + 1].astype(float), means, (n[t] + more).astype(float)) >= target
+            power = np.where(curves.any(axis=1), more[np.argmax(curves, axis=1)], np.inf)
+            low, high = np.sort(power[1:])[[5, 195]]
+            now = 0.0 if correct[-1].mean() >= target else np.inf
+            found.setdefault("line of logits", []).append((line.more or 0.0, line.low or 0.0, line.high or 0.0, truth))
+            found.setdefault("power law", []).append((power[0], low, high, truth))
+            found.setdefault("as now", []).append((now, now, now, truth))
+    rows = []
+    for name, values in found.items():
+        more, low, high, truth = np.array(values).T
+        within = (more >= truth / 2) & (more <= 2 * truth)
+        finite = np.isfinite(high)
+        rows.append(
+            {
+                "forecast": name,
+                "within a factor of 2": f"{100 * within.mean():.0f} %",
+                "says 'never'": f"{100 * np.isinf(more).mean():.0f} %",
+                "interval holds": f"{100 * ((low <= truth) & (truth <= high)).mean():.0f} %",
+                "interval has an end": f"{100 * finite.mean():.0f} %",
+                "median width / truth": f"{np.median((high - low)[finite] / truth[finite]):.1f}"
+                if finite.any()
+                else "-",
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -148,6 +204,8 @@ def main(arguments: list[str] | None = None) -> None:
         print()
         for text, value in forecasts(runs).items():
             print(f"{text}: {value:.1f}")
+        print()
+        print(targets(runs).to_string(index=False))
 
 
 if __name__ == "__main__":

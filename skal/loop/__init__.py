@@ -3,7 +3,16 @@
 
 from skal.loop._active_classifier import ActiveLearningClassifier
 from skal.loop._display import ActiveLearningCurveDisplay
+from skal.loop._final import AuditReport, FinalLabels
 from skal.loop._model import SavedModel, load_model
 from skal.loop._session import LabellingSession
 
-__all__ = ["ActiveLearningClassifier", "ActiveLearningCurveDisplay", "LabellingSession", "SavedModel", "load_model"]
+__all__ = [
+    "ActiveLearningClassifier",
+    "ActiveLearningCurveDisplay",
+    "AuditReport",
+    "FinalLabels",
+    "LabellingSession",
+    "SavedModel",
+    "load_model",
+]

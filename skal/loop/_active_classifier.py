@@ -70,6 +70,10 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         For the initial set, the training and the strategy.
     stop : StoppingCriterion or None, default=None
         A criterion of :mod:`skal.stopping` that may end the loop earlier; with ``n_rounds=None`` it alone decides.
+    hold_out : {"random", "audit"}, default="random"
+        What becomes of labels that are held out. "random": if ``stop`` wants it, a share of the labels is never trained
+        on. "audit": a share is held out in any case, a fifth if ``stop`` says nothing else; ``session.audit()`` tells
+        what they say, and when the loop ends, they are trained on.
 
     Attributes
     ----------
@@ -131,6 +135,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         verbose: int = 0,
         random_state: Any = None,
         stop: Any = None,
+        hold_out: str = "random",
     ) -> None:
         self.estimator = estimator
         self.query_strategy = query_strategy
@@ -147,6 +152,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.verbose = verbose
         self.random_state = random_state
         self.stop = stop
+        self.hold_out = hold_out
 
     def fit(
         self,

@@ -188,6 +188,7 @@ def twin_of(engine: LoopEngine) -> LoopEngine:
     """
     engine.check_writable()
     twin = copy(engine)
+    twin.audits = False  # people answer in any order, and one by one
     twin.folder = None  # the journal has the labels, and a save would take its time
     if twin.state.phase == "answer":
         twin.close_round()  # of the engine as well: they still have one state

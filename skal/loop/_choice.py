@@ -14,6 +14,7 @@ from skal._core.cache import Cache
 from skal._core.containers import take_rows
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.learners import ActiveLearner
+from skal.loop._final import draw_audit
 from skal.loop._fitting import Trainer
 from skal.loop._heldout import draw, mix, n_from_audit
 from skal.loop._labels import encode, read_labels
@@ -46,7 +47,9 @@ class Selector:
 
     def select(self, state: LoopState, trainer: Trainer) -> Choice:
         """Positions in X of this round's samples, and the strategy's metrics."""
-        if self.rules.stop is not None or state.audit:
+        if state.look:
+            return draw_audit(state, self.rules), None
+        if self.rules.watches or self.rules.heldout_share or state.audit:
             return self._select_beside_audit(state, trainer)
         pool = self.rules.pool(state)
         return self._choose(state, trainer, pool, self.rules.next_size(state, len(pool)))

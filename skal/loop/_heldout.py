@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from skal._core.containers import take_rows
+from skal.audit import plan
 from skal.loop._fitting import Predictor
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
@@ -27,22 +28,25 @@ def draw(state: LoopState, rules: Rules) -> None:
     """Draw the audit and the watched samples, if they are needed and not drawn yet."""
     share, watches = rules.heldout_share, rules.watches
     if state.audit and not share:
-        _release(state)
+        release(state)
     drawn = bool(state.watched) and bool(state.audit or not share)
     if drawn or state.audit_predictions or not (watches or share):
         return
     given = [] if isinstance(rules.initial, str) or callable(rules.initial) else np.asarray(rules.initial).tolist()
     asked = state.asked if state.phase == "answer" else []
     free = np.setdiff1d(rules.pool(state), [*state.audit, *given, *asked])
-    order = np.random.default_rng(state.seed_for("audit", round=0)).permutation(free).tolist()
+    if len(free) == 0:
+        return
+    order = free[plan(len(free), len(free), uniform=True, random_state=state.seed_for("audit", round=0))[0]].tolist()
     wanted = min(N_AUDIT, max(1, round(share * rules.n_samples))) if share else 0
     n_audit = max(0, wanted - len(state.audit))  # after a loss of the other files some are known from the journal
     state.audit = [*state.audit, *order[:n_audit]]
+    state.chances |= {position: 1 / (len(free) - i) for i, position in enumerate(order[:n_audit])}
     state.watched = order[n_audit:][: max(1, N_WATCHED - len(state.audit))]
     state.watched_predictions = None
 
 
-def _release(state: LoopState) -> None:
+def release(state: LoopState) -> None:
     """Nobody measures any more: labels that were held out are there to be trained on."""
     state.audit, state.watched, state.audit_predictions, state.watched_predictions = [], [], [], None
     if state.fitted is not None:

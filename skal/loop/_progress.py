@@ -65,6 +65,24 @@ class LoopState:
         Each model's predictions of the audit: ``n_labelled``, ``names`` and ``codes``.
     watched_predictions : dict or None
         The last model's predictions of the audit and the watched samples: ``names`` and ``codes``.
+    chances : dict from int to float
+        Of samples that chance has drawn: how probable each draw was, given those before it.
+    look : int
+        Labels of the audit that is the next round, or the open one; 0 if it is none.
+    audited : list of int
+        Samples of the audits of the last model so far.
+    n_audits : int
+        Audits so far that might have granted a certificate.
+    stages : list of int
+        Labels of the last of them after each of its stages.
+    errors : [float, float]
+        Errors of models on the samples of the next round, and how many they had expected; old ones count less.
+    final : dict or None
+        ``certificate``, ``positions`` and ``labels``: what the model has labelled in the end.
+    certificate : dict or None
+        What this round says if it was an audit.
+    report : dict or None
+        What the audit said before its labels were trained on.
     elapsed : float
         Seconds until the end of the last round, without those in which no session was open.
     """
@@ -89,6 +107,15 @@ class LoopState:
     watched: list[int] = field(default_factory=list)
     audit_predictions: list[dict[str, Any]] = field(default_factory=list)
     watched_predictions: dict[str, Any] | None = None
+    chances: dict[int, float] = field(default_factory=dict)
+    look: int = 0
+    audited: list[int] = field(default_factory=list)
+    n_audits: int = 0
+    stages: list[int] = field(default_factory=list)
+    errors: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    final: dict[str, Any] | None = None
+    certificate: dict[str, Any] | None = None
+    report: dict[str, Any] | None = None
     elapsed: float = 0.0
 
     @classmethod
@@ -204,7 +231,7 @@ class LoopState:
         """Add a row to the history; the next round can ask."""
         self.history.append(row)
         self.asked, self.metrics, self.seconds_query = [], None, 0.0
-        self.phase, self.round, self.notes = "ask", self.round + 1, []
+        self.phase, self.round, self.notes, self.certificate = "ask", self.round + 1, [], None
 
     def describe_round(self) -> dict[str, Any]:
         """This round's samples for the history; metrics as they came if they are not one per sample."""
@@ -215,7 +242,10 @@ class LoopState:
             by_index = dict(zip(self.asked, metrics, strict=True))
             metrics = [by_index[index] for index in labelled]
         row = {"round": self.round, "n_labelled": len(self.labelled), "indices": labelled, "declined": declined}
-        return row | {"metrics": metrics} | ({"note": "; ".join(self.notes)} if self.notes else {})
+        row |= {"metrics": metrics}
+        if self.certificate is not None:
+            row["certificate"] = self.certificate
+        return row | ({"note": "; ".join(self.notes)} if self.notes else {})
 
     def to_cache(self) -> dict[str, Any]:
         """Everything but what the journal says."""
@@ -225,7 +255,8 @@ class LoopState:
     def positions(self) -> list[int]:
         """Every sample that :meth:`to_cache` mentions."""
         rows = [index for row in self.history for index in row["indices"] + row["declined"]]
-        return sorted({*self.asked, *self.audit, *self.watched, *rows})
+        final = [] if self.final is None else self.final["positions"]
+        return sorted({*self.asked, *self.audit, *self.watched, *self.chances, *rows, *final})
 
     def move(self, new: Mapping[int, int]) -> None:
         """Go over to a pool in another order: ``new[old]`` is the place of a sample, missing if it is gone."""
@@ -240,6 +271,12 @@ class LoopState:
         self.audit_predictions = [_keep_codes(each, self.audit, new) for each in self.audit_predictions]
         self.history = [row | {name: at(row[name]) for name in ("indices", "declined")} for row in self.history]
         self.asked, self.audit, self.watched = at(self.asked), at(self.audit), at(self.watched)
+        self.chances = {new[index]: chance for index, chance in self.chances.items() if index in new}
+        if self.final is not None:
+            pairs = zip(self.final["positions"], self.final["labels"], strict=True)
+            there = [(new[index], label) for index, label in pairs if index in new]
+            self.final = self.final | {"positions": [i for i, _ in there], "labels": [label for _, label in there]}
+        self.look, self.audited = 0, []  # an audit of other samples is none
         if self.phase == "answer" and not self.asked:
             self.phase = "ask"
 

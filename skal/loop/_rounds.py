@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
 
@@ -17,8 +17,9 @@ from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._choice import Selector
 from skal.loop._display import ProgressReporter
+from skal.loop._final import count_errors, judge_audit, plan_audit, report_audit
 from skal.loop._fitting import Trainer
-from skal.loop._heldout import SOURCE, measure
+from skal.loop._heldout import SOURCE, measure, release
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal, make_event
 from skal.loop._labels import common_dtype, read_labels
@@ -49,12 +50,14 @@ class LoopEngine:
     selector : Selector
     closed : bool
         Whether nothing may be written any more.
+    audits : bool
+        Whether rounds may be audits, which must be answered as a whole, and the end is one.
     """
 
     def __init__(self, classifier: Any, rules: Rules) -> None:
         self.classifier, self.rules = classifier, rules
         self.trainer, self.selector = Trainer(rules), Selector(rules)
-        self.closed, self.opened = False, perf_counter()
+        self.closed, self.opened, self.audits = False, perf_counter(), True
         n_planned = rules.plan_labels()
         self.folder = None if rules.checkpoint is None else RunFolder(rules, classifier.get_params())
         seed = int(make_generator(rules.owner, rules.random_state).integers(2**63))
@@ -129,10 +132,11 @@ class LoopEngine:
             self.check_writable()
             self.train()
             return
-        due = state.stale or self.trainer.predictor is None
+        due = (state.stale and not state.look) or self.trainer.predictor is None
         if state.phase == "ask" and due and state.labels and self.trainer.can_fit(state):
             self.check_writable()
             self.trainer.fit(state)
+            state.look, state.audited = 0, []  # an audit judges one model
             self.publish()
             self.save(trained=True)
 
@@ -160,6 +164,7 @@ class LoopEngine:
                 continue
             source = getattr(self.strategy, "__name__", type(self.strategy).__name__)
             source = "initial" if state.round == 0 else "random" if self.trainer.estimator is None else source
+            source = "audit" if state.look else source
             state.open_round(positions, metrics, seconds=perf_counter() - start, source=source)
             self.publish()  # which strategy chose them
             self.save()
@@ -175,13 +180,21 @@ class LoopEngine:
     def train(self) -> None:
         """Train on a closed round, and end it."""
         state, start = self.state, perf_counter()
-        if state.stale and self.trainer.can_fit(state):
+        if self.rules.certified is not None and self.trainer.predictor is not None:  # before the model changes
+            count_errors(state, self.rules, self.trainer.predictor)
+        if state.look and self.trainer.predictor is not None:
+            state.certificate = judge_audit(state, self.rules, self.trainer.predictor)
+            if state.final is not None and self.folder is not None:
+                self.folder.save_final(state.final)
+        if state.stale and not state.look and self.trainer.can_fit(state):  # one that is audited stays as it is
             self.trainer.fit(state)
         row = state.describe_round()
         seconds = {"seconds_fit": perf_counter() - start, "seconds_query": state.seconds_query}
         self.publish()  # it is the classifier that is scored
         row |= self._scores() | seconds
-        if self.rules.stop is not None:
+        if self.rules.certified is not None and self.audits and not state.look:
+            plan_audit(state, self.rules, self.trainer.predictor)
+        if self.rules.stop is not None or self.rules.heldout_share:
             now = perf_counter()
             state.elapsed, self.opened = state.elapsed + now - self.opened, now
             row |= {"elapsed": state.elapsed, **measure(state, self.rules, self.trainer.predictor)}
@@ -210,7 +223,17 @@ class LoopEngine:
             own = SOURCE if label is not None and index in audit else source
             own = self.journal.known.get(key, {}).get("source") if own is None else own
             what = "declined" if kind == "label" and label is None else kind
-            yield make_event(what, key, label, round=self.state.round, source=own, annotator=annotator, content=content)
+            chance = self.state.chances.get(index)
+            yield make_event(
+                what,
+                key,
+                label,
+                round=self.state.round,
+                source=own,
+                annotator=annotator,
+                content=content,
+                chance=chance,
+            )
 
     def _open_folder(self, folder: RunFolder, seed: int) -> None:
         self.state = folder.open(self.trainer, self.selector.strategy, seed)
@@ -253,12 +276,24 @@ class LoopEngine:
         self.publish()
         stopped = [bool(callback(self.classifier, row)) for callback in self.rules.callbacks or ()]
         state.stop_reason = self.rules.stop_reason(state) or ("callback" if any(stopped) else None)
+        if state.stop_reason is not None and self.rules.hold_out == "audit" and state.audit and self.audits:
+            self._end_project()
         self.publish()
         self.save(trained=trained)
         if self.reporter is not None:
             self.reporter.report(row)
             if state.stop_reason is not None:
                 self.reporter.close()
+
+    def _end_project(self) -> None:
+        """Train on everything, the audit too; what it has said is kept."""
+        state, predictor = self.state, self.trainer.predictor
+        if predictor is not None and hasattr(predictor.estimator, "predict_proba"):
+            report = report_audit(state, self.rules, predictor, 0.05, 0.95)
+            state.report = None if report is None else asdict(report)
+        release(state)
+        if self.trainer.can_fit(state):
+            self.trainer.fit(state)
 
     def _scores(self) -> dict[str, float | None]:
         """Scores on the labels trained on, and on the evaluation set; None where there is none."""

@@ -22,9 +22,11 @@ from skal._core.estimators import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._net_training import final_network
 from skal.loop._progress import LoopState
-from skal.stopping import StoppingCriterion, UncertaintyPlateau
+from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
 from skal.validation import check_choice, check_integer, check_seed
+
+AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class Rules:
         Share of the labels that the stopping criterion wants drawn at random and held out.
     watches : bool
         Whether the stopping criterion looks at how models change.
+    certified : Certified or None
+        The criterion that audits the model.
     """
 
     owner: str
@@ -82,6 +86,7 @@ class Rules:
     verbose: int
     random_state: Any
     stop: Any
+    hold_out: str
     reader: Callable[[np.ndarray, Any], Any] | None = None
     ids: Any = None
     given: Any = None
@@ -94,6 +99,7 @@ class Rules:
     no_label: int | None = field(init=False)
     heldout_share: float = field(init=False, default=0.0)
     watches: bool = field(init=False, default=False)
+    certified: Certified | None = field(init=False, default=None)
 
     @classmethod
     def of(cls, classifier: BaseEstimator, X: Any, eval_set: Any, **data: Any) -> Rules:
@@ -139,10 +145,14 @@ class Rules:
         elif self.readonly:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
+        check_choice(owner, "hold_out", self.hold_out, ["random", "audit"])
         if self.stop is not None:
             self._check_stop()
             self.heldout_share = max(part.share for part in self.stop.parts())
             self.watches = any(part.watches for part in self.stop.parts())
+            self.certified = next((part for part in self.stop.parts() if isinstance(part, Certified)), None)
+        if self.hold_out == "audit":
+            self.heldout_share = self.heldout_share or AUDIT_SHARE
 
     @property
     def no_given_label(self) -> int | None:
@@ -203,9 +213,9 @@ class Rules:
             expected = "a criterion of skal.stopping, or None"
             raise InvalidTypeError.for_parameter(self.owner, "stop", expected, self.stop, remedy)
         self.stop.check_params()
-        needs_proba = any(isinstance(part, UncertaintyPlateau) for part in self.stop.parts())
-        if needs_proba and not hasattr(self.estimator, "predict_proba"):
-            expected, remedy = "a classifier with predict_proba for UncertaintyPlateau", "Use StablePredictions."
+        needs = [type(part).__name__ for part in self.stop.parts() if isinstance(part, (Certified, UncertaintyPlateau))]
+        if needs and not hasattr(self.estimator, "predict_proba"):
+            expected, remedy = f"a classifier with predict_proba for {needs[0]}", "Use StablePredictions."
             raise InvalidParameterError.for_parameter(self.owner, "estimator", expected, self.estimator, remedy)
 
     def _check_positions(self) -> None:

@@ -27,12 +27,13 @@ from skal.loop._fitting import Trainer
 from skal.loop._heldout import SOURCE
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal
-from skal.loop._json import from_json, to_json
+from skal.loop._json import format_json, from_json, parse_json, to_json
 from skal.loop._labels import resume_dtype
 from skal.loop._network_file import NETWORK, content_sum, pack_network, unpack_network
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 
+_FINAL = "final.json"
 _STATE = "state.json"
 _FORMAT = 1
 _HEAD = b'{"sum": "%s", "content": '
@@ -128,8 +129,9 @@ class RunFolder:
         else:
             state = LoopState(seed=seed, round=first)
         changed = [] if content is None else self._changes(content, state)
-        self._take_labels(state)
+        self._take_labels(state, lost=content is None)
         if changed:
+            state.look, state.audited = 0, []  # an audit judges one model
             state.notes = [*state.notes, f"changed: {', '.join(changed)}"]
         if "random_state" in changed:
             state.seed = seed
@@ -143,6 +145,22 @@ class RunFolder:
             for generator, kept in zip(_generators(strategy, trainer.estimator), content["generators"], strict=False):
                 _set_generator_state(generator, kept)
         return state
+
+    def save_final(self, final: dict[str, Any]) -> None:
+        """Write what the model has labelled, and the certificate, to ``final.json``: they are no cache."""
+        pairs = list(zip(self.ids.of(final["positions"]), final["labels"], strict=True))
+        text = format_json({"certificate": final["certificate"], "labels": pairs})
+        replace_file(self.path / _FINAL, text.encode())
+
+    def _read_final(self) -> dict[str, Any] | None:
+        try:
+            kept = parse_json((self.path / _FINAL).read_bytes())
+        except (OSError, ValueError):
+            return None
+        there = [(self.ids.position(key), label) for key, label in kept["labels"]]
+        pairs = [(position, label) for position, label in there if position is not None]
+        labels = [label for _, label in pairs]
+        return {"certificate": kept["certificate"], "positions": [i for i, _ in pairs], "labels": labels}
 
     def _read_cache(self) -> tuple[Any, Any]:
         try:
@@ -180,7 +198,7 @@ class RunFolder:
             state.move(new)
         return changed
 
-    def _take_labels(self, state: LoopState) -> None:
+    def _take_labels(self, state: LoopState, *, lost: bool) -> None:
         """Let the journal say which samples are labelled and declined, wherever they stand now."""
         known = self.journal.known
         places = {key: self.ids.position(key) for key in known}
@@ -203,8 +221,11 @@ class RunFolder:
         state.answers = {position: known[key]["label"] for key, position in there.items()}
         state.n_changes = self.journal.n_changes
         state.label_dtype = resume_dtype(state.labels, state.label_dtype)
-        if not state.audit:  # without a cache the journal alone knows which labels were held out
+        if lost:  # without a cache the journal alone knows which labels were held out, and how probable that was
             state.audit = [position for key, position in there.items() if known[key].get("source") == SOURCE]
+            state.chances = {i: known[key]["chance"] for key, i in there.items() if "chance" in known[key]}
+            state.n_audits = len({line["round"] for line in known.values() if line.get("source") == "audit"})
+            state.final = self._read_final()
 
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:
@@ -308,9 +329,9 @@ class CacheFiles:
         name = self._network
         if network is not None:
             name, data = pack_network(network)
-            _replace(self.folder / name, data)
+            replace_file(self.folder / name, data)
         body = to_json({"format": _FORMAT, "network": name, "state": state}, {})
-        _replace(self.folder / _STATE, _HEAD % _sum(body) + body + b"}")
+        replace_file(self.folder / _STATE, _HEAD % _sum(body) + body + b"}")
         self._network = name
         for path in self.folder.iterdir():
             if NETWORK.fullmatch(path.name.removesuffix(".new")) and path.name != name:
@@ -321,7 +342,7 @@ def _sum(data: bytes) -> bytes:
     return content_sum(data).encode()
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
     with open(new, "xb") as file:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator
 
 from skal._core.containers import take_rows
@@ -21,20 +20,14 @@ from skal.exceptions import (
     TrainingFailedWarning,
     shorten,
 )
-from skal.loop._display import check_positions, draw_samples, summarize, to_html
-from skal.loop._heldout import forecast
 from skal.loop._ids import plain_id
-from skal.loop._json import format_json
 from skal.loop._labels import read_labels
-from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine
 from skal.loop._rules import Rules
-from skal.loop._spreadsheet import format_table
-from skal.stopping import Forecast
-from skal.validation import as_path
+from skal.loop._session_view import SessionView
 
 
-class LabellingSession:
+class LabellingSession(SessionView):
     """A loop that waits for its labels: ``ask`` which samples, ``tell`` what they are.
 
     Made by :meth:`ActiveLearningClassifier.start`. The classifier is fitted on the labels so far whenever a round is
@@ -75,21 +68,6 @@ class LabellingSession:
         self.classifier, self.X = classifier, rules.X
         self.engine = LoopEngine(classifier, rules)
         weakref.finalize(self, self.engine.journal.release)
-
-    @property
-    def state(self) -> LoopState:
-        """The labels, the open questions, the history."""
-        return self.engine.state
-
-    @property
-    def ids(self) -> np.ndarray:
-        """``ids[position]`` is the id of a sample."""
-        return self.engine.ids.array()
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more will be asked."""
-        return self.state.stop_reason is not None
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The batches to label, one after the other; ``tell`` each before the next."""
@@ -252,79 +230,6 @@ class LabellingSession:
             raise InvalidParameterError.for_parameter("undecline", "ids", expected, self.engine.ids.of(other), remedy)
         self.engine.take("open", [(index, None) for index in positions], None, "undeclined", annotator)
         return self
-
-    def labels(self) -> pd.DataFrame:
-        """The labels that hold, in the order in which they came.
-
-        Returns
-        -------
-        pandas.DataFrame
-            With the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
-            sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given").
-        """
-        return self.engine.journal.frame()
-
-    def forecast(self, more: int = 100) -> Forecast:
-        """Accuracy now, and with more labels, from labels that were drawn at random and held out.
-
-        Parameters
-        ----------
-        more : int, default=100
-            Labels to be added.
-
-        Returns
-        -------
-        Forecast
-            ``print(session.forecast().text)`` says it in words. Without ``stop=HoldOut()`` or ``stop=TargetScore(...)``
-            no labels are held out, and it says so.
-        """
-        return forecast(self.state, more)
-
-    def to_csv(self, path: Any) -> None:
-        """Write ``labels()`` to a CSV file.
-
-        Parameters
-        ----------
-        path : path
-            A file in a folder that is there; written over.
-        """
-        table = self.labels()
-        text = format_table(list(table), table.astype(object).itertuples(index=False), safe=False)
-        as_path("to_csv", "path", path).write_bytes(text.encode("utf-8", "surrogatepass"))
-
-    def to_json(self, path: Any) -> None:
-        """Write ``labels()`` to a JSON file: a list of objects.
-
-        Parameters
-        ----------
-        path : path
-            A file in a folder that is there; written over.
-        """
-        text = format_json(self.engine.journal.rows(), indent=1)
-        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
-
-    def show(self, indices: Any = None) -> Any:
-        """Draw the samples that are asked for, or others: images as such, text and numbers as a table.
-
-        Parameters
-        ----------
-        indices : array-like of int, optional
-            Positions; by default those that are open.
-
-        Returns
-        -------
-        matplotlib figure
-            Which a notebook shows.
-        """
-        positions = self.state.open_questions() if indices is None else indices
-        positions = check_positions(positions, self.engine.rules.n_samples)
-        return draw_samples(self.X, positions, [str(key) for key in self.engine.ids.of(positions)])
-
-    def __repr__(self) -> str:
-        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summarize(self.state).items())})"
-
-    def _repr_html_(self) -> str:
-        return to_html(summarize(self.state), "LabellingSession")
 
     def run(self, oracle: Callable[[np.ndarray, Any], Any]) -> Any:
         """Ask the oracle until the loop is over.

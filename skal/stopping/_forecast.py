@@ -163,12 +163,7 @@ def forecast_accuracy(
     """
     check_integer("forecast_accuracy", "more", more, 1)
     check_integer("forecast_accuracy", "n_bootstrap", n_bootstrap, 1, 10**6)
-    n = np.asarray(n_labelled, dtype=np.float64).reshape(-1)
-    table = np.asarray(correct, dtype=bool)
-    if table.ndim != 2 or len(table) != len(n) or (len(n) and n.min() < 1):
-        expected = f"a table with a row for each of the {len(n)} models, each with at least one label"
-        remedy = "Pass one row per model, one column per held-out label."
-        raise InvalidParameterError.for_parameter("forecast_accuracy", "correct", expected, table.shape, remedy)
+    n, table = read_table("forecast_accuracy", n_labelled, correct)
     n_models, n_heldout = table.shape
     if n_models == 0 or n_heldout == 0:
         why = "no model has been trained yet" if n_models == 0 else "no label has been drawn at random and held out yet"
@@ -187,6 +182,17 @@ def forecast_accuracy(
     # a few held-out labels without a mistake would give an interval of no width: no number is known better than now
     least_low, least_high = wilson_interval(round(float(later[0]) * n_heldout), n_heldout)
     return Forecast(*now, float(later[0]), min(float(low), least_low), max(float(high), least_high))
+
+
+def read_table(owner: str, n_labelled: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(T,) labels of each model and (T, H) whether it is right; refused if they do not fit together."""
+    n = np.asarray(n_labelled, dtype=np.float64).reshape(-1)
+    table = np.asarray(correct, dtype=bool)
+    if table.ndim != 2 or len(table) != len(n) or (len(n) and n.min() < 1):
+        expected = f"a table with a row for each of the {len(n)} models, each with at least one label"
+        remedy = "Pass one row per model, one column per held-out label."
+        raise InvalidParameterError.for_parameter(owner, "correct", expected, table.shape, remedy)
+    return n, table
 
 
 def power_law(n: np.ndarray, scores: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -1,0 +1,202 @@
+"""Are certificates at stopping time broken as rarely as they promise, and what do they cost?
+
+``python -m benchmarks.certified`` takes about ten minutes on one core. Data other than digits are read from
+``SKAL_DATA_HOME``, and left out if they are not there.
+
+1. Loops that should never be certified: the share of errors in the rest is just above what is allowed, and the model is
+   sure of itself, so that it is audited as often as possible. Whoever gets a certificate has a broken one. Beside
+   ``Certified`` stands a criterion that takes the whole chance to be wrong for every audit, as if nobody had looked
+   before.
+2. Loops on data: how often the data set has more errors than promised, how many labels people give, and how many errors
+   there are.
+3. How labels should be held out for the accuracy of a model that changes: by chance, or by the uncertainty of an early
+   model. Widths are in points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks._measure import markdown
+from skal import ActiveLearningClassifier
+from skal.audit import accuracy, accuracy_sequence, plan, plan_sequence
+from skal.stopping import Certified, wilson_interval
+
+
+class Sure(ClassifierMixin, BaseEstimator):
+    """Knows which samples it labels rightly, because the samples say so, and is always sure of itself.
+
+    Parameters
+    ----------
+    trust : float
+        The probability of what it predicts.
+    """
+
+    def __init__(self, trust: float = 1.0) -> None:
+        self.trust = trust
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Sure:
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        proba = np.full((len(X), 2), 1 - self.trust)
+        proba[np.arange(len(X)), X[:, 0].astype(int)] = self.trust
+        return proba
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return self.predict_proba(X).argmax(axis=1)
+
+
+class Unsplit(Certified):
+    """Takes the whole chance to be wrong for every audit and every stage."""
+
+    def alpha(self, audit: int, stage: int) -> float:
+        return 1 - self.confidence
+
+
+def false_certificates(n_projects: int, n: int = 20_000) -> list[list[object]]:
+    """The share of projects that get a certificate although the rest has too many errors at any time."""
+    rows = []
+    for criterion in (Certified(), Unsplit()):
+        broken, n_audits = 0, []
+        for seed in range(n_projects):
+            rng = np.random.default_rng(seed)
+            y = rng.integers(2, size=n)
+            said = np.where(rng.random(n) < 0.058, 1 - y, y)  # the rest has more than 5 % of all at every stage
+            X = np.column_stack([said, rng.random(n)])
+            loop = ActiveLearningClassifier(
+                Sure(), "random_sampling", initial="random", query_size=20, n_rounds=None, budget=n // 8,
+                stop=criterion, random_state=seed,
+            )  # fmt: skip
+            session = loop.start(X)
+            session.run(lambda indices, _, y=y: y[indices])
+            found = [row["certificate"] for row in loop.history_ if "certificate" in row]
+            n_audits.append(len(found))
+            final = session.final()
+            errors = sum(
+                label is not None and label != truth for label, truth in zip(final.labels["label"], y, strict=True)
+            )
+            broken += final.certificate is not None and errors > criterion.max_error * n
+        name = type(criterion).__name__
+        rows.append([name, n_projects, f"{np.mean(n_audits):.1f}", f"{100 * broken / n_projects:.1f} %"])
+    return rows
+
+
+def load_vectors(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels: digits, or an npz file of ``SKAL_DATA_HOME``."""
+    if name == "digits":
+        X, y = load_digits(return_X_y=True)
+        return X / 16, y
+    file = np.load(Path(os.environ["SKAL_DATA_HOME"], f"{name}.npz"), allow_pickle=False)
+    return file["X_train"].reshape(len(file["X_train"]), -1).astype(np.float32), file["y_train"].astype(np.int64)
+
+
+def run_project(X: np.ndarray, y: np.ndarray, seed: int, size: int, **params: Any) -> tuple[float, int, float, bool]:
+    """Share of errors in the data set, labels by people, labels of audits, and whether there was a certificate."""
+    loop = ActiveLearningClassifier(
+        LogisticRegression(max_iter=200, C=10), "margin", n_initial=size, query_size=size, n_rounds=None,
+        random_state=seed, **params,
+    )  # fmt: skip
+    session = loop.start(X)
+    session.run(lambda indices, _: y[indices])
+    final = session.final()
+    by_model = (final.labels["by"] == "model").to_numpy()
+    errors = (final.labels["label"].to_numpy()[by_model] != y[by_model]).sum() / len(y)
+    n_audit = int((session.labels()["source"] == "audit").sum())
+    return float(errors), len(loop.queried_), n_audit, final.certificate is not None
+
+
+def projects_on_data(n_projects: int) -> list[list[object]]:
+    """Certificates of loops on data."""
+    rows = []
+    settings = {"digits": (20, 0.05, 1797), "cifar10_features": (30, 0.1, 1500)}
+    for name, (size, max_error, n_pool) in settings.items():
+        try:
+            data = load_vectors(name)
+        except (KeyError, FileNotFoundError):
+            continue
+        for hold_out in ("random", "audit"):
+            found = []
+            for seed in range(n_projects):
+                own = np.random.default_rng(seed).permutation(len(data[1]))[:n_pool]
+                stop = Certified(max_error)
+                found.append(run_project(data[0][own], data[1][own], seed, size, stop=stop, hold_out=hold_out))
+            errors, labels, audits, granted = (np.array(column) for column in zip(*found, strict=True))
+            rows.append(
+                [name, hold_out, f"{100 * max_error:g} %", len(found), f"{100 * granted.mean():.0f} %",
+                 f"{100 * (errors > max_error).mean():.1f} %", f"{100 * errors.mean():.1f} %",
+                 f"{labels.mean():.0f} of {min(n_pool, len(data[1]))}", f"{audits.mean():.0f}"]
+            )  # fmt: skip
+    return rows
+
+
+def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
+    """Width and coverage of intervals for a model, from labels that were planned without it."""
+    rows = []
+    for name, n_early, n_late in (("digits", 40, 300), ("banking77", 200, 1500)):
+        try:
+            X, y = load_vectors(name)
+        except (KeyError, FileNotFoundError):
+            continue
+        found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
+        rng = np.random.default_rng(0)
+        for _ in range(n_models):
+            order = rng.permutation(len(y))
+            rest, proba = order[n_late : n_late + 1200], []
+            for n in (n_early, n_late):
+                model = LogisticRegression(max_iter=300, C=10).fit(X[order[:n]], y[order[:n]])
+                proba.append(np.zeros((len(rest), y.max() + 1)))
+                proba[-1][:, model.classes_] = model.predict_proba(X[rest])
+            early, late = proba
+            right = late.argmax(1) == y[rest]
+            for m in (40, 100, 200) * n_audits:
+                at, chance = plan(len(rest), m, uniform=True, random_state=rng)
+                low, high = wilson_interval(int(right[at].sum()), m)
+                intervals = {"by chance, Wilson": (low, high)}
+                one = accuracy(late, at, y[rest][at], chance)
+                intervals["by chance, accuracy"] = one.low, one.high
+                at, chance = plan(early, m, random_state=rng)
+                one = accuracy(late, at, y[rest][at], chance)
+                intervals["by an early model, accuracy"] = one.low, one.high
+                first, chances = plan_sequence(early, m // 2, random_state=rng)
+                more, others = plan_sequence(late, m - m // 2, drawn=first, random_state=rng)
+                at, chance = np.concatenate([first, more]), np.concatenate([chances, others])
+                many = accuracy_sequence(late, at, y[rest][at], chance)
+                intervals["planned anew, accuracy_sequence"] = many.low[-1], many.high[-1]
+                for design, (low, high) in intervals.items():
+                    found.setdefault((m, design), []).append((high - low, bool(low <= right.mean() <= high)))
+        for (m, design), values in sorted(found.items()):
+            width, holds = np.mean(values, axis=0)
+            rows.append([name, m, design, f"{100 * width:.1f}", f"{100 * holds:.0f} %"])
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.certified", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--simulated", type=int, default=200, help="projects that should never be certified")
+    parser.add_argument("--loops", type=int, default=10, help="loops on each data set")
+    parser.add_argument("--models", type=int, default=5, help="models for the designs of held-out labels")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")  # trainings with few steps, budgets that are larger than the pool
+    if options.simulated:
+        columns = ["criterion", "projects", "looks", "broken certificates"]
+        print(markdown(columns, false_certificates(options.simulated)) + "\n", flush=True)
+    if options.loops:
+        columns = ["data", "hold_out", "max_error", "projects", "certified", "broken", "errors", "labels by people"]
+        print(markdown([*columns, "of audits"], projects_on_data(options.loops)) + "\n", flush=True)
+    if options.models:
+        print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)))
+
+
+if __name__ == "__main__":
+    main()

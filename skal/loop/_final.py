@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The end of a project: which samples the model may label, what is promised for that, and who has labelled what.
+
+An audit that shall grant a certificate is drawn by chance from all samples that are left, after the model that it
+judges has been trained. So the certificate holds whatever the model has learnt from, and whatever a strategy has
+chosen; how often the loop looks is paid for by :meth:`skal.stopping.Certified.alpha`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skal._core.containers import take_rows
+from skal.audit import Estimate, certify, mean_score, plan
+from skal.loop._fitting import Predictor
+from skal.loop._heldout import correctness
+from skal.loop._json import format_json
+from skal.loop._labels import encode
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
+
+_KEPT = 0.7  # of the errors that were counted before, in every round
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What the held-out labels say: how good the model is, and what finishing now would take.
+
+    Attributes
+    ----------
+    accuracy : Estimate
+        ``estimate``, ``low``, ``high`` and ``n_labels`` for samples like those of the pool. The interval is exact for
+        one look.
+    n_model : int
+        Samples that the model could label now, if these labels were an audit of its own.
+    n_people : int
+        Samples that would be left for people.
+    max_error, confidence : float
+        The share of errors in the whole data set that this is for, and how sure it should be.
+
+    Examples
+    --------
+    >>> from skal.audit import Estimate
+    >>> from skal.loop import AuditReport
+    >>> now = Estimate(0.89, 0.87, 0.91, confidence=0.95, n_labels=600, method="exact")
+    >>> print(AuditReport(now, n_model=41_200, n_people=310, max_error=0.05, confidence=0.95))
+    87.0 to 91.0 %, 95 % sure, from 600 audited labels. Finish now: the model could label about 41,200 samples, people \
+310 more, at most 5 % wrong.
+    """
+
+    accuracy: Estimate
+    n_model: int
+    n_people: int
+    max_error: float
+    confidence: float
+
+    @classmethod
+    def read(cls, kept: dict[str, Any] | None) -> AuditReport | None:
+        """The report that ``dataclasses.asdict`` made a dict of."""
+        return None if kept is None else cls(**(kept | {"accuracy": Estimate(**kept["accuracy"])}))
+
+    def __str__(self) -> str:
+        promise = f"at most {100 * self.max_error:g} % wrong"
+        counts = f"the model could label about {self.n_model:,} samples, people {self.n_people:,} more, {promise}"
+        return f"{self.accuracy}. Finish now: {counts}."
+
+
+@dataclass(frozen=True)
+class FinalLabels:
+    """A data set that people and a model have labelled.
+
+    Attributes
+    ----------
+    labels : pandas.DataFrame
+        One row for every sample: ``id``, ``label`` (None where nobody has labelled it) and ``by`` ("people", "model" or
+        None).
+    certificate : dict or None
+        The promise: ``max_error``, ``confidence``, ``error_bound``, counts, ``method`` and ``seed``; None if none was
+        granted.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skal.loop import FinalLabels
+    >>> labels = pd.DataFrame({"id": [7, 8], "label": ["cat", "dog"], "by": ["people", "model"]})
+    >>> '"counts": {' in FinalLabels(labels, certificate=None).to_json()
+    True
+    """
+
+    labels: pd.DataFrame
+    certificate: dict[str, Any] | None
+
+    def to_json(self) -> str:
+        """The certificate, counts, and who labelled what, as one JSON object.
+
+        Returns
+        -------
+        str
+            With ``certificate``, ``counts`` and ``labels``.
+        """
+        by = self.labels["by"]
+        counts = {
+            "people": int((by == "people").sum()),
+            "model": int((by == "model").sum()),
+            "open": int(by.isna().sum()),
+        }
+        rows = self.labels.astype(object).where(self.labels.notna(), None).to_dict("records")
+        return format_json({"certificate": self.certificate, "counts": counts, "labels": rows}, indent=1)
+
+
+def plan_audit(state: LoopState, rules: Rules, predictor: Predictor | None) -> None:
+    """Let the next round be an audit, if one could grant the certificate that the stopping criterion waits for.
+
+    The sizes of its stages are fixed before anything is drawn: whether to go on may depend on what a stage has found.
+    """
+    criterion, pool = rules.certified, rules.pool(state)
+    state.audited = []
+    n, n_classes = len(pool), 0 if predictor is None else len(predictor.names)
+    if criterion is None or predictor is None or n_classes < 2 or state.final is not None or n == 0:
+        return
+    guesses = np.sort(1 - predictor.predict_proba(take_rows(rules.X, pool)).max(axis=1))
+    found, expected = state.errors
+    held = [index for index in state.audit if state.answers.get(index) is not None]
+    if held and not state.n_audits:  # drawn by chance, too
+        found, expected = _compare(state, rules, predictor, held)
+    share = min(1.0, guesses[: max(0, n - criterion.n_left)].sum() / n * (found + 1) / (expected + 1))
+    sizes = criterion.audit_sizes(share, n, len(state.labelled), state.n_audits + 1)
+    if sizes and _is_affordable(sizes[0], state, rules):
+        state.n_audits, state.stages, state.look = state.n_audits + 1, sizes, sizes[0]
+
+
+def _is_affordable(size: int, state: LoopState, rules: Rules) -> bool:
+    return rules.budget is None or size <= rules.budget - len(state.labelled)
+
+
+def count_errors(state: LoopState, rules: Rules, predictor: Predictor) -> None:
+    """Compare what the last model says of a round's samples with their labels: is it too sure of itself?
+
+    What an audit has found counts alone, because other rounds are chosen by a strategy.
+    """
+    rows = [index for index in state.asked if state.answers.get(index) is not None]
+    if rows and (state.look or not state.n_audits):
+        kept = 0.0 if state.look and not state.audited else _KEPT
+        new = _compare(state, rules, predictor, rows)
+        state.errors = [kept * before + now for before, now in zip(state.errors, new, strict=True)]
+
+
+def _compare(state: LoopState, rules: Rules, predictor: Predictor, rows: list[int]) -> tuple[float, float]:
+    """Errors of the model on labelled samples, and how many it expects."""
+    proba = predictor.predict_proba(take_rows(rules.X, np.array(rows)))
+    labels = np.array([state.answers[index] for index in rows], dtype=state.label_dtype)
+    n_wrong = (proba.argmax(axis=1) != encode(labels, predictor.names)).sum()
+    return float(n_wrong), float((1 - proba.max(axis=1)).sum())
+
+
+def draw_audit(state: LoopState, rules: Rules) -> np.ndarray:
+    """Positions in X of an audit, which chance alone chooses."""
+    pool = rules.pool(state)
+    rows, chances = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
+    positions = pool[rows]
+    state.chances |= dict(zip(positions.tolist(), chances.tolist(), strict=True))
+    return positions
+
+
+def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[str, Any]:
+    """The certificate of a round that was an audit, for the history; ``granted`` says whether it is good enough.
+
+    A sample that was declined, or has a label that the model does not know, counts as one on which it is wrong. An
+    audit of which samples are missing grants nothing.
+    """
+    criterion = rules.certified
+    assert criterion is not None
+    state.look, state.audited = 0, [*state.audited, *state.asked]
+    audited = np.array(state.audited, dtype=np.int64)
+    audit, missing = state.n_audits, [index for index in state.audited if index not in state.answers]
+    if missing or len(audited) not in state.stages:
+        return {"granted": False, "audit": audit, "missing": len(missing), "max_error": criterion.max_error}
+    stage = state.stages.index(len(audited))
+    rest = np.union1d(rules.pool(state), audited)
+    proba = predictor.predict_proba(take_rows(rules.X, rest)).astype(np.float64)
+    at = np.searchsorted(rest, audited)
+    said = proba.argmax(axis=1)
+    labels = [state.answers[index] for index in state.audited]
+    known = np.array([label is not None for label in labels])
+    truth = np.full(len(labels), -1, dtype=np.int64)
+    truth[known] = encode(
+        np.array([label for label in labels if label is not None], dtype=state.label_dtype), predictor.names
+    )
+    wrong = truth != said[at]
+    n_labelled = len(state.labelled) - int(known.sum())
+    alpha = criterion.alpha(audit, stage)
+    found = certify(
+        proba,
+        at,
+        np.where(wrong, (said[at] + 1) % proba.shape[1], said[at]),
+        np.full(len(at), len(at) / len(rest)),
+        criterion.max_error,
+        1 - alpha,
+        n_labelled,
+        seed=state.seed_for("plan"),
+    )
+    method = f"{found.method}; stage {stage + 1} of audit {audit}, which may be wrong with probability {alpha:.3g}"
+    found = replace(found, confidence=criterion.confidence, method=method)
+    certificate: dict[str, Any] = json.loads(found.to_json()) | {"audit": audit, "stage": stage + 1}
+    granted = found.n_left <= criterion.n_left
+    if granted:
+        accepted = rest[found.accepted]
+        state.final = {
+            "certificate": certificate,
+            "positions": accepted.tolist(),
+            "labels": predictor.names[said[found.accepted]].tolist(),
+        }
+    elif stage + 1 < len(state.stages) and state.stages[stage + 1] > len(at):
+        confidences = proba.max(axis=1)
+        cut = np.sort(confidences)[min(criterion.n_left, len(rest) - 1)]
+        share = float(((wrong & (confidences[at] >= cut)).sum() + 1) / (len(at) + 1))
+        later = list(enumerate(state.stages))[stage + 1 :]
+        likely = any(criterion.passes(share, size, len(rest), n_labelled, audit, k) for k, size in later)
+        size = state.stages[stage + 1] - len(at)
+        state.look = size if likely and _is_affordable(size, state, rules) else 0
+    return certificate | {"granted": granted}
+
+
+def report_audit(
+    state: LoopState, rules: Rules, predictor: Predictor, max_error: float, confidence: float
+) -> AuditReport | None:
+    """What the held-out labels say of the last model; None if there are none."""
+    held = [index for index in state.audit if state.answers.get(index) is not None]
+    if not held or not state.audit_predictions:
+        return None
+    right = correctness(state)[1][-1].astype(np.float64)
+    n, at = rules.n_samples, np.array(held, dtype=np.int64)
+    chances = np.full(len(at), len(at) / n)
+    accuracy = mean_score(n, at, right, chances, confidence)
+    proba = predictor.predict_proba(rules.X).astype(np.float64)
+    said = proba.argmax(axis=1)
+    labels = np.where(right > 0, said[at], (said[at] + 1) % proba.shape[1])
+    accepted = certify(proba, at, labels, chances, max_error, confidence).accepted
+    free = rules.pool(state)
+    n_model = int(accepted[free].sum())
+    return AuditReport(accuracy, n_model, len(free) - n_model, max_error, confidence)
+
+
+def combine_labels(state: LoopState, ids: list[Any]) -> FinalLabels:
+    """Who has labelled what; a label by people is never replaced."""
+    final = state.final or {"certificate": None, "positions": [], "labels": []}
+    by_model = dict(zip(final["positions"], final["labels"], strict=True))
+    people = dict(zip(state.labelled, state.labels, strict=True))
+    rows = []
+    for position, key in enumerate(ids):
+        by = "people" if position in people else "model" if position in by_model else None
+        rows.append((key, people.get(position, by_model.get(position)), by))
+    return FinalLabels(pd.DataFrame(rows, columns=["id", "label", "by"], dtype=object), final["certificate"])

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a session knows, to look at and to take away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skal.exceptions import NoLabelledDataError
+from skal.loop._display import check_positions, draw_samples, summarize, to_html
+from skal.loop._final import AuditReport, FinalLabels, combine_labels, report_audit
+from skal.loop._heldout import correctness, forecast
+from skal.loop._json import format_json
+from skal.loop._progress import LoopState
+from skal.loop._rounds import LoopEngine
+from skal.loop._spreadsheet import format_table
+from skal.stopping import Forecast, LabelsNeeded, forecast_labels
+from skal.validation import as_path, check_real
+
+
+class SessionView:
+    """The part of a :class:`~skal.loop.LabellingSession` that changes nothing."""
+
+    engine: LoopEngine
+    X: Any
+
+    @property
+    def state(self) -> LoopState:
+        """The labels, the open questions, the history."""
+        return self.engine.state
+
+    @property
+    def ids(self) -> np.ndarray:
+        """``ids[position]`` is the id of a sample."""
+        return self.engine.ids.array()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will be asked."""
+        return self.state.stop_reason is not None
+
+    def labels(self) -> pd.DataFrame:
+        """The labels that hold, in the order in which they came.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns ``id``, ``label``, ``round``, ``time`` (UTC), ``annotator`` and ``source``: how the
+            sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given").
+        """
+        return self.engine.journal.frame()
+
+    def forecast(self, more: int = 100) -> Forecast:
+        """Accuracy now, and with more labels, from labels that were drawn at random and held out.
+
+        Parameters
+        ----------
+        more : int, default=100
+            Labels to be added.
+
+        Returns
+        -------
+        Forecast
+            ``print(session.forecast().text)`` says it in words. Without ``stop=HoldOut()`` or ``stop=TargetScore(...)``
+            no labels are held out, and it says so.
+        """
+        return forecast(self.state, more)
+
+    def labels_to(self, target: float) -> LabelsNeeded:
+        """How many more labels it takes to an accuracy, from labels that were drawn at random and held out.
+
+        Parameters
+        ----------
+        target : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        LabelsNeeded
+            ``more``, ``low`` and ``high``; ``print(session.labels_to(0.9).text)`` says it in words.
+        """
+        n_labelled, correct = correctness(self.state)
+        return forecast_labels(n_labelled, correct, target)
+
+    def audit(self, max_error: float = 0.05, confidence: float = 0.95) -> AuditReport:
+        """What the held-out labels say: how good the model is, and what finishing now would take.
+
+        Parameters
+        ----------
+        max_error : float, default=0.05
+            The share of errors that would be allowed in the whole data set.
+        confidence : float, default=0.95
+            How sure the interval, and the promise, should be.
+
+        Returns
+        -------
+        AuditReport
+            ``accuracy.estimate``, ``.low``, ``.high`` and ``.n_labels``; ``n_model`` and ``n_people``, the samples that
+            the model could label and that would be left. These counts are a preview: ``stop=Certified()`` makes the
+            promise, with labels that nobody has looked at.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> loop = ActiveLearningClassifier(
+        ...     LogisticRegression(max_iter=500), "margin", query_size=30, hold_out="audit", random_state=0
+        ... )
+        >>> session = loop.start(X / 16)
+        >>> loop = session.run(lambda indices, samples: y[indices])
+        >>> session.audit().accuracy.n_labels
+        64
+        """
+        check_real("audit", "max_error", max_error, 0.0, 1.0)
+        check_real("audit", "confidence", confidence, 0.5, 1.0, below_maximum=True)
+        predictor = self.engine.trainer.predictor
+        found = None
+        if predictor is not None and hasattr(predictor.estimator, "predict_proba"):
+            found = report_audit(self.state, self.engine.rules, predictor, max_error, confidence)
+        found = AuditReport.read(self.state.report) if found is None else found
+        if found is None:
+            raise NoLabelledDataError(
+                "An audit needs labels that were held out, and a model with predict_proba. Got none yet. Set "
+                "hold_out='audit' or stop=HoldOut(), and label a round."
+            )
+        return found
+
+    def final(self) -> FinalLabels:
+        """The data set as it stands: who has labelled what, and the certificate if one was granted.
+
+        Returns
+        -------
+        FinalLabels
+            ``labels``, a data frame with ``id``, ``label`` and ``by``; ``certificate``; ``to_json()``. The model's
+            labels are those of the model that the certificate is about. There are none before
+            ``stop=Certified()`` has ended the loop.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> from skal.stopping import Certified
+        >>> X, y = load_digits(return_X_y=True)
+        >>> loop = ActiveLearningClassifier(
+        ...     LogisticRegression(max_iter=500), query_size=50, n_rounds=None, stop=Certified(), random_state=0
+        ... )
+        >>> session = loop.start(X / 16)
+        >>> loop = session.run(lambda indices, samples: y[indices])
+        >>> final = session.final()
+        >>> bool((final.labels["label"] != y).mean() <= final.certificate["max_error"])
+        True
+        """
+        return combine_labels(self.state, self.ids.tolist())
+
+    def to_csv(self, path: Any) -> None:
+        """Write ``labels()`` to a CSV file.
+
+        Parameters
+        ----------
+        path : path
+            A file in a folder that is there; written over.
+        """
+        table = self.labels()
+        text = format_table(list(table), table.astype(object).itertuples(index=False), safe=False)
+        as_path("to_csv", "path", path).write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    def to_json(self, path: Any) -> None:
+        """Write ``labels()`` to a JSON file: a list of objects.
+
+        Parameters
+        ----------
+        path : path
+            A file in a folder that is there; written over.
+        """
+        text = format_json(self.engine.journal.rows(), indent=1)
+        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
+
+    def show(self, indices: Any = None) -> Any:
+        """Draw the samples that are asked for, or others: images as such, text and numbers as a table.
+
+        Parameters
+        ----------
+        indices : array-like of int, optional
+            Positions; by default those that are open.
+
+        Returns
+        -------
+        matplotlib figure
+            Which a notebook shows.
+        """
+        positions = self.state.open_questions() if indices is None else indices
+        positions = check_positions(positions, self.engine.rules.n_samples)
+        return draw_samples(self.X, positions, [str(key) for key in self.engine.ids.of(positions)])
+
+    def __repr__(self) -> str:
+        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summarize(self.state).items())})"
+
+    def _repr_html_(self) -> str:
+        return to_html(summarize(self.state), "LabellingSession")
