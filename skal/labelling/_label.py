@@ -58,11 +58,12 @@ def label(
     folder : path, default="skal-labels"
         Labels, settings and the model. The same call goes on there.
     model : None, "network", "linear", "FILE.py:NAME", classifier or callable, default=None
-        None is a small network for images, a linear classifier for everything else. A function may take ``n_classes``.
+        None is a linear classifier, on features of a pre-trained network if the extra ``backbones`` is installed;
+        without it, a small network for images. A function may take ``n_classes``.
     features : path or (n, d) array, optional
         Features of the samples, for a linear classifier.
     backbone : str, optional
-        A frozen network that computes features, such as "timm:NAME".
+        Another frozen network that computes features: a name of :func:`skal.features.pretrained`, or "FILE.py:NAME".
     strategy : str, strategy or None, default="auto"
         What chooses the samples to ask for; "auto" and None are the recommended default.
     query_size : int, default=20

@@ -137,6 +137,7 @@ class Worker:
                 if self._stopping:
                     raise SkalError("Reading was ended.")
 
+            self._progress = {"done": 0, "total": len(self._model.X)}
             try:
                 self._model.prepare(progress)
             finally:
