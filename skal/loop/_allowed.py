@@ -42,6 +42,7 @@ _OBJECTS = {
     "numpy.dtype",
     "sklearn.calibration._CalibratedClassifier",
     "sklearn.calibration._SigmoidCalibration",
+    "sklearn.compose._column_transformer._RemainderColsList",  # before scikit-learn 1.9
     "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",  # its indices are checked, see check_trees
     "sklearn.gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",
     *(
