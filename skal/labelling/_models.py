@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
 from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures
 from skal.features._zoo import EXTRA
 from skal.labelling._backbones import Progress, at_hand, compute_features, load_backbone, load_object
@@ -141,13 +142,21 @@ def small_network(in_channels: int, image_size: int, n_classes: int) -> NeuralNe
     )
 
 
+def _fit_words(texts: np.ndarray) -> TfidfVectorizer:
+    """TF-IDF of the words of the texts; of their letters, where no word has two of them."""
+    for analyzer in ("word", "char"):
+        with suppress(ValueError):  # there are none
+            return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True).fit(texts)
+    raise SampleError("The texts must not all be empty. Got no letter in any of them. Check the column of the texts.")
+
+
 def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
     if source.kind == "text":
         if model == "network":
             expected, remedy = "None or 'linear' for texts", "Pass a model of your own: --model FILE.py:NAME."
             raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
         texts = source.samples()
-        vectorizer = FrozenEstimator(TfidfVectorizer(sublinear_tf=True).fit(texts))  # words of all texts, not of a few
+        vectorizer = FrozenEstimator(_fit_words(texts))  # words of all texts, not of a few
         return Model(
             texts,
             lambda n: Pipeline([("words", vectorizer), ("linear", LogisticRegression(C=10.0, max_iter=2000))]),

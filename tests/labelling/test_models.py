@@ -9,7 +9,7 @@ from sklearn.tree import DecisionTreeClassifier
 from skorch import NeuralNetClassifier
 
 import skal
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, SkalError
 from skal.features import PixelFeatures
 
 from .conftest import label_page, wait_for_training
@@ -177,3 +177,10 @@ def test_a_link_in_the_place_of_the_next_settings_is_not_followed(tmp_path):
         pass
     assert victim.read_text() == "mine"
     assert json.loads((tmp_path / "project.json").read_text())["classes"] == ["a", "b"]
+
+
+def test_texts_without_words_are_known_by_their_letters(tmp_path):
+    with label_page(["a", "b", "c", "a b", "?"], ["x", "y"], tmp_path / "out", model="linear") as client:
+        assert len(client.call("next", n=5)["items"]) == 5
+    with pytest.raises(SampleError, match="must not all be empty"):
+        skal.label(["", ""], ["x", "y"], folder=tmp_path / "other", model="linear", browser=False)
