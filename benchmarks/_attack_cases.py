@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -16,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from skorch.dataset import Dataset as SkorchDataset
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from benchmarks._attack_datasets import Items, Stream
 from skal.checks import make_learner
@@ -36,6 +37,55 @@ class Returning(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         """Whatever the function makes."""
         return self.change(self.head(self.dropout(torch.relu(self.hidden(x.flatten(1))))))
+
+
+class _WithoutGradient(Returning):
+    """Written for predictions alone."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__(lambda z: z)
+        self.mode = mode
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """The logits, cut off from the parameters."""
+        with self.mode():
+            return super().forward(x)
+
+
+class _Silent(ClassifierMixin, BaseEstimator):
+    """A classifier of another library, whose predict_proba gives what it should not."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value, self.classes_ = value, np.arange(4)
+
+    def fit(self, X: Any, y: Any) -> _Silent:
+        """Learns nothing."""
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Always the same."""
+        return self.value
+
+    predict = predict_proba
+
+
+def _cut_off(learner: Any, mode: Any) -> Any:
+    return _fitted(learner, module=_WithoutGradient(mode))
+
+
+def _on_meta(learner: Any) -> Any:
+    made = _returning(learner, lambda z: z)
+    made.estimator.module_.to("meta")
+    return made
+
+
+def _plain() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def _nan_for_some(z: torch.Tensor) -> torch.Tensor:
+    """NaN for about a tenth of the samples."""
+    return torch.where((z[:, :1] * 1000).floor() % 10 == 0, torch.nan, z)
 
 
 def _fail(row: int) -> Any:
@@ -85,7 +135,19 @@ def pools(X: np.ndarray) -> dict[str, tuple[str, Any]]:
         "object array with None": (REFUSED, np.where(X > 0.5, None, X)),
         "datetime": (REFUSED, np.zeros((40, 3), dtype="datetime64[s]")),
         "structured": (REFUSED, np.zeros(40, dtype=[("a", "f4"), ("b", "f4")])),
-        "masked array": (MAY_WORK, np.ma.masked_greater(X, 0.9)),
+        "masked array": (REFUSED, np.ma.masked_greater(X, 0.9)),
+        "masked array without masked entries": (MAY_WORK, np.ma.array(X)),
+        "dict with a masked array": (REFUSED, {"x": np.ma.masked_greater(X, 0.9)}),
+        "np.matrix": (MAY_WORK, np.asmatrix(flat)),
+        "big-endian": (MAY_WORK, X.astype(">f4")),
+        "big-endian integers": (MAY_WORK, (X * 255).astype(">i4")),
+        "meta tensor": (REFUSED, torch.empty(X.shape, device="meta")),
+        "dict with a meta tensor": (REFUSED, {"x": torch.empty(X.shape, device="meta")}),
+        "Dataset of meta tensors": (REFUSED, Items(40, lambda row: torch.empty(1, 8, 8, device="meta"))),
+        "sparse tensor": (REFUSED, torch.as_tensor(X).to_sparse()),
+        "sparse CSR tensor": (REFUSED, torch.as_tensor(flat).to_sparse_csr()),
+        "Dataset of sparse tensors": (REFUSED, Items(40, lambda row: torch.as_tensor(X[row]).to_sparse())),
+        "Subset": (MAY_WORK, Subset(TensorDataset(torch.as_tensor(X)), range(40))),
         "data frame": (MAY_WORK, _frame(flat)),
         "data frame of words": (REFUSED, _frame(np.full((40, 3), "word"))),
         "series": (REFUSED, _frame(flat)[0]),
@@ -194,6 +256,21 @@ def learners(learner: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
         "returns NaN": (REFUSED, lambda: _returning(learner, lambda z: z * torch.nan)),
         "returns complex": (REFUSED, lambda: _returning(learner, lambda z: torch.complex(z, z))),
         "returns probabilities": (REFUSED, lambda: _returning(learner, lambda z: z.softmax(1))),
+        "returns NaN for a part": (REFUSED, lambda: _returning(learner, _nan_for_some)),
+        "returns what depends on the batch": (REFUSED, lambda: _returning(learner, lambda z: z - z.mean(0))),
+        "returns what depends on chance": (REFUSED, lambda: _returning(learner, lambda z: z + torch.randn_like(z))),
+        "runs under no_grad": (MAY_WORK, lambda: _cut_off(learner, torch.no_grad)),
+        "runs under inference_mode": (
+            MAY_WORK,
+            lambda: _cut_off(learner, torch.inference_mode),
+        ),
+        "weights on meta": (REFUSED, lambda: _on_meta(learner)),
+        "jit.script": (MAY_WORK, lambda: _fitted(learner, module=torch.jit.script(_plain()))),
+        "jit.trace": (MAY_WORK, lambda: _fitted(learner, module=torch.jit.trace(_plain(), torch.as_tensor(X[:2])))),
+        "predict_proba gives None": (REFUSED, lambda: _with(learner, estimator=_Silent())),
+        "predict_proba gives words": (REFUSED, lambda: _with(learner, estimator=_Silent(np.full((40, 4), "a")))),
+        "predict_proba gives a number": (REFUSED, lambda: _with(learner, estimator=_Silent(0.5))),
+        "predict_proba gives one column": (REFUSED, lambda: _with(learner, estimator=_Silent(np.zeros(40)))),
         "fails": (REFUSED, lambda: _returning(learner, lambda z: z[:, 99])),
         "fails by an attribute": (REFUSED, lambda: _returning(learner, lambda z: z.no_such_method())),
         "BCEWithLogitsLoss": (REFUSED, lambda: _fitted(learner, criterion=nn.BCEWithLogitsLoss)),
@@ -242,6 +319,25 @@ def labels(y: np.ndarray) -> dict[str, Any]:
         "complex": y + 1j,
         "tensor on meta": torch.zeros(len(y), device="meta"),
     }
+
+
+# networks of which no strategy gets what it should
+SILENT = {"returns NaN for a part", "returns what depends on the batch", "returns what depends on chance"}
+# pools that no estimator can have looked at
+NOTHING_THERE = {
+    "masked array",
+    "dict with a masked array",
+    "meta tensor",
+    "dict with a meta tensor",
+    "Dataset of meta tensors",
+}
+
+
+def linear_learner(learner: Any) -> Any:
+    """The same labelled samples, for a classifier without a network."""
+    X = learner.X_training.reshape(len(learner.X_training), -1)
+    model = LogisticRegression().fit(X, learner.y_training)
+    return SimpleNamespace(estimator=model, X_training=X, y_training=learner.y_training)
 
 
 def loss_predicting(learner: Any) -> Any:

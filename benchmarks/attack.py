@@ -5,6 +5,8 @@ entry point. What comes of it is one of:
 
 clear error
     A ``SkalError``.
+clear warning
+    An answer to a case that must be refused, with a warning that names what is wrong.
 scikit-learn's
     An error that scikit-learn's own checks raise, from an estimator that is no network.
 foreign traceback
@@ -30,16 +32,26 @@ import numpy as np
 import torch
 
 import skal.strategies
-from benchmarks._attack_cases import REFUSED, fresh_learner, labels, learners, loss_predicting, pools
+from benchmarks._attack_cases import (
+    NOTHING_THERE,
+    REFUSED,
+    SILENT,
+    fresh_learner,
+    labels,
+    learners,
+    linear_learner,
+    loss_predicting,
+    pools,
+)
 from benchmarks._attack_datasets import changing_pools
 from benchmarks._attack_entries import entry_cases
 from benchmarks._measure import markdown
-from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, NTKLookahead
+from skal import ActiveLearner, ActiveLearningClassifier, LinearizedLearner, NTKLookahead, config_context
 from skal.base import QueryStrategy, ScoreStrategy
-from skal.exceptions import SkalError
+from skal.exceptions import SkalError, SkalWarning
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 
-KINDS = ("clear error", "scikit-learn's", "foreign traceback", "garbage", "answer")
+KINDS = ("clear error", "clear warning", "scikit-learn's", "foreign traceback", "garbage", "answer")
 Case = tuple[str, str, str, Callable[[], Any]]  # group, name, what must happen, call
 
 
@@ -57,7 +69,7 @@ def strategies() -> dict[str, QueryStrategy]:
 def cases() -> Iterator[Case]:
     """All of them."""
     learner, X = fresh_learner()
-    predicting = loss_predicting(learner)
+    predicting, linear = loss_predicting(learner), linear_learner(learner)
     for name, strategy in strategies().items():
         own = predicting if name == "LearningLoss" else learner
         for pool, (expected, bad) in pools(X).items():
@@ -66,6 +78,24 @@ def cases() -> Iterator[Case]:
             yield "pools", f"{name}: {pool}", must, lambda s=strategy, le=own, p=bad: s.select(le, p, 3)
             if isinstance(strategy, ScoreStrategy):
                 yield "pools", f"{name}.scores: {pool}", must, lambda s=strategy, le=own, p=bad: s.scores(le, p)
+        if not strategy.needs_network and name != "LearningLoss":
+            for pool, (_, bad) in pools(X).items():
+                must = REFUSED if strategy.reads_outputs and pool in NOTHING_THERE else "may work"
+                call = lambda s=strategy, le=linear, p=bad: s.select(le, p, 3)  # noqa: E731
+                yield "pools of linear models", f"{name}: {pool}", must, call
+        for bytes_ in (1, 1000):
+            call = lambda s=strategy, le=own, b=bytes_: bounded(s, le, X, b)  # noqa: E731
+            yield "memory", f"{name}: max_memory={bytes_}", "may work", call
+        mixed = type(own)(
+            estimator=own.estimator, X_training=own.X_training.astype(np.float64), y_training=own.y_training
+        )
+        yield "pools", f"{name}: float64 labelled", "may work", lambda s=strategy, le=mixed: s.select(le, X, 3)
+        yield (
+            "pools",
+            f"{name}: float64 pool, by input",
+            "may work",
+            lambda s=strategy, le=own: by_input(s).select(le, X.astype(np.float64), 3),
+        )
         must = REFUSED if strategy.reads_outputs else "may work"
         for what, pool in changing_pools(X).items():
             yield "changing samples", f"{name}: {what}", must, lambda s=strategy, le=own, p=pool: s.select(le, p, 3)
@@ -74,13 +104,26 @@ def cases() -> Iterator[Case]:
                 call = lambda s=strategy, le=own, p=again: s.scores(le, p)  # noqa: E731
                 yield "changing samples", f"{name}.scores: {what}", must, call
         for what, (expected, make) in learners(learner).items():
-            must = expected if strategy.reads_outputs and strategy.needs_network else "may work"
+            looks = strategy.reads_outputs and (strategy.needs_network or what in SILENT)
+            must = expected if looks else "may work"
             yield "learners", f"{name}: {what}", must, lambda s=strategy, m=make: s.select(m(), X, 3)
         for what, y in labels(learner.y_training).items():
             bad = type(own)(estimator=own.estimator, X_training=own.X_training, y_training=y)
             yield "labels", f"{name}: {what}", "may work", lambda s=strategy, le=bad: s.select(le, X, 3)
     yield from other_entry_points(learner, X)
     yield from entry_cases(strategies(), learner, predicting, X)
+
+
+def bounded(strategy: QueryStrategy, learner: Any, X: np.ndarray, n_bytes: int) -> Any:
+    """A query within so many bytes."""
+    with config_context(max_memory=n_bytes):
+        return strategy.select(learner, X, 3)
+
+
+def by_input(strategy: QueryStrategy) -> QueryStrategy:
+    """The same on the samples themselves, if it compares features."""
+    known = strategy.get_params(deep=False)
+    return type(strategy)(**(known | {"features": "input"})) if "features" in known else strategy
 
 
 def other_entry_points(learner: Any, X: np.ndarray) -> Iterator[Case]:
@@ -159,8 +202,8 @@ def other_entry_points(learner: Any, X: np.ndarray) -> Iterator[Case]:
 def outcome(must: str, call: Callable[[], Any]) -> tuple[str, BaseException | None]:
     """One of KINDS, and the error if there was one."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             result = call()
     except SkalError as error:
         return "clear error", error
@@ -169,8 +212,11 @@ def outcome(must: str, call: Callable[[], Any]) -> tuple[str, BaseException | No
         own_checks = any(name.startswith("sklearn.utils.validation") or name == "sklearn.base" for name in packages)
         torch_is_in = any(name.startswith(("skorch", "torch")) for name in packages)
         return "scikit-learn's" if own_checks and not torch_is_in else "foreign traceback", error
-    if must == REFUSED or is_garbage(result):
+    if is_garbage(result):
         return "garbage", None
+    if must == REFUSED:
+        named = any(issubclass(warning.category, SkalWarning) for warning in caught)
+        return ("clear warning" if named else "garbage"), None
     return "answer", None
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -508,7 +508,7 @@ class QueryContext:
         """Whether the input of the classifier is numbers, or made to be by steps that are fitted."""
         X = self.pool.X
         dtypes = getattr(X, "dtypes", None)
-        kinds = [getattr(X, "dtype", None)] if dtypes is None else list(dtypes)
+        kinds = list(dtypes) if isinstance(dtypes, Iterable) else [getattr(X, "dtype", None)]
         numbers = all(getattr(dtype, "kind", "f") in "fiub" for dtype in kinds)
         return (bool(self.transformers) and self.is_fitted) or (numbers and not isinstance(X, list))
 
@@ -666,7 +666,7 @@ class QueryContext:
             predict, size = find_probabilities(self.estimator, self.owner), max(self.batch_size, 4096)
 
             def shard(part: Samples) -> np.ndarray:
-                return np.concatenate([predict(x) for x in part.chunks(size)])
+                return np.concatenate([predict(x) for x in part.chunks(size, stacked=True)])
 
             of = self.pool if samples is None else samples
             if self.sharding is None or len(of) <= size:

@@ -77,7 +77,9 @@ def _no_rows(X: Any, name: str) -> InvalidTypeError:
 
 
 def as_rows(X: Any, name: str = "X") -> Any:
-    """A list of samples as an array; anything else, and a list of texts, as it is.
+    """A list of samples, a matrix and a masked array as an array; anything else, and a list of texts, as it is.
+
+    Masked entries, and tensors without values of their own, are refused.
 
     Examples
     --------
@@ -85,15 +87,36 @@ def as_rows(X: Any, name: str = "X") -> Any:
     array([[1, 2],
            [3, 4]])
     """
+    if isinstance(X, Mapping):
+        return {key: as_rows(value, name) for key, value in X.items()}
+    refuse_hidden(X, name)
+    if isinstance(X, (np.ma.MaskedArray, np.matrix)):
+        return np.asarray(X)
     if not isinstance(X, list) or not X or isinstance(X[0], str):
         return X
     try:
         return np.asarray(X)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # of two shapes; or tensors that numpy cannot read
         raise InvalidTypeError(
             f"The rows of {name} must all have the same shape. Got a list in which they differ. Pad or resize the "
             "samples, or pass a Dataset whose net has a collate function for them."
         ) from error
+
+
+def refuse_hidden(X: Any, name: str) -> None:
+    """Refuse what has no value for some of its numbers: masked arrays, sparse tensors, and those of the meta device."""
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        got, remedy = (
+            f"{np.ma.getmaskarray(X).sum()} masked entries",
+            "Fill or impute them, for example with X.filled(0).",
+        )
+    elif isinstance(X, Tensor) and X.is_meta:
+        got, remedy = "a tensor on the meta device", "Load the values first."
+    elif isinstance(X, Tensor) and X.layout is not torch.strided:
+        got, remedy = f"a tensor of layout {X.layout}", "Pass X.to_dense()."
+    else:
+        return
+    raise InvalidTypeError(f"{name} must have a value for every entry. Got {got}. {remedy}")
 
 
 def take_rows(X: Any, rows: Any) -> Any:
@@ -188,7 +211,7 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
     if _is_frame(X):
         numbers = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
         return all_finite(numbers.to_numpy())
-    X = np.asarray(X) if isinstance(X, float) else X
+    X = np.asarray(X) if isinstance(X, (float, np.matrix)) else X
     dtype = getattr(X, "dtype", None)
     if not isinstance(dtype, np.dtype) or dtype.kind not in "fc":
         return True
@@ -246,7 +269,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
     """Numbers as a tensor on the host, without a copy where torch can share them.
 
     It has no longer floats than float64, and shares neither read-only memory (memory maps) nor arrays that run
-    backwards.
+    backwards or hold their bytes in another order.
 
     Examples
     --------
@@ -255,6 +278,8 @@ def as_tensor(array: np.ndarray) -> Tensor:
     """
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
     return torch.from_numpy(array)

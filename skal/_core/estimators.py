@@ -203,7 +203,7 @@ def find_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray
     array([[0.5, 0.5]])
     """
     if hasattr(estimator, "predict_proba"):
-        return lambda X: np.asarray(estimator.predict_proba(X), dtype=float)
+        return lambda X: _distributions(estimator.predict_proba(X))
     if not hasattr(estimator, "decision_function"):
         raise InvalidTypeError(
             f"The estimator that {owner} works on must have predict_proba or decision_function. "
@@ -218,6 +218,13 @@ def find_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray
         return proba
 
     return predict
+
+
+def _distributions(proba: Any) -> np.ndarray:
+    rows = np.asarray(proba)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        raise _no_distributions(rows)
+    return rows.astype(float, copy=False)
 
 
 def check_distributions(proba: np.ndarray) -> None:
@@ -241,11 +248,15 @@ def check_distributions(proba: np.ndarray) -> None:
             "diverged: lower the learning rate or scale the inputs, and fit again."
         )
     if proba.ndim != 2 or proba.size:
-        raise OutputError(
-            "The estimator's predict_proba must give one distribution per row. "
-            f"Got rows such as {shorten(np.asarray(proba)[0].tolist())} instead. For a net whose loss skorch does not "
-            "know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
-        )
+        raise _no_distributions(proba)
+
+
+def _no_distributions(proba: np.ndarray) -> OutputError:
+    got = f"rows such as {shorten(proba[0].tolist())}" if proba.ndim == 2 and len(proba) else shorten(proba)
+    return OutputError(
+        f"The estimator's predict_proba must give one distribution per row. Got {got} instead. For a net whose loss "
+        "skorch does not know set predict_nonlinearity, for example to partial(torch.softmax, dim=-1)."
+    )
 
 
 def describe(batch: Any) -> str:

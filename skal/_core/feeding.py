@@ -19,7 +19,7 @@ from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, Subset
 
-from skal._core.containers import dataset_input, n_rows
+from skal._core.containers import dataset_input, n_rows, refuse_hidden
 from skal._core.guard import preserve_rng
 from skal.exceptions import ChangedSamplesError, InvalidTypeError, SampleError, SkalError
 
@@ -72,6 +72,9 @@ class NamedRows(Dataset[Any]):
         return item
 
     def _compare(self, row: int, item: Any) -> None:
+        sample = dataset_input(item) if not isinstance(item, (tuple, list)) or item else None
+        for part in sample.values() if isinstance(sample, Mapping) else [sample]:
+            refuse_hidden(part, f"Row {int(self._numbers[row])} of {self._name}")
         if self._watched is not None:
             watch, rows = self._watched
             watch.compare(int(rows[row]), item)

@@ -110,6 +110,12 @@ def _cut_calls(network: Network, batch: object) -> tuple[list[_Call], Tensor]:
 
         return cut
 
+    if isinstance(network.module, torch.jit.ScriptModule):
+        raise UnsupportedLayerError(
+            "A network whose layers are looked at must be a plain nn.Module. Got a module of torch.jit, which does not "
+            "let its layers be watched. Give the net the module that it was made from, or use a strategy that needs "
+            "outputs alone (margin, entropy)."
+        )
     with ExitStack() as stack:
         for name, module in network.module.named_modules():
             if next(module.parameters(recurse=False), None) is not None:

@@ -25,7 +25,7 @@ from skal._core.losses import Loss, loss_of
 from skal._core.memory import Result, fill_rows, rows_within
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
-from skal.exceptions import NoNetworkError, NotFittedError
+from skal.exceptions import NetworkError, NoNetworkError, NotFittedError
 
 # parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
 _FOR_TRAINING = (
@@ -95,6 +95,11 @@ class Network:
             )
         self.criterion = outputs.criterion_of(self.net)
         self.device = device_of(self.module)
+        if self.device.type == "meta":
+            raise NetworkError(
+                "The network's weights must have values. Got weights on the meta device. Load them, for example with "
+                "module.load_state_dict(weights, assign=True), or make the module on a real device."
+            )
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         self.dtype = next(floating, torch.get_default_dtype())
         self.precision = torch.promote_types(self.dtype, torch.float32)
@@ -343,6 +348,12 @@ class Network:
         """
         output = self.output(batch)
         self.check_output(output)
+        if torch.is_grad_enabled() and not output.requires_grad and self.trainable():
+            raise NetworkError(
+                "The network's outputs must have gradients with respect to its parameters. Got outputs without, so "
+                "that all gradients would be zero. Its forward runs under torch.no_grad or torch.inference_mode, or "
+                "detaches what it computes: remove that."
+            )
         return self.to_logits(output)
 
     def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
@@ -466,8 +477,8 @@ class Network:
 
         Hooks also keep torch from its fused layers, which do not show their outputs.
         """
-        if self._rows_per_pass:
-            return self._rows_per_pass
+        if self._rows_per_pass or isinstance(self.module, torch.jit.ScriptModule):  # which takes no hooks
+            return self._rows_per_pass or 4 * _ROWS
         largest = 0
 
         def look(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from skal._core.containers import (
     as_rows,
     check_finite,
+    dataset_input,
     detach_rows,
     n_rows,
     open_reference,
     reference_to,
     take_rows,
 )
-from skal._core.feeding import Watch
+from skal._core.feeding import NamedRows, Watch, load_batches
 from skal._core.identity import dataset_place, sample_digests
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
 
@@ -66,7 +68,7 @@ class Samples:
     watch: Watch | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.X, list):
+        if type(self.X) is not np.ndarray:
             self.X = as_rows(self.X, self.name)
         if self.transform is not None and isinstance(self.X, Dataset):
             raise InvalidTypeError(
@@ -153,13 +155,15 @@ class Samples:
             self.watch.begin()
         return take_rows(self.X, slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
 
-    def chunks(self, size: int) -> Iterator[Any]:
-        """Transformed chunks, checked to be finite (a Dataset's items are not looked at).
+    def chunks(self, size: int, stacked: bool = False) -> Iterator[Any]:
+        """Transformed chunks, checked to be finite (a Dataset's items are not looked at, unless they are stacked).
 
         Parameters
         ----------
         size : int
             Rows of a chunk, at most.
+        stacked : bool, default=False
+            Whether the samples of a Dataset are put together, for those who want an array.
 
         Yields
         ------
@@ -169,6 +173,8 @@ class Samples:
         for start in range(0, len(self), size):
             stop = start + size
             chunk = self.read(start, stop)
+            if stacked and isinstance(chunk, Dataset):
+                chunk = self._stack(chunk, start, stop)
             if self.transform is not None:
                 chunk = self._transform(chunk, min(stop, len(self)) - start)
             if not self.allow_nan and not isinstance(chunk, Dataset):
@@ -183,8 +189,13 @@ class Samples:
         list of bytes
             One per sample.
         """
-        starts = range(0, len(self), _DIGESTED)
-        return [digest for start in starts for digest in sample_digests(self.read(start, start + _DIGESTED))]
+        digests: list[bytes] = []
+        for start in range(0, len(self), _DIGESTED):
+            chunk = self.read(start, start + _DIGESTED)
+            if isinstance(chunk, Dataset):
+                chunk = NamedRows(chunk, self.name, self.row_numbers(start, start + _DIGESTED))
+            digests += sample_digests(chunk)
+        return digests
 
     def keys(self) -> list[Hashable]:
         """What each sample is recognised by in a later query: its content, or its place in a Dataset.
@@ -197,6 +208,13 @@ class Samples:
         if isinstance(self.X, Dataset):
             return [dataset_place(self.X, int(row)) for row in self.rows]
         return list(self.digests())
+
+    def _stack(self, chunk: Any, start: int, stop: int) -> Any:
+        """The samples of a Dataset as an array, or as whatever a loader makes of them."""
+        watched = None if self.watch is None else (self.watch, self.rows[start:stop])
+        numbers = self.row_numbers(start, stop)
+        batch = dataset_input(next(load_batches(None, chunk, len(numbers), self.name, numbers, watched)))
+        return batch.detach().cpu().numpy() if isinstance(batch, Tensor) else batch
 
     def _transform(self, chunk: Any, n: int) -> Any:
         assert self.transform is not None

@@ -13,9 +13,8 @@ import torch
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from skal._core.containers import as_tensor, dataset_input
+from skal._core.containers import as_tensor
 from skal._core.guard import evaluating
 from skal._core.memory import fill_rows
 from skal._core.network import Network
@@ -71,9 +70,9 @@ def _apply(features: Any, part: Samples, owner: str) -> Any:
     if isinstance(features, nn.Module):
         # a backbone sees samples as they are, whatever classifier comes after it
         return pass_module(features, replace(part, transform=None))
-    rows = part.read(0, len(part))
     if features is None:
-        return rows if part.transform is None else part.transform(rows)
+        return next(replace(part, allow_nan=True).chunks(len(part), stacked=True))
+    rows = part.read(0, len(part))
     try:
         return features.transform(rows) if hasattr(features, "transform") else features(rows)
     except AttributeError as error:
@@ -109,8 +108,6 @@ def _as_matrix(values: Any, n: int, owner: str) -> Tensor:
     """Whatever holds numbers, row by row, as a floating-point tensor (n, d)."""
     if isinstance(values, Mapping):
         return torch.cat([_as_matrix(value, n, owner) for value in values.values()], dim=1)
-    if isinstance(values, Dataset):
-        values = torch.stack([torch.as_tensor(dataset_input(values[i]), device="cpu") for i in range(n)])
     if sp.issparse(values):
         values = values.toarray()
     if not isinstance(values, Tensor):

@@ -15,7 +15,7 @@ from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from skal._core.cache import Cache
-from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, take_rows
+from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, refuse_hidden, take_rows
 from skal._core.estimators import check_net_takes_weights, explain_training, unwrap_estimator
 from skal._core.pool import candidate_rows
 from skal.base import as_strategy
@@ -245,11 +245,16 @@ class ActiveLearner(_ModalActiveLearner):
             if fit_kwargs.get("sample_weight") is not None:
                 fit_kwargs = fit_kwargs | {"sample_weight": take_rows(fit_kwargs["sample_weight"], rows)}
         with explain_training(self.estimator, X, y):
-            X = as_rows(X) if isinstance(self.estimator, NeuralNet) else X  # skorch takes a list for several inputs
+            if not isinstance(X, list) or isinstance(
+                self.estimator, NeuralNet
+            ):  # which takes a list for several inputs
+                X = as_rows(X)
             self.estimator.fit(_in_memory(X), y, **fit_kwargs)
         return self
 
     def _check_labelled(self, X: Any, y: Any) -> None:
+        for part in X.values() if isinstance(X, Mapping) else [X]:
+            refuse_hidden(part, "X")
         n_samples = n_rows(X, "X")
         if y is None and not isinstance(X, Dataset):
             raise InvalidTypeError(

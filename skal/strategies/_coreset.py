@@ -12,6 +12,7 @@ from torch import Tensor
 
 from skal.base import query_function
 from skal.context import QueryContext, product_rows, rows_within
+from skal.features._compute import feature_error
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
@@ -94,18 +95,22 @@ class CoreSet(TwoLevelStrategy):
     def _chooser(self, context: QueryContext) -> Choose:
         def choose(some: np.ndarray | range, n: int, masses: Any) -> Chosen:
             pool = context.restrict(some).features(self.features)
-            labelled = self._labelled_blocks(context)
+            labelled = self._labelled_blocks(context, pool.shape[1])
             # how many points lie at a place does not matter here
             return *furthest_first(pool, labelled, n, _block_bytes(context)), None
 
         return choose
 
-    def _labelled_blocks(self, context: QueryContext) -> Iterator[Tensor]:
+    def _labelled_blocks(self, context: QueryContext, width: int) -> Iterator[Tensor]:
         """Features of the labelled samples, a few thousand at a time."""
         step = max(4096, context.batch_size)
         for start in range(0, context.n_labelled, step):
             rows = range(start, min(start + step, context.n_labelled))
-            yield context.features(self.features, context.labelled.take(rows))
+            block = context.features(self.features, context.labelled.take(rows))
+            if block.shape[1] != width:
+                got = f"{width} columns for the pool, and {block.shape[1]} for labelled samples"
+                raise feature_error(context.owner, "of one length for all samples", got)
+            yield block
 
 
 def _block_bytes(context: QueryContext) -> int:

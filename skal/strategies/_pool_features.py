@@ -44,8 +44,9 @@ class PoolFeatures:
         self._context, self._normalize = context, normalize
         self._features = features
         self.width, self.block_bytes = 0, min(_BLOCK_BYTES, context.memory // 16)
+        self._dtype: torch.dtype | None = None  # of the pool's features
         first = self.of(context.pool.take(range(1)))
-        self.width, self.device = first.shape[1], first.device
+        self.width, self.device, self._dtype = first.shape[1], first.device, first.dtype
         self.row_bytes = self.width * first.element_size()
         # as they come, normalised, and on the way through a network
         self._step = min(_ROWS, rows_within(self.block_bytes, 3 * self.row_bytes))
@@ -78,6 +79,7 @@ class PoolFeatures:
             raise feature_error(self._context.owner, "of one length for all samples", got)
         if not self._normalize:  # distances of long rows need more digits
             return values.double()
+        values = values if self._dtype is None else values.to(self._dtype)
         lengths = torch.linalg.vector_norm(values, dim=1, keepdim=True)
         tiny = torch.finfo(values.dtype).tiny
         # squares that are too small or too large for a float
