@@ -1,0 +1,24 @@
+"""The benchmark of certificates counts looks and broken promises, and compares designs on the same models."""
+
+from benchmarks.certified import compare_designs, false_certificates, main
+
+
+def test_both_ways_to_spend_the_chance_are_audited_again_and_again():
+    split, whole = false_certificates(2, n=2000)
+    assert (split[0], whole[0]) == ("Certified", "Unsplit")
+    assert split[1] == whole[1] == 2
+    assert float(split[2]) >= 1
+    assert split[3].endswith(" %")
+
+
+def test_designs_are_compared_on_the_same_models(monkeypatch):
+    monkeypatch.delenv("SKAL_DATA_HOME", raising=False)
+    rows = compare_designs(1, n_audits=1)
+    assert {row[0] for row in rows} == {"digits"}
+    widths = {(row[1], row[2]): float(row[3]) for row in rows}
+    assert widths[40, "planned anew, accuracy_sequence"] > widths[40, "by chance, Wilson"]
+
+
+def test_parts_can_be_left_out(capsys):
+    main(["--simulated", "0", "--loops", "0", "--models", "0"])
+    assert capsys.readouterr().out == ""
