@@ -49,7 +49,9 @@ def sentence_encoder(name: str, device: str, *, local: bool = False) -> tuple[Ca
             model = package.SentenceTransformer(name, device=device, local_files_only=local)
 
     def apply(texts: list[str], size: int | None) -> np.ndarray:
-        return np.asarray(model.encode(texts, batch_size=len(texts), show_progress_bar=False))
+        # half of a surrogate pair is no letter to a tokeniser
+        clean = [text.encode("utf-8", "replace").decode() for text in texts]
+        return np.asarray(model.encode(clean, batch_size=len(clean), show_progress_bar=False))
 
     return apply, model
 

@@ -143,7 +143,7 @@ def compute_features(
     show = get_config()["progress"]  # of whoever orders the work
 
     def compute(rows: list[int]) -> np.ndarray:
-        keys = [digest_bytes(f"{source.ids[i]}\n{source.ids.digest(i)}".encode()) for i in rows]
+        keys = [digest_bytes(f"{source.ids[i]}\n{source.ids.digest(i)}".encode("utf-8", "surrogatepass")) for i in rows]
         return store.rows(identity, keys, lambda new: _features_of(source, backbone, [rows[i] for i in new]))
 
     X = np.zeros((n, compute([0]).shape[1]), dtype=np.float32)
