@@ -41,7 +41,9 @@ BROKEN = {
 
 def open_project(folder, table):
     source = open_source(table)
-    return Project(source, ["a", "b"], choose_model(source), folder, query_size=4, source_name=str(table))
+    return Project(
+        source, ["a", "b"], choose_model(source, model="linear"), folder, query_size=4, source_name=str(table)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def test_folders_whose_names_are_not_utf_8(whole, command, tmp_path):
     place = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     shutil.copytree(whole / "project", place)
     shutil.copy(whole / "texts.csv", place)
-    running = command(f"{place}/texts.csv", "--classes", "a,b", "--out", place)
+    running = command(f"{place}/texts.csv", "--classes", "a,b", "--out", place, "--model", "linear")
     assert "8 of them labelled" in "".join(running.lines)
     client = Client(running.address)
     assert client.call("status")["folder"] == place

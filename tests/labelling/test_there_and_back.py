@@ -118,7 +118,7 @@ def test_a_project_of_the_page(texts, classes, tmp_path_factory):
     (folder / "texts.jsonl").write_text("\n".join(rows))
     source = open_source(folder / "texts.jsonl")
     assert list(source.ids) == list(texts)
-    model, known = choose_model(source), {"source_name": str(folder / "texts.jsonl")}
+    model, known = choose_model(source, model="linear"), {"source_name": str(folder / "texts.jsonl")}
     Project(source, classes, model, folder / "empty", **known).close()
     with Project(source, classes, model, folder / "one", **known) as project:
         for i, key in enumerate(texts):
