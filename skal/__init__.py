@@ -7,6 +7,7 @@ The house, room by room:
 - ``skal.learners``: ``ActiveLearner`` and ``LinearizedLearner``, which a strategy is plugged into.
 - ``skal.loop``: ``ActiveLearningClassifier``, the whole loop as a scikit-learn classifier, and labelling sessions.
 - ``skal.labelling``: from files to labels and a model, by a page in the browser or a cell in a notebook.
+- ``skal.models``: fitted models to take away, saved in a folder and loaded safely.
 - ``skal.stopping``: when to stop labelling, how good the model is, and how good it would be with more labels.
 - ``skal.audit``: how good a model is, with a guarantee, and which samples it may label.
 - ``skal.tangent``: per-sample gradients, tangent kernels and sketches of any torch module.
@@ -24,7 +25,7 @@ The house, room by room:
 - ``skal.compat``: the bridge to modAL.
 - ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal export``,
   ``skal import``.
-- ``skal._core``, ``skal._cost``, ``skal._lookahead``: what the rooms above stand on. Not for import.
+- ``skal._core``, ``skal._cost``, ``skal._files``, ``skal._lookahead``: what the rooms above stand on. Not for import.
 
 ``__version__`` is the release that is installed.
 
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from skal.config import config_context, get_config, set_config
     from skal.labelling import label
     from skal.learners import ActiveLearner, LinearizedLearner
-    from skal.loop import ActiveLearningClassifier, load_model
+    from skal.loop import ActiveLearningClassifier
+    from skal.models import load_model
     from skal.strategies import (
         ALBL,
         BADGE,
@@ -152,7 +154,7 @@ _HOMES = {
     "ActiveLearner": "skal.learners",
     "LinearizedLearner": "skal.learners",
     "ActiveLearningClassifier": "skal.loop",
-    "load_model": "skal.loop",
+    "load_model": "skal.models",
     "label": "skal.labelling",
     "config_context": "skal.config",
     "get_config": "skal.config",

@@ -14,7 +14,7 @@ LAYERS = [
     {"cli"},
     {"labelling", "bench"},
     {"loop", "semi_supervised", "checks"},
-    {"learners"},
+    {"learners", "models"},
     {"strategies"},
     {"diagnostics", "loss_prediction", "_lookahead", "audit", "stopping"},
     {"base"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"tangent", "features", "callbacks"},
     {"_core"},
     {"nets", "datasets", "config"},
-    {"validation"},
+    {"validation", "_files"},
     {"exceptions", "_version"},
 ]
 # what lies in skal/strategies and is no strategy: several of them use it

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from skal._core.identity import digest_bytes
+from skal._files.spreadsheet import format_table
 from skal.exceptions import InvalidParameterError, SampleError
 from skal.labelling._sources import ImageFolder, Source
-from skal.loop._spreadsheet import format_table
 
 TABLE = "labels.csv"
 # what some file system refuses, or gives a meaning: separators, wildcards, control characters, ends that Windows drops

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
 from skal.labelling._settings import read_settings
 from skal.labelling._sources import ImageFolder, Source, read_columns
-from skal.loop import SavedModel, load_model
-from skal.loop._spreadsheet import format_table
+from skal.models import SavedModel, load_model
 
 COLUMNS = ("id", "class", "probability", "second_class", "second_probability")
 _PART = 256  # samples that are written at once

@@ -11,12 +11,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from skal._files.json_text import parse_json
 from skal.exceptions import SampleError, SkalError
 from skal.labelling._api import call
 from skal.labelling._connections import PATIENCE, count_allowed, limit_connections
 from skal.labelling._project import Project
 from skal.labelling._requests import Guard, answer_json
-from skal.loop._json import parse_json
 
 PAGE = Path(__file__).parent / "_page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

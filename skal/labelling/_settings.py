@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from skal._files.json_text import format_json, is_utf8, parse_json
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._json import format_json, is_utf8, parse_json
 from skal.validation import as_list
 
 FILE = "project.json"

@@ -4,7 +4,6 @@
 from skal.loop._active_classifier import ActiveLearningClassifier
 from skal.loop._display import ActiveLearningCurveDisplay
 from skal.loop._final import AuditReport, FinalLabels
-from skal.loop._model import SavedModel, load_model
 from skal.loop._session import LabellingSession
 
 __all__ = [
@@ -13,6 +12,4 @@ __all__ = [
     "AuditReport",
     "FinalLabels",
     "LabellingSession",
-    "SavedModel",
-    "load_model",
 ]

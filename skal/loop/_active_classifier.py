@@ -16,12 +16,13 @@ from skal._core.estimators import refuse_fit_params
 from skal.base import QueryCost, as_strategy
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
-from skal.loop._fitting import Predictor, Trainer, check_samples
+from skal.loop._fitting import Trainer
 from skal.loop._labels import check_one_label_each, find_labels, label_reader
-from skal.loop._model import write_model
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules, uses_unlabelled
 from skal.loop._session import LabellingSession
+from skal.models._predictor import Predictor, check_samples
+from skal.models._saved_model import write_model
 
 
 class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._fitting import Predictor
 from skal.loop._heldout import draw
 from skal.loop._journal import make_event
 from skal.loop._labels import read_labels
 from skal.loop._rounds import LoopEngine
 from skal.loop._session import LabellingSession
+from skal.models._predictor import Predictor
 from skal.stopping import Forecast
 
 

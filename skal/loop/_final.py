@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from skal._core.containers import take_rows
+from skal._files.json_text import format_json
 from skal.audit import Estimate, certify, mean_score, plan
-from skal.loop._fitting import Predictor
 from skal.loop._heldout import correctness
-from skal.loop._json import format_json
 from skal.loop._labels import encode
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
+from skal.models._predictor import Predictor
 
 _KEPT = 0.7  # of the errors that were counted before, in every round
 

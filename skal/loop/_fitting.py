@@ -4,28 +4,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-import torch
-from scipy.special import softmax
 from sklearn.base import clone
-from sklearn.utils import check_array, get_tags
-from sklearn.utils.validation import validate_data
 from skorch import NeuralNetBinaryClassifier
 from torch.utils.data import Dataset
 
-from skal._core.containers import dataset_input, n_rows, take_rows
+from skal._core.containers import take_rows
 from skal._core.estimators import unwrap_estimator
-from skal._core.outputs import needs_softmax
-from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError
+from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.loop._labels import class_names, encode
-from skal.loop._net_training import (
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
+from skal.models._net_training import (
     final_network,
     fit_network,
     initialize_network,
@@ -34,71 +28,7 @@ from skal.loop._net_training import (
     network_state,
     too_few_outputs,
 )
-from skal.loop._progress import LoopState
-from skal.loop._rules import Rules
-
-
-def check_samples(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Samples as an estimator may take them; ``owner`` learns (``reset``) or knows the number and names of columns."""
-    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-        expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
-        raise InvalidTypeError.for_parameter(type(owner).__name__, "estimator", expected, estimator, remedy)
-    inner, transformers = unwrap_estimator(estimator)
-    # a Pipeline says nothing about text or NaN: its first step does
-    tags = get_tags(transformers[0] if transformers else inner).input_tags
-    opaque = isinstance(X, (Mapping, Dataset, torch.Tensor, np.memmap)) or tags.string or not tags.two_d_array
-    opaque = opaque and not sp.issparse(X)  # one of scipy's formats is a dict
-    if not opaque and not hasattr(X, "iloc"):
-        X = check_array(X, accept_sparse="csr", dtype=None, allow_nd=True, ensure_all_finite=not tags.allow_nan)
-    elif n_rows(X) == 0:
-        raise InvalidParameterError(
-            "X must hold at least one sample. Got 0 sample(s) instead. Pass the samples to choose from."
-        )
-    if hasattr(X, "iloc") or sp.issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2):
-        validate_data(owner, X, reset=reset, skip_check_array=True)
-    return X
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """A fitted estimator that speaks in labels, not in the numbers that it was trained with.
-
-    Attributes
-    ----------
-    estimator : fitted classifier
-    names : (m,) array
-        ``names[k]`` is the label that the estimator knows as k.
-    columns : (k,) int64 array
-        The number of each column of ``estimator.predict_proba``; one that is not below m is a spare output, which is
-        never predicted.
-    """
-
-    estimator: Any
-    names: np.ndarray
-    columns: np.ndarray
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(n,) labels."""
-        if (self.columns < len(self.names)).all():
-            codes = np.asarray(self.estimator.predict(_readable(X)))
-            return self.names[codes.reshape(-1).astype(np.int64)]
-        labels: np.ndarray = self.names[self.predict_proba(X).argmax(axis=1)]
-        return labels
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, m) probabilities, in the order of ``names``."""
-        proba = np.asarray(self.estimator.predict_proba(_readable(X)))
-        net = final_network(self.estimator)
-        if net is not None and needs_softmax(net):
-            proba = softmax(proba, axis=1)
-        n_names = len(self.names)
-        by_number = np.zeros((len(proba), max(n_names, self.columns.max() + 1)), dtype=proba.dtype)
-        by_number[:, self.columns] = proba
-        result = by_number[:, :n_names]
-        if by_number.shape[1] > n_names:  # without the spare outputs the rows must sum to 1 again
-            total = result.sum(axis=1, keepdims=True)
-            result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
-        return result
+from skal.models._predictor import Predictor, RelabelledDataset, make_readable
 
 
 class Trainer:
@@ -135,7 +65,7 @@ class Trainer:
         with state.use_seed("fit", round=0):
             estimator = self._unfitted_copy()
             if self.rules.network and final_network(estimator) is not None:
-                initialize_network(estimator, _readable(self.rules.X), None)
+                initialize_network(estimator, make_readable(self.rules.X), None)
         return estimator
 
     def resume(self, state: LoopState, network: Any, *, same: bool) -> None:
@@ -259,7 +189,7 @@ class Trainer:
         return self._n_outputs
 
     def _outputs_of(self, estimator: Any) -> int:
-        first = _readable(take_rows(self.rules.X, np.arange(1)))
+        first = make_readable(take_rows(self.rules.X, np.arange(1)))
         n_outputs: int = np.asarray(estimator.predict_proba(first)).shape[1]
         return n_outputs
 
@@ -284,29 +214,7 @@ class Trainer:
         if self.rules.no_label is not None:
             everything = np.full(self.rules.n_samples, self.rules.no_label, dtype=np.int64)
             everything[rows] = y
-            return names, _readable(X, everything), everything
+            return names, make_readable(X, everything), everything
         if self.rules.network and isinstance(unwrap_estimator(self.rules.estimator)[0], NeuralNetBinaryClassifier):
             y = y.astype(np.float32)  # skorch leaves it to the user to give a binary cross-entropy its floats
-        return names, _RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows), y
-
-
-class _RelabelledDataset(Dataset[Any]):
-    """Rows of a Dataset with other labels: skorch takes a Dataset's own and never looks at y."""
-
-    def __init__(self, data: Dataset[Any], rows: np.ndarray, codes: np.ndarray) -> None:
-        self.data = data
-        self.rows = rows
-        self.y = torch.as_tensor(codes, device="cpu")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: int) -> Any:
-        return dataset_input(self.data[int(self.rows[i])]), self.y[i]
-
-
-def _readable(X: Any, y: np.ndarray | None = None) -> Any:
-    """All samples in a form that estimators take: skorch wants pairs, and torch memory that it may write to."""
-    if isinstance(X, Dataset):
-        return _RelabelledDataset(X, np.arange(n_rows(X)), np.zeros(n_rows(X), dtype=np.int64) if y is None else y)
-    return np.array(X) if isinstance(X, np.memmap) and not X.flags.writeable else X
+        return names, RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows), y

@@ -14,9 +14,9 @@ from sklearn.metrics import cohen_kappa_score
 
 from skal._core.containers import take_rows
 from skal.audit import plan
-from skal.loop._fitting import Predictor
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
+from skal.models._predictor import Predictor
 from skal.stopping import Forecast, forecast_accuracy
 
 SOURCE = "held out"

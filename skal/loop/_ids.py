@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, Subset
 
 from skal._core.containers import n_rows, take_rows
 from skal._core.identity import digest_bytes, sample_digests
+from skal._files.json_text import parse_json
 from skal.exceptions import CheckpointError, InvalidParameterError, shorten
-from skal.loop._json import parse_json
 from skal.validation import as_list
 
 _FILE = "ids.json"

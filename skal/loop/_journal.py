@@ -35,8 +35,8 @@ from typing import Any
 
 import pandas as pd
 
+from skal._files.json_text import format_json, parse_json
 from skal.exceptions import CheckpointError, SkalWarning
-from skal.loop._json import format_json, parse_json
 
 FILE = "labels.jsonl"
 _LOCK = "lock"

@@ -20,8 +20,8 @@ from skorch import NeuralNet
 from skal._core.containers import n_rows
 from skal._core.estimators import unwrap_estimator
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
-from skal.loop._net_training import final_network
 from skal.loop._progress import LoopState
+from skal.models._net_training import final_network
 from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
 from skal.validation import check_choice, check_integer, check_seed

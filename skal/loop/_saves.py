@@ -21,17 +21,17 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
 from skal._core.identity import object_digest
+from skal._files.json_text import format_json, from_json, parse_json, to_json
 from skal.exceptions import CheckpointError, MissingSamplesWarning, SkalWarning, shorten
 from skal.loop._choice import random_states
 from skal.loop._fitting import Trainer
 from skal.loop._heldout import SOURCE
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal
-from skal.loop._json import format_json, from_json, parse_json, to_json
 from skal.loop._labels import resume_dtype
-from skal.loop._network_file import NETWORK, content_sum, pack_network, unpack_network
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
+from skal.models._network_file import NETWORK, content_sum, pack_network, unpack_network
 
 _FINAL = "final.json"
 _STATE = "state.json"

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skal._files.json_text import format_json
+from skal._files.spreadsheet import format_table
 from skal.exceptions import NoLabelledDataError
 from skal.loop._display import check_positions, draw_samples, summarize, to_html
 from skal.loop._final import AuditReport, FinalLabels, combine_labels, report_audit
 from skal.loop._heldout import correctness, forecast
-from skal.loop._json import format_json
 from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine
-from skal.loop._spreadsheet import format_table
 from skal.stopping import Forecast, LabelsNeeded, forecast_labels
 from skal.validation import as_path, check_real
 

@@ -8,10 +8,10 @@ import io
 from pathlib import Path
 from typing import Any
 
+from skal._files.json_text import parse_json
+from skal._files.spreadsheet import SAFE, remove_apostrophe
 from skal.exceptions import SampleError, shorten
 from skal.loop._journal import COLUMNS
-from skal.loop._json import parse_json
-from skal.loop._spreadsheet import SAFE, remove_apostrophe
 
 ID_COLUMNS = ("id", "file", "filename", "path", "image")
 LABEL_COLUMNS = ("label", "class", "target", "y")

@@ -16,10 +16,10 @@ import torch
 from torch.utils.data import Dataset
 
 from skal._core.identity import digest_bytes
+from skal._files.json_text import is_utf8
 from skal.exceptions import SampleError, shorten
 from skal.features._image_files import open_file, open_header, open_image
 from skal.labelling._sources._source import Ids, Source
-from skal.loop._json import is_utf8
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from skal.loop._json import from_json, to_json
+from skal._files.json_text import from_json, to_json
 
 NETWORK = re.compile(r"network-[0-9a-f]{32}\.safetensors")
 

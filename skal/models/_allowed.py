@@ -53,8 +53,8 @@ _OBJECTS = {
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
     "sklearn.tree._tree.Tree",  # its indices are checked, too
     "sklearn.utils._bunch.Bunch",
-    "skal.loop._persist.SavedNetwork",
-    "skal.loop._persist.SavedTensor",
+    "skal.models._persist.SavedNetwork",
+    "skal.models._persist.SavedTensor",
 }
 _CLASSES = {
     "skal.loss_prediction._loss_classifier.LossPredictionClassifier",

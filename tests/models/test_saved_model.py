@@ -218,8 +218,8 @@ def test_what_cannot_be_saved_is_refused_by_name(kind, flat_data, tmp_path):
     estimator, message = {
         "instance": (own_net(nn.Linear(5, 3)), r"module = .*Give the net the class"),
         "lambda": (own_net(nn.Linear, predict_nonlinearity=lambda x: x), r"<lambda>.*can be imported"),
-        "local": (own_net(Local), r"test_model\.Local\. Define it at the top"),
-        "nested": (own_net(Outer.Net), r"test_model\.Net\. Define it at the top"),
+        "local": (own_net(Local), r"test_saved_model\.Local\. Define it at the top"),
+        "nested": (own_net(Outer.Net), r"test_saved_model\.Net\. Define it at the top"),
         "function": (
             make_pipeline(FunctionTransformer(lambda X: X), LogisticRegression()),
             r"<lambda>.*can be imported",

@@ -21,9 +21,9 @@ from sklearn.exceptions import InconsistentVersionWarning
 from skorch import NeuralNet
 
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
-from skal.loop._allowed import audit, check_networks, check_trees, class_names, name_of, resolve, unknown_names
-from skal.loop._net_training import initialize_network, load_network_state, network_state
-from skal.loop._network_file import NETWORK, content_sum, pack_network, unpack_network
+from skal.models._allowed import audit, check_networks, check_trees, class_names, name_of, resolve, unknown_names
+from skal.models._net_training import initialize_network, load_network_state, network_state
+from skal.models._network_file import NETWORK, content_sum, pack_network, unpack_network
 
 FILE = re.compile(rf"estimator-[0-9a-f]{{32}}\.skops|{NETWORK.pattern}")
 # a network predicts without these, so that one that is no plain value or known class is left out

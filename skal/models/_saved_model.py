@@ -17,9 +17,16 @@ from sklearn.utils.metaestimators import available_if
 
 from skal._version import __version__
 from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
-from skal.loop._card import describe_labels, describe_part, describe_scores, input_of, installed_version, what_it_takes
-from skal.loop._fitting import Predictor, check_samples
-from skal.loop._persist import FILE, pack, unpack
+from skal.models._card import (
+    describe_labels,
+    describe_part,
+    describe_scores,
+    input_of,
+    installed_version,
+    what_it_takes,
+)
+from skal.models._persist import FILE, pack, unpack
+from skal.models._predictor import Predictor, check_samples
 from skal.validation import as_list
 
 CARD = "model.json"
@@ -51,7 +58,7 @@ class SavedModel(ClassifierMixin, BaseEstimator):
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
     >>> import skal
-    >>> from skal.loop import SavedModel
+    >>> from skal.models import SavedModel
     >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
     >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:

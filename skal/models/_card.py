@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
-from skal.loop._fitting import Predictor
+from skal.models._predictor import Predictor
 from skal.stopping import wilson_interval
 
 
