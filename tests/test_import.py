@@ -51,7 +51,8 @@ def test_modal_is_repaired_in_either_order(first):
 def test_bars_are_widgets_in_notebooks():
     """``tqdm.auto`` draws one where there is a notebook; plain ``tqdm`` writes red text there."""
     files = sorted(Path(skal.__file__).parent.rglob("*.py"))
-    imported = {line for path in files for line in path.read_text("utf-8").splitlines() if "import tqdm" in line}
+    lines = (line.strip() for path in files for line in path.read_text("utf-8").splitlines())
+    imported = {line for line in lines if "import tqdm" in line}
     assert imported == {"from tqdm.auto import tqdm"}
 
 

@@ -217,13 +217,13 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
     >>> import skal
-    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> X = np.linspace(-5, 5, 50).reshape(-1, 1)
     >>> loop = skal.ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1, random_state=0)
-    >>> loop = loop.fit(X, X[:, 0] > 0.4)
+    >>> loop = loop.fit(X, X[:, 0] > 0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     loop.save_model(folder)
     ...     model = skal.load_model(folder)
-    >>> model.predict([[0.0], [1.0]]).tolist(), model.classes_.tolist()
+    >>> model.predict([[-5.0], [5.0]]).tolist(), model.classes_.tolist()
     ([False, True], [False, True])
     """
     folder = Path(path)
