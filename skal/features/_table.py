@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,9 @@ def _kind_of(column: pd.Series) -> str:
 
 
 def _parse_dates(column: pd.Series) -> pd.Series:
-    """Points in time, of ISO strings and of Python's dates; NaT for anything else."""
+    """Points in time, of ISO strings and of Python's dates; NaT for anything else, numbers among strings too."""
+    if column.dtype == object:
+        column = column.mask(column.map(lambda value: isinstance(value, numbers.Number)).astype(bool))
     try:
         return pd.to_datetime(column, errors="coerce", format="ISO8601", utc=True)
     except (ValueError, TypeError):
