@@ -96,10 +96,7 @@ class Network:
         self.criterion = outputs.criterion_of(self.net)
         self.device = device_of(self.module)
         if self.device.type == "meta":
-            raise NetworkError(
-                "The network's weights must have values. Got weights on the meta device. Load them, for example with "
-                "module.load_state_dict(weights, assign=True), or make the module on a real device."
-            )
+            check_values_exist(self.module)
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         self.dtype = next(floating, torch.get_default_dtype())
         self.precision = torch.promote_types(self.dtype, torch.float32)
@@ -500,3 +497,14 @@ class Network:
 
 def _take(leaves: list[Any], rows: slice) -> list[Any]:
     return [leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim else leaf for leaf in leaves]
+
+
+def check_values_exist(module: nn.Module) -> None:
+    """Refuse weights that have a shape alone."""
+    try:
+        next(module.parameters()).flatten()[0].item()
+    except RuntimeError as error:
+        raise NetworkError(
+            "The network's weights must have values. Got weights on the meta device. Load them, for example with "
+            "module.load_state_dict(weights, assign=True), or make the module on a real device."
+        ) from error

@@ -192,7 +192,7 @@ class ArrayFeatures(_Fixed):
 
         Returns
         -------
-        (n, *shape) float32 array
+        (n, ...) float32 array
             Or a row for each sample if they are to be flat.
         """
         array = self.arrange(X)
@@ -210,7 +210,7 @@ class ArrayFeatures(_Fixed):
 
         Returns
         -------
-        (n, *shape) array
+        (n, ...) array
             Of the type that it was.
         """
         array = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)

@@ -202,7 +202,7 @@ def _read(source: Source, rows: list[int], backbone: Backbone) -> tuple[list[int
     """The rows that can be read, and what the backbone is given: upright images, texts, numbers or small tensors."""
     if backbone.takes_tensors:
         small = source.samples()  # black where they cannot be read
-        return rows, torch.stack([torch.as_tensor(small[i]) for i in rows])
+        return rows, torch.stack([torch.as_tensor(small[i], device="cpu") for i in rows])
     if source.kind == "text":
         return rows, [source.text(i) for i in rows]
     if source.kind == "numbers":

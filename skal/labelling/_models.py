@@ -101,7 +101,9 @@ def choose_model(
         way = frozen.transformer
         if isinstance(source, ArraySource) and way is not None:
             way = make_pipeline(ArrayPictures(source.shape), way)
-        return Model(X, _own(model) or (lambda n: linear_on_embeddings()), words, prepare, way)
+        # a function of the user's own may give a column or two, whose directions say nothing
+        linear = linear_on_features if ".py:" in backbone else linear_on_embeddings
+        return Model(X, _own(model) or (lambda n: linear()), words, prepare, way)
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)

@@ -55,12 +55,12 @@ class LabellingSession(SessionView):
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearningClassifier
-    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> X = np.linspace(-5, 5, 50).reshape(-1, 1)
     >>> clf = ActiveLearningClassifier(LogisticRegression(), n_initial=6, query_size=2, n_rounds=2, random_state=0)
     >>> session = clf.start(X)  # a LabellingSession
     >>> for indices in session:
-    ...     session = session.tell(["high" if X[i, 0] > 0.6 else "low" for i in indices])
-    >>> len(clf.queried_), clf.predict([[0.1], [0.9]]).tolist()
+    ...     session = session.tell(["high" if X[i, 0] > 0 else "low" for i in indices])
+    >>> len(clf.queried_), clf.predict([[-4.0], [4.0]]).tolist()
     (10, ['low', 'high'])
     """
 
