@@ -69,7 +69,7 @@ class Worker:
         if self._thread.ident is None:
             self._thread.start()
 
-    def stop(self, timeout: float = 5.0) -> None:
+    def stop(self, timeout: float = 30.0) -> None:
         """Do not begin anything new; a training that is under way is waited for a little, and then left behind."""
         with self._wake:
             self._stopping = True
