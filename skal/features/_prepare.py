@@ -21,7 +21,6 @@ from skal.features._text import SparseFeatures, TextFeatures, is_texts
 
 _MOST_ROWS = 20_000  # that features are fitted on
 _WIDEST_TABLE = 512  # columns of a sparse matrix that is a table rather than counts of words
-_MOST_MEASURES = 100  # columns of floats in a table: more of them are an embedding, a spectrum or pixels
 _NEAR_ONE = 1e-3  # the length of a row that was scaled to length 1, in half precision too
 
 
@@ -33,7 +32,7 @@ class Preparation:
     ----------
     steps : tuple of transformers
         Those before the classifier, then what makes features of their output.
-    kind : {"table", "texts", "sparse rows", "rows of length 1", "wide rows of numbers"}
+    kind : {"table", "texts", "sparse rows", "rows of length 1"}
         What that output is.
     """
 
@@ -117,8 +116,6 @@ def _choose(X: Any) -> tuple[str | None, Any]:
         lengths = np.linalg.norm(np.asarray(X, dtype=np.float64), axis=1)
         if np.all((np.abs(lengths - 1) < _NEAR_ONE) | (lengths == 0)) and lengths.any():
             return "rows of length 1", None
-        if X.shape[1] > _MOST_MEASURES and np.isfinite(lengths).all():
-            return "wide rows of numbers", None
     return "table", TableFeatures()
 
 
