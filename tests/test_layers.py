@@ -27,7 +27,6 @@ LAYERS = [
 ]
 # what lies in skal/strategies and is no strategy: several of them use it
 SHARED = {"_candidates", "_coverage", "_coverage_strategy", "_dropout", "_gains", "_information", "_kernel_source"}
-SHARED |= {"_leaves"}
 SHARED |= {
     "_kmeans",
     "_leaves",
