@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
+from skal.labelling._background import BackgroundRounds
 from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
@@ -23,7 +24,6 @@ from skal.labelling._sources import Source
 from skal.labelling._words import guessing, say_left_out
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier
-from skal.loop._background import BackgroundRounds
 from skal.loop._journal import Journal
 from skal.stopping import Forecast, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended

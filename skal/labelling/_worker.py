@@ -15,9 +15,9 @@ import numpy as np
 from skal._core.containers import take_rows
 from skal.config import config_context, get_config
 from skal.exceptions import SkalError
+from skal.labelling._background import BackgroundRounds
 from skal.labelling._models import Model
 from skal.labelling._words import say_seconds
-from skal.loop._background import BackgroundRounds
 from skal.loop._heldout import correctness
 from skal.stopping import wilson_interval
 

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._background import BackgroundRounds
+from skal.labelling._background import BackgroundRounds
 from skal.stopping import HoldOut
 
 
