@@ -37,11 +37,11 @@ NETS: dict[str, dict[str, Any]] = {
 
 
 class Walk:
-    """Counts the functions of skal that are called, without comprehensions and bodies of modules."""
+    """Notes the functions of skal that are called, without comprehensions and bodies of modules."""
 
     def __init__(self) -> None:
         self.home = str(Path(skal.__file__).parent)
-        self.functions: set[tuple[str, int]] = set()
+        self.functions: dict[tuple[str, int], str] = {}  # by file and line, in the order of their first calls
         self.last, self.switches = "", 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -49,12 +49,13 @@ class Walk:
         counted = code.co_name[0] != "<" or code.co_name == "<lambda>"
         if event != "call" or not counted or not code.co_filename.startswith(self.home):
             return
-        self.functions.add((code.co_filename, code.co_firstlineno))
+        name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has the short name alone
+        self.functions.setdefault((code.co_filename, code.co_firstlineno), name)
         self.switches += self.last not in ("", code.co_filename)
         self.last = code.co_filename
 
 
-def walk(task: Callable[[int], object]) -> list[int]:
+def walk(task: Callable[[int], object]) -> dict[str, Any]:
     """What a task passes the second time, on other samples: imports are over and no result is known yet."""
     task(0)
     profile, before = Walk(), sys.getprofile()
@@ -62,7 +63,10 @@ def walk(task: Callable[[int], object]) -> list[int]:
     task(1)
     sys.setprofile(before)
     files = {file for file, _ in profile.functions}
-    return [len(files), len(profile.functions), profile.switches]
+    passed = [
+        f"{Path(file).relative_to(profile.home)}:{line} {name}" for (file, line), name in profile.functions.items()
+    ]
+    return {"counts": [len(files), len(passed), profile.switches], "functions": passed}
 
 
 def make_net(name: str, criterion: Any = nn.CrossEntropyLoss) -> NeuralNetClassifier:
@@ -84,17 +88,17 @@ def query(strategy: Any, model: Any, X: np.ndarray, y: np.ndarray) -> Callable[[
     return ask
 
 
-def walks() -> dict[str, list[int]]:
-    """Modules, functions and switches of each kind of call."""
+def walks() -> dict[str, dict[str, Any]]:
+    """Counts of modules, functions and switches of each kind of call, and the functions in their order."""
     data = load("digits")
     images, y = data.X_train, data.y_train
     rows = images.reshape(len(images), -1)
     labels = {"n_initial": 20, "query_size": 10}
 
-    def fit(model: Any) -> Callable[[int], object]:
+    def fit(model: Any, **start: Any) -> Callable[[int], object]:
         def run(part: int) -> object:
             own = slice(part * N_POOL, (part + 1) * N_POOL)
-            return ActiveLearningClassifier(model, Margin(), **labels, n_rounds=1).fit(rows[own], y[own])
+            return ActiveLearningClassifier(model, Margin(), **labels, **start, n_rounds=1).fit(rows[own], y[own])
 
         return run
 
@@ -111,6 +115,7 @@ def walks() -> dict[str, list[int]]:
         "NPC": query(NPC(random_state=0), make_net("MLP"), rows, y),
         "NTKLookahead, CNN, squared loss": query(NTKLookahead(), make_net("CNN", SquaredLoss), images, y),
         "fit, one round, LogisticRegression": fit(linear),
+        "fit, one round, LogisticRegression, random start": fit(linear, initial="random"),
         "fit, one round, MLP": fit(make_net("MLP")),
         "run_benchmark": benchmark,
     }

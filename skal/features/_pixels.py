@@ -141,10 +141,10 @@ class ArrayPictures(_Fixed):
         (n, h, w, c) uint8 array
             Bytes as they were, numbers in [0, 1] times 255, and others between their smallest and their largest.
         """
-        return np.stack([as_shown(sample) for sample in ArrayFeatures(self.shape).arrange(X)])
+        return np.stack([pixels_of(sample) for sample in ArrayFeatures(self.shape).arrange(X)])
 
 
-def as_shown(sample: np.ndarray) -> np.ndarray:
+def pixels_of(sample: np.ndarray) -> np.ndarray:
     """A picture (c, h, w) of any numbers as (h, w, c) bytes; of two channels, or more than four, the first alone."""
     pixels = np.moveaxis(sample, 0, 2)
     pixels = pixels if pixels.shape[2] in (1, 3, 4) else pixels[:, :, :1]

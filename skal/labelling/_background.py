@@ -151,7 +151,7 @@ class BackgroundRounds:
             engine.trainer.reconfigure(rules)
             self._folder.describe(engine.classifier.get_params())
 
-    def asked(self) -> list[int]:
+    def questions(self) -> list[int]:
         """Samples of the last query that wait for an answer, best first; also while the next one is computed."""
         with self.lock:
             state = self._engine.state

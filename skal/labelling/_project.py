@@ -164,7 +164,7 @@ class Project:
     def next(self, client: str, n: int = 5) -> list[dict[str, Any]]:
         """The next samples for a tab: the query's, and while there are none, others at random."""
         with self._lock:
-            asked = self.rounds.asked()
+            asked = self.rounds.questions()
             source = self.rounds.session.state.source
             unreadable, among = set(self.source.unreadable()), set(asked)
             order = (position for position in chain(asked, self._others(among)) if position not in unreadable)

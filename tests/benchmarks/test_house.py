@@ -30,6 +30,7 @@ FILES = {
     "skal/_core/c.py": "from . import a\n",
     "skal/_core/_base.py": "from skal import base\n\nclass K:\n    @property\n    def labelled(self): ...\n",
     "skal/bench/__init__.py": "x = 1\ny = 2\n",
+    "skal/audit/__init__.py": "x = 1\n",
     "tests/test_x.py": """
 from skal._core.a import hidden
 
@@ -78,7 +79,7 @@ def test_names_and_sizes(root):
     assert package.participles() == ["skal.base.made"]
     assert package.sizes["_core"] == (5, 10)
     assert package.sizes["bench"] == (1, 2)
-    assert package.core_lines() == 14  # without bench
+    assert package.core_lines() == (15, 1)  # without bench; an audit came later
 
 
 def test_tests_and_prose(root):
@@ -92,10 +93,17 @@ def test_prints_all_tables(capsys):
     assert out.count("\n### ") == 5
     walks = re.findall(r"^\| ([\w, ]+) \| (\d+) / (\d+) / ([\d,]+) \|", out, re.MULTILINE)
     assert [name for name in house.AIMS if f"| {name} |" not in out] == []
-    assert len(walks) == 9
+    assert len(walks) == 10
     for _, modules, functions, switches in walks:
         assert 5 < int(modules) < int(functions)
         assert int(switches.replace(",", "")) >= int(modules) - 1
+
+
+def test_lists_the_functions_of_a_call(capsys):
+    assert house.main(["--walk", "Margin, LogisticRegression"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"learners/_active\.py:\d+ (ActiveLearner\.)?query", first)
+    assert any(re.fullmatch(r"strategies/_uncertainty\.py:\d+ (Margin\.)?_score", line) for line in others)
 
 
 def test_a_folder_without_skal_is_refused(tmp_path, capsys):

@@ -51,7 +51,7 @@ def start(folder, data, estimator=None, **params):
 
 
 def answer(rounds, y, n):
-    for position in rounds.asked()[:n]:
+    for position in rounds.questions()[:n]:
         rounds.record([(f"s{position}", str(y[position]))], source=rounds.session.state.source)
 
 
@@ -71,7 +71,7 @@ def test_labels_are_taken_while_a_training_runs(data, tmp_path):
     thread = threading.Thread(target=rounds.step)
     thread.start()
     assert Gated.started.wait(120)
-    left = rounds.asked()
+    left = rounds.questions()
     assert len(left) == 10  # the rest of the last query is there meanwhile
     answer(rounds, y, 4)
     key = f"s{left[0]}"
@@ -87,8 +87,8 @@ def test_labels_are_taken_while_a_training_runs(data, tmp_path):
     state = rounds.session.state
     found = {f"s{i}": label for i, label in zip(state.labelled, state.labels, strict=True)}
     assert found == {name: label for name, label in expected.items() if label is not None}
-    assert 24 <= len(rounds.asked()) <= 30  # without those that have been answered meanwhile
-    assert not set(rounds.asked()) & {*state.labelled, *state.declined}
+    assert 24 <= len(rounds.questions()) <= 30  # without those that have been answered meanwhile
+    assert not set(rounds.questions()) & {*state.labelled, *state.declined}
     assert len(state.history) == 1
     assert state.history[0]["n_labelled"] == 20
     assert state.stale  # somebody who opens the folder later trains first
@@ -174,7 +174,7 @@ def test_a_training_that_fails_is_told_and_labelling_goes_on(data, tmp_path):
     rounds.step()
     assert "MemoryError: too large" in rounds.error
     assert len(rounds.session.labels()) == 20
-    assert len(rounds.asked()) == 30
+    assert len(rounds.questions()) == 30
 
 
 def test_one_class_is_no_failure(data, tmp_path):
@@ -183,7 +183,7 @@ def test_one_class_is_no_failure(data, tmp_path):
     answer(rounds, np.full(200, "no"), 10)
     rounds.step()
     assert rounds.error is None
-    assert len(rounds.asked()) == 30
+    assert len(rounds.questions()) == 30
 
 
 def test_classes_may_be_added_during_a_training(data, tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 from skal._core.identity import digest_bytes
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
-from skal.features._pixels import as_shown
+from skal.features._pixels import pixels_of
 from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
 
@@ -113,7 +113,7 @@ class ArraySource(Source):
             raise SkalError(
                 "Pictures need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
             ) from error
-        pixels = as_shown(self._array[position])
+        pixels = pixels_of(self._array[position])
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
         if size is not None:
             image.thumbnail((size, size))
