@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.house [--root FOLDER]``. FOLDER is another checkout of skal, of an earlier state for
 example; its numbers then stand before those of this one, so that before and after come from one command.
-``python -m benchmarks.house --walk "Margin, MLP"`` lists the functions that a call passes, in their order: a way to read
-the code.
+``python -m benchmarks.house --walk "Margin, MLP"`` lists the functions that a call passes, in the order in which to
+read them.
 
 Code lines are without docstrings, comments and blank lines; a module is a file, ``__init__.py`` too. The core is the
 whole package but ``labelling``, ``bench``, ``checks``, and what only papers and examples need: ``semi_supervised``,

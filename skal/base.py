@@ -22,14 +22,14 @@ from skal._cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
-from skal.validation import Constraint, Integer, Seed, check_known, make_generator
+from skal.validation import Constrained, Constraint, Integer, Seed, check_known, make_generator
 
 _N_INSTANCES = Integer(1, remedy="Ask for at least one sample.")
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
 
 
-class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
+class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     """Base of all strategies: a subclass writes ``__init__`` (assignments only) and ``_select``.
 
     An instance is a query strategy in modAL's form: ``strategy(learner, X_pool, n_instances)``. It answers in the
@@ -77,10 +77,6 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     needs_labels: bool = False
     reads_outputs: bool = True
     draws_from_pool: bool = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.constraints = {name: c for base in reversed(cls.__mro__) for name, c in _constraints_of(base).items()}
 
     def __sklearn_clone__(self) -> QueryStrategy:
         """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object."""
@@ -153,7 +149,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         indices, metrics : arrays
             As in :meth:`select`.
         """
-        self._check_params()
+        self.check_params()
         return self._choose(self._require(context.for_strategy(type(self).__name__)), n_instances)
 
     def prepare(self, learner: Any, X_pool: Any) -> QueryContext:
@@ -171,7 +167,7 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
         QueryContext
             Of the whole pool.
         """
-        self._check_params()
+        self.check_params()
         return self._require(QueryContext(learner, X_pool, owner=type(self).__name__))
 
     def _require(self, context: QueryContext) -> QueryContext:
@@ -224,13 +220,6 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         """Distinct indices into the pool, best first, and one metric for each."""
 
-    def _check_params(self) -> None:
-        """Check the parameters by their constraints; a subclass adds what concerns several at once."""
-        owner = type(self).__name__
-        for name, constraint in self.constraints.items():
-            if hasattr(self, name):
-                constraint.check(owner, name, getattr(self, name))
-
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         """Refuse a number of samples that cannot be chosen from a pool of this size.
 
@@ -277,11 +266,6 @@ class QueryStrategy(BaseEstimator, metaclass=ABCMeta):
     def _subset_generator(self) -> np.random.Generator:
         """The generator that draws the subset; a strategy with state may use another one in every round."""
         return make_generator(type(self).__name__, getattr(self, "random_state", None))
-
-
-def _constraints_of(cls: type) -> dict[str, Constraint]:
-    own: dict[str, Constraint] = cls.__dict__.get("constraints", {})
-    return own
 
 
 class ScoreStrategy(QueryStrategy):
@@ -347,7 +331,7 @@ class ScoreStrategy(QueryStrategy):
         (N,) float64 array
             As in :meth:`scores`.
         """
-        self._check_params()
+        self.check_params()
         return self._score_subset(self._require(context.for_strategy(type(self).__name__)))
 
     def _score_subset(self, context: QueryContext) -> np.ndarray:

@@ -9,7 +9,7 @@ validation or test data.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from skorch import NeuralNet
@@ -18,7 +18,7 @@ from skorch.dataset import unpack_data
 from torch import Tensor
 
 from skal._core.guard import preserve_rng
-from skal.validation import check_choice, check_integer, check_real
+from skal.validation import Choice, Constrained, Constraint, Integer, Real
 
 __all__ = ["FreshOptimizer", "OneCycle", "StopAtTrainAccuracy"]
 
@@ -83,7 +83,7 @@ class OneCycle(Callback):
             self.scheduler_.step()
 
 
-class StopAtTrainAccuracy(Callback):
+class StopAtTrainAccuracy(Constrained, Callback):
     """End training as soon as the accuracy on the training set, in eval mode, reaches a threshold.
 
     The net's ``max_epochs`` is the cap.
@@ -119,6 +119,12 @@ class StopAtTrainAccuracy(Callback):
     (True, 1.0)
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "threshold": Real(0, 1),
+        "every": Integer(1),
+        "exact": Choice(True, False),
+    }
+
     def __init__(self, threshold: float = 0.99, every: int = 1, exact: bool = True) -> None:
         self.threshold = threshold
         self.every = every
@@ -126,9 +132,7 @@ class StopAtTrainAccuracy(Callback):
 
     def initialize(self) -> StopAtTrainAccuracy:
         """Check the parameters."""
-        check_real(type(self).__name__, "threshold", self.threshold, 0, 1)
-        check_integer(type(self).__name__, "every", self.every, 1)
-        check_choice(type(self).__name__, "exact", self.exact, [True, False])
+        self.check_params()
         return self
 
     def on_train_begin(self, net: NeuralNet, **kwargs: Any) -> None:

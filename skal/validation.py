@@ -2,7 +2,7 @@
 """Checks of parameters, for all packages and for strategies of your own.
 
 Each raises a :class:`skal.exceptions.SkalError` that names the parameter, what was expected, what came, and what to do.
-A strategy declares the constraints of its parameters once, and its base class checks them::
+A class declares the constraints of its parameters once, and its base class :class:`Constrained` checks them::
 
     constraints = {"gamma": Real(0), "batch": Choice("top", "greedy"), "n_features": Integer(1, optional=True)}
 """
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 __all__ = [
     "Choice",
+    "Constrained",
     "Constraint",
     "Features",
     "Integer",
@@ -81,6 +82,42 @@ class Constraint(ABC):
         value : object
             What the user passed.
         """
+
+
+class Constrained:
+    """A class that declares once what its parameters may be; those of its base classes count too.
+
+    Attributes
+    ----------
+    constraints : dict from str to Constraint
+        By the parameter's name.
+
+    Examples
+    --------
+    >>> from skal.validation import Constrained, Integer
+    >>> class Neighbours(Constrained):
+    ...     constraints = {"k": Integer(1)}
+    ...
+    ...     def __init__(self, k):
+    ...         self.k = k
+    >>> Neighbours(0).check_params()
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The 'k' parameter of Neighbours must be an integer >= 1. Got 0 instead. ...
+    """
+
+    constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        declared = (base.__dict__.get("constraints", {}) for base in reversed(cls.__mro__))
+        cls.constraints = {name: constraint for own in declared for name, constraint in own.items()}
+
+    def check_params(self) -> None:
+        """Refuse parameters that are not what was declared; a subclass adds what concerns several at once."""
+        for name, constraint in self.constraints.items():
+            if hasattr(self, name):
+                constraint.check(type(self).__name__, name, getattr(self, name))
 
 
 def _or_words(remedy: str, words: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from skorch import NeuralNetClassifier
@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_map
 from skal._core.estimators import check_net_takes_weights
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction._module import LossPredictingModule, find_layers, ranking_loss
-from skal.validation import check_integer, check_real
+from skal.validation import Constrained, Constraint, Integer, Real
 
 
-class LossPredictionClassifier(NeuralNetClassifier):
+class LossPredictionClassifier(Constrained, NeuralNetClassifier):
     """A skorch classifier that learns, beside its task, to rank samples by their loss.
 
     The module that is given becomes the ``backbone`` of a :class:`LossPredictingModule`; its ``forward`` stays as it
@@ -60,6 +60,13 @@ class LossPredictionClassifier(NeuralNetClassifier):
     >>> net.fit(digits.X_train[:50], digits.y_train[:50]).module_.layers
     ['conv1', 'conv2', 'fc1', 'fc2']
     """
+
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "hidden": Integer(1, 10**7),
+        "loss_weight": Real(0),
+        "margin": Real(0),
+        "cut_after": Integer(0, optional=True, words=("auto",)),
+    }
 
     def __init__(
         self,
@@ -125,12 +132,7 @@ class LossPredictionClassifier(NeuralNetClassifier):
 
     def initialize_module(self) -> LossPredictionClassifier:
         """Make the module, and put the loss prediction beside it."""
-        owner = type(self).__name__
-        check_integer(owner, "hidden", self.hidden, 1, 10**7)
-        check_real(owner, "loss_weight", self.loss_weight, 0)
-        check_real(owner, "margin", self.margin, 0)
-        if self.cut_after != "auto":
-            check_integer(owner, "cut_after", self.cut_after, 0, optional=True)
+        self.check_params()
         super().initialize_module()
         module: nn.Module = self.module_  # type: ignore[has-type]
         if any(isinstance(part, LossPredictingModule) for part in module.modules()):

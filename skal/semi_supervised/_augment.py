@@ -7,7 +7,7 @@ torch's global generator, as those of dropout do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from sklearn.base import BaseEstimator
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.semi_supervised._randaugment import cutout, randaugment
-from skal.validation import check_integer, check_real
+from skal.validation import Constrained, Constraint, Integer, Real
 
 
-class WeakImage(BaseEstimator):
+class WeakImage(Constrained, BaseEstimator):
     """Shift, and mirror if asked to.
 
     Parameters
@@ -36,15 +36,16 @@ class WeakImage(BaseEstimator):
     torch.Size([5, 3, 32, 32])
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"shift": Real(0, 0.5)}
+
     def __init__(self, *, flip: bool = False, shift: float = 0.125) -> None:
         self.flip = flip
         self.shift = shift
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, C, H, W) images, augmented."""
-        owner = type(self).__name__
-        _check_batch(owner, x, 4, "images of shape (n, channels, height, width)")
-        check_real(owner, "shift", self.shift, 0, 0.5)
+        _check_batch(type(self).__name__, x, 4, "images of shape (n, channels, height, width)")
+        self.check_params()
         n, channels, height, width = x.shape
         rows, columns = (
             _shift_positions(n, height, self.shift, x.device),
@@ -92,6 +93,8 @@ class StrongImage(WeakImage):
     torch.Size([5, 1, 28, 28])
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"n_ops": Integer(0, 1000), "cutout": Real(0, 1), "fill": Real()}
+
     def __init__(
         self, *, flip: bool = False, shift: float = 0.125, n_ops: int = 2, cutout: float = 0.5, fill: float = 0.5
     ) -> None:
@@ -102,14 +105,11 @@ class StrongImage(WeakImage):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, C, H, W) images, augmented."""
-        check_integer(type(self).__name__, "n_ops", self.n_ops, 0, 1000)
-        check_real(type(self).__name__, "cutout", self.cutout, 0, 1)
-        check_real(type(self).__name__, "fill", self.fill)
         x = randaugment(super().__call__(x), self.n_ops)
         return cutout(x, self.cutout, self.fill) if self.cutout > 0 else x
 
 
-class WeakJitter(BaseEstimator):
+class WeakJitter(Constrained, BaseEstimator):
     """Gaussian noise on the columns of a table.
 
     The counterpart of shifting and mirroring images: it assumes only that a sample's neighbours belong to its class.
@@ -128,13 +128,15 @@ class WeakJitter(BaseEstimator):
     torch.Size([5, 7])
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"noise": Real(0)}
+
     def __init__(self, *, noise: float = 0.1) -> None:
         self.noise = noise
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, d) rows, augmented."""
         _check_batch(type(self).__name__, x, 2, "rows of shape (n, features)")
-        check_real(type(self).__name__, "noise", self.noise, 0)
+        self.check_params()
         return x + self.noise * x.std(dim=0, correction=0) * torch.randn_like(x)
 
 
@@ -156,13 +158,15 @@ class StrongJitter(WeakJitter):
     torch.Size([5, 7])
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"swap": Real(0, 1)}
+
     def __init__(self, *, noise: float = 0.3, swap: float = 0.2) -> None:
         super().__init__(noise=noise)
         self.swap = swap
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, d) rows, augmented."""
-        check_real(type(self).__name__, "swap", self.swap, 0, 1)
+        self.check_params()
         other = torch.randint(len(x), x.shape, device=x.device)
         chosen = torch.rand(x.shape, device=x.device) < self.swap
         return torch.where(chosen, x.gather(0, other), super().__call__(x))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,10 +35,19 @@ from skal.semi_supervised._rows import (
     rows_in,
 )
 from skal.semi_supervised._training import Training
-from skal.validation import check_choice, check_integer, check_real, check_seed, make_generator
+from skal.validation import (
+    Choice,
+    Constrained,
+    Constraint,
+    Integer,
+    Real,
+    Seed,
+    check_integer,
+    make_generator,
+)
 
 
-class FixMatchClassifier(AveragingClassifier):
+class FixMatchClassifier(Constrained, AveragingClassifier):
     """A skorch classifier that learns from unlabelled samples too: ``fit(X, y)`` with ``y == -1`` for them.
 
     Every iteration takes a batch of labelled samples, weakly augmented, and ``mu`` times as many from all samples.
@@ -117,6 +126,18 @@ class FixMatchClassifier(AveragingClassifier):
     (3,)
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "threshold": Real(0, 1),
+        "mu": Integer(1, 10**6),
+        "lambda_u": Real(0),
+        "ema_decay": Real(0, 1),
+        "cosine": Choice(True, False, remedy="Pass False to leave the learning rate to callbacks."),
+        "iterations_per_epoch": Integer(1, 10**8, optional=True),
+        "darp_every": Integer(1),
+        "darp_warmup": Real(0, 1),
+        "darp_alpha": Real(1, optional=True, remedy="Pass None to keep all entries."),
+        "random_state": Seed(),
+    }
     uses_unlabelled = True
 
     _is_seeded = False
@@ -190,7 +211,6 @@ class FixMatchClassifier(AveragingClassifier):
 
     @contextmanager
     def _seed(self) -> Iterator[None]:
-        check_seed(type(self).__name__, self.random_state)
         if self.random_state is None or self._is_seeded:
             yield
             return
@@ -208,7 +228,7 @@ class FixMatchClassifier(AveragingClassifier):
         self, X: Any, y: Any = None, epochs: int | None = None, y_true: Any = None, **fit_params: Any
     ) -> FixMatchClassifier:
         """Train for this many epochs; see :meth:`fit`."""
-        self._check_params()
+        self.check_params()
         run = self._training = Training(self, X, y, y_true, self.max_epochs if epochs is None else epochs)
         self.classes_inferred_ = np.arange(run.n_classes)
         try:
@@ -227,24 +247,15 @@ class FixMatchClassifier(AveragingClassifier):
             Not looked at.
         """
 
-    def _check_params(self) -> None:
-        owner = type(self).__name__
-        check_real(owner, "threshold", self.threshold, 0, 1)
-        check_integer(owner, "mu", self.mu, 1, 10**6)
-        check_real(owner, "lambda_u", self.lambda_u, 0)
-        check_real(owner, "ema_decay", self.ema_decay, 0, 1)
-        remedy = "Pass False to leave the learning rate to callbacks."
-        check_choice(owner, "cosine", self.cosine, [True, False], remedy=remedy)
+    def check_params(self) -> None:
+        """Refuse parameters that are not what was declared, and batches of no samples."""
+        super().check_params()
         settings = self.get_params_for("iterator_train")
         name = "iterator_train__batch_size" if "batch_size" in settings else "batch_size"
         size = settings.get("batch_size", self.batch_size)
         if size != -1:
-            check_integer(owner, name, size, 1, remedy="Pass -1 for batches of all labelled samples.")
-        check_integer(owner, "iterations_per_epoch", self.iterations_per_epoch, 1, 10**8, optional=True)
-        check_integer(owner, "darp_every", self.darp_every, 1)
-        check_real(owner, "darp_warmup", self.darp_warmup, 0, 1)
-        remedy = "Pass None to keep all entries."
-        check_real(owner, "darp_alpha", self.darp_alpha, 1, optional=True, remedy=remedy)
+            remedy = "Pass -1 for batches of all labelled samples."
+            check_integer(type(self).__name__, name, size, 1, remedy=remedy)
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """The labelled samples for training, and the part that ``train_split`` sets aside for validation."""

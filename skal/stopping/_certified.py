@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import hypergeom
 
 from skal.stopping._criterion import Rows, StoppingCriterion
-from skal.validation import check_integer, check_real
+from skal.validation import Constraint, Integer, Real
 
 STAGES = (0.5, 0.25, 0.25)  # of the chance to be wrong that an audit may take
 _SMALLEST = 10  # labels of an audit; fewer say nothing
@@ -59,6 +59,13 @@ class Certified(StoppingCriterion):
     'stop: certified, 95 % sure: at most 10 % wrong'
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "max_error": Real(0.0001, 0.5, remedy="Use 0.05 for at most 5 % errors."),
+        "confidence": Real(0.5, 1, below_maximum=True),
+        "n_left": Integer(0),
+        "n_audit": Integer(_SMALLEST),
+    }
+
     def __init__(
         self, max_error: float = 0.05, confidence: float = 0.95, *, n_left: int = 0, n_audit: int = 500
     ) -> None:
@@ -66,13 +73,6 @@ class Certified(StoppingCriterion):
         self.confidence = confidence
         self.n_left = n_left
         self.n_audit = n_audit
-
-    def check_params(self) -> None:
-        """Raise if a share or a confidence is none, or a number of labels too small."""
-        check_real("Certified", "max_error", self.max_error, 0.0001, 0.5, remedy="Use 0.05 for at most 5 % errors.")
-        check_real("Certified", "confidence", self.confidence, 0.5, 1, below_maximum=True)
-        check_integer("Certified", "n_left", self.n_left, 0)
-        check_integer("Certified", "n_audit", self.n_audit, _SMALLEST)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether a certificate has been granted."""

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from skal.stopping._criterion import Rows, StoppingCriterion
-from skal.validation import check_choice, check_integer, check_real
+from skal.validation import Choice, Constraint, Integer, Real
 
 
 class StablePredictions(StoppingCriterion):
@@ -36,16 +38,12 @@ class StablePredictions(StoppingCriterion):
     'mean kappa 0.997 between the models of the last 3 rounds'
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"threshold": Real(-1, 1), "window": Integer(1)}
     watches = True
 
     def __init__(self, threshold: float = 0.99, window: int = 3) -> None:
         self.threshold = threshold
         self.window = window
-
-    def check_params(self) -> None:
-        """Raise if the threshold is no kappa, or the window no number of rounds."""
-        check_real("StablePredictions", "threshold", self.threshold, -1.0, 1.0)
-        check_integer("StablePredictions", "window", self.window, 1)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether the predictions are stable."""
@@ -83,6 +81,12 @@ class UncertaintyPlateau(StoppingCriterion):
     'the mean uncertainty is 0.297, at most the threshold 0.3'
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "statistic": Choice("mean", "max"),
+        "threshold": Real(0, 1, optional=True),
+        "window": Integer(1),
+        "tolerance": Real(0, 1),
+    }
     watches = True
 
     def __init__(
@@ -92,14 +96,6 @@ class UncertaintyPlateau(StoppingCriterion):
         self.threshold = threshold
         self.window = window
         self.tolerance = tolerance
-
-    def check_params(self) -> None:
-        """Raise if a threshold is no uncertainty, or the window no number of rounds."""
-        check_choice("UncertaintyPlateau", "statistic", self.statistic, ["mean", "max"])
-        if self.threshold is not None:
-            check_real("UncertaintyPlateau", "threshold", self.threshold, 0.0, 1.0)
-        check_integer("UncertaintyPlateau", "window", self.window, 1)
-        check_real("UncertaintyPlateau", "tolerance", self.tolerance, 0.0, 1.0)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether uncertainty is low or no longer falls."""

@@ -10,17 +10,20 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from skal.exceptions import InvalidTypeError
+from skal.validation import Constrained
 
 Rows = Sequence[dict[str, Any]]
 
 
-class StoppingCriterion(BaseEstimator, ABC):
+class StoppingCriterion(Constrained, BaseEstimator, ABC):
     """A reason to stop, decided from the history of a loop alone: so a resumed run decides as the first one would have.
 
-    A criterion of your own writes ``reason``, ``check_params`` if there is something to check, and sets what it needs.
+    A criterion of your own writes ``reason``, and sets what it needs.
 
     Attributes
     ----------
+    constraints : dict
+        For each parameter what it may be, as a :class:`skal.validation.Constraint`.
     watches : bool
         Whether every model must predict a fixed random part of the pool: the columns ``agreement``,
         ``uncertainty_mean`` and ``uncertainty_max`` of the history.
@@ -54,10 +57,6 @@ class StoppingCriterion(BaseEstimator, ABC):
         n_labelled : int
             Labels now: some may have come after the last round.
         """
-
-    def check_params(self) -> None:
-        """Raise for parameters that make no sense."""
-        return None
 
     def parts(self) -> Iterator[StoppingCriterion]:
         """The criteria that this one is made of: itself, unless it is a combination.

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from skal.stopping._criterion import Rows, StoppingCriterion
 from skal.stopping._forecast import wilson_interval
-from skal.validation import check_integer, check_real
+from skal.validation import Constraint, Integer, Real
 
 
 class Budget(StoppingCriterion):
@@ -23,12 +25,10 @@ class Budget(StoppingCriterion):
     True
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"n_labels": Integer(1)}
+
     def __init__(self, n_labels: int) -> None:
         self.n_labels = n_labels
-
-    def check_params(self) -> None:
-        """Raise unless there is at least one label to spend."""
-        check_integer("Budget", "n_labels", self.n_labels, 1)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether the labels are spent."""
@@ -52,12 +52,10 @@ class MaxTime(StoppingCriterion):
     '61 seconds, more than the 60 allowed'
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"seconds": Real(0)}
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-
-    def check_params(self) -> None:
-        """Raise unless there is some time."""
-        check_real("MaxTime", "seconds", self.seconds, 0.0)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether the time is over."""
@@ -95,19 +93,18 @@ class TargetScore(StoppingCriterion):
     True
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {
+        "score": Real(0, 1),
+        "share": Real(0.01, 0.9),
+        "n_min": Integer(1),
+        "confidence": Real(0.01, 0.999, optional=True),
+    }
+
     def __init__(self, score: float, *, share: float = 0.2, n_min: int = 30, confidence: float | None = None) -> None:
         self.score = score
         self.share = share
         self.n_min = n_min
         self.confidence = confidence
-
-    def check_params(self) -> None:
-        """Raise if the target is no score, or the share no share."""
-        check_real("TargetScore", "score", self.score, 0.0, 1.0)
-        check_real("TargetScore", "share", self.share, 0.01, 0.9)
-        check_integer("TargetScore", "n_min", self.n_min, 1)
-        if self.confidence is not None:
-            check_real("TargetScore", "confidence", self.confidence, 0.01, 0.999)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """Whether the target is reached."""
@@ -139,14 +136,11 @@ class HoldOut(StoppingCriterion):
     Budget(n_labels=500) | HoldOut(share=0.1)
     """
 
+    constraints: ClassVar[dict[str, Constraint]] = {"share": Real(0.01, 0.9)}
     watches = True
 
     def __init__(self, share: float = 0.2) -> None:
         self.share = share
-
-    def check_params(self) -> None:
-        """Raise if the share is no share."""
-        check_real("HoldOut", "share", self.share, 0.01, 0.9)
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
         """None."""

@@ -148,8 +148,9 @@ class ALBL(QueryStrategy):
             return [arm() for arm in self.default_arms]
         return [named_strategy(type(self).__name__, "arms", arm) for arm in self.arms]
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        """Refuse parameters that are not what was declared, and arms that are no strategies."""
+        super().check_params()
         owner = type(self).__name__
         listed = isinstance(self.arms, (list, tuple)) and len(self.arms) > 0
         if self.arms is not None and not (listed and all(isinstance(arm, (QueryStrategy, str)) for arm in self.arms)):

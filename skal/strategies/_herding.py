@@ -233,8 +233,9 @@ class UHerding(CoverageStrategy):
         """Whether the scores do."""
         return super().needs_labels or (self._scoring is not None and self._scoring.needs_labels)
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        """Refuse parameters that are not what was declared, and weights that are no scores."""
+        super().check_params()
         _ = self._scoring
 
     def _weights(self, context: QueryContext) -> np.ndarray:

@@ -181,9 +181,9 @@ class NTKLookahead(ScoreStrategy):
         """Whether the evaluation set is a random part of the pool: if asked for; ``"auto"`` draws from larger ones."""
         return isinstance(self.evaluation, int)
 
-    def _check_params(self) -> None:
+    def check_params(self) -> None:
         """Kernels on features go with ``variance``, and tangent kernels have no features; variances need a kernel."""
-        super()._check_params()
+        super().check_params()
         on_features, has_features = self.kernel in KERNELS, not is_auto(self.features)
         variance, closed = self.criterion == "variance", self.retraining not in ONE_BY_ONE
         given = f"kernel={self.kernel!r}" if variance else f"criterion={self.criterion!r}"

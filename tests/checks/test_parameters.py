@@ -47,7 +47,7 @@ class LosesSign(Signed):
 
 
 class BareError(Base):
-    def _check_params(self):
+    def check_params(self):
         if not isinstance(self.power, int):
             raise ValueError("wrong power")
 
@@ -86,7 +86,7 @@ def test_check_catches(check, strategy, message, learner, X_pool):
 )
 def test_error_messages_must_be_complete(message, missing, learner, X_pool):
     class Terse(Base):
-        def _check_params(self):
+        def check_params(self):
             if self.power != 2:
                 raise InvalidParameterError(message)
 

@@ -26,7 +26,7 @@ class Tempered(ScoreStrategy):
         self.measure = measure
         self.n_terms = n_terms
 
-    def _check_params(self):
+    def check_params(self):
         self._validate_params()
 
     def _score(self, context):
