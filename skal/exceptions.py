@@ -129,6 +129,21 @@ class FeatureError(SkalError, ValueError):
     skal.exceptions.FeatureError: The features that MaxHerding works on must be an array of ...
     """
 
+    @classmethod
+    def for_features(cls, owner: str, expected: str, got: str) -> Self:
+        """The error in the words that all messages about features have.
+
+        Examples
+        --------
+        >>> from skal.exceptions import FeatureError
+        >>> print(FeatureError.for_features("CoreSet", "numbers", "texts"))
+        The features that CoreSet works on must be numbers. Got texts instead. Pass other features=: a fitted ...
+        """
+        return cls(
+            f"The features that {owner} works on must be {expected}. Got {got} instead. Pass other features="
+            ": a fitted transformer, a function X -> (n, d), or a frozen nn.Module."
+        )
+
 
 class NonFiniteError(SkalError, ValueError):
     """NaN or infinity in the data or in the network's outputs.

@@ -79,7 +79,7 @@ def _item_digest(item: Any) -> bytes:
     return digest_bytes(digest.encode())
 
 
-def digest_bytes(content: bytes) -> bytes:
+def digest_bytes(content: bytes | memoryview) -> bytes:
     """A digest of 16 bytes; of a text, of its encoding.
 
     Examples
@@ -163,6 +163,33 @@ def copy_groups(digests: Sequence[bytes], known: Iterable[bytes] = ()) -> np.nda
     """
     groups = dict.fromkeys(known, -1)
     return np.array([groups.setdefault(digest, row) for row, digest in enumerate(digests)], dtype=np.int64)
+
+
+Weights = list[tuple[Tensor, int]]
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """Parameters and buffers with their versions, which torch counts up whenever it writes to them.
+
+    They show a change without being read; the tensors are kept, so that no other ones have their addresses.
+    """
+    return [(weight, weight._version) for weight in (*module.parameters(), *module.buffers())]
+
+
+def are_same_weights(first: Weights, second: Weights) -> bool:
+    """Whether nothing has been written to a module's weights from one look to the other, in this process.
+
+    Examples
+    --------
+    >>> module = nn.Linear(1, 1)
+    >>> before = weights_of(module)
+    >>> are_same_weights(before, weights_of(module))
+    True
+    >>> _ = nn.init.zeros_(module.weight)
+    >>> are_same_weights(before, weights_of(module))
+    False
+    """
+    return [(id(weight), version) for weight, version in first] == [(id(weight), version) for weight, version in second]
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, type(None))

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -31,6 +30,7 @@ from torch.utils._pytree import tree_map
 from tqdm.auto import tqdm
 
 from skal._core.containers import detach_rows, reference_to, row_bytes
+from skal._core.identity import digest_bytes
 from skal._core.memory import rows_within
 from skal._core.pool import Samples
 from skal.config import config_context, get_config
@@ -186,7 +186,7 @@ class _Task:
     ) -> None:
         self._n_jobs, self._pickled, self._samples = n_jobs, pickled, samples
         self._sends_rows, self._bounds = sends_rows, bounds
-        self._digest = blake2b(pickled.data, digest_size=16).digest()
+        self._digest = digest_bytes(pickled.data)
 
     def run(self, numbers: list[int]) -> Iterator[tuple[int, Any]]:
         """The shards with these numbers, each with what :func:`_run` gives, in any order."""

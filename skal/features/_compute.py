@@ -62,7 +62,7 @@ def _blocks(features: Any, samples: Samples, owner: str) -> Iterator[Tensor]:
         width = block.shape[1] if width is None else width
         if block.shape[1] != width:
             got = f"{width} columns at first, and {block.shape[1]} from sample {start} on"
-            raise feature_error(owner, "of one length for all samples", got)
+            raise FeatureError.for_features(owner, "of one length for all samples", got)
         yield block
 
 
@@ -113,12 +113,12 @@ def _as_matrix(values: Any, n: int, owner: str) -> Tensor:
     if not isinstance(values, Tensor):
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
-            raise feature_error(owner, "numbers", f"{shorten(values)} of dtype {array.dtype}")
+            raise FeatureError.for_features(owner, "numbers", f"{shorten(values)} of dtype {array.dtype}")
         values = as_tensor(array)
     values = values.detach()
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
         got = f"shape {tuple(values.shape)}"
-        raise feature_error(owner, f"an array of {n} rows with at least one column", got)
+        raise FeatureError.for_features(owner, f"an array of {n} rows with at least one column", got)
     return at_least_float32(values.flatten(1) if values.ndim > 1 else values[:, None])
 
 
@@ -133,13 +133,7 @@ def check_finite_features(values: Tensor, owner: str, start: int = 0) -> Tensor:
         return values
     bad = ~torch.isfinite(values).all(1)
     if bool(bad.any()):
-        raise feature_error(owner, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}")
+        raise FeatureError.for_features(
+            owner, "finite", f"NaN or infinity, first for sample {start + int(bad.nonzero()[0, 0])}"
+        )
     return values
-
-
-def feature_error(owner: str, expected: str, got: str) -> FeatureError:
-    """What is wrong with features, in the words that all messages have."""
-    return FeatureError(
-        f"The features that {owner} works on must be {expected}. Got {got} instead. Pass other features="
-        ": a fitted transformer, a function X -> (n, d), or a frozen nn.Module."
-    )

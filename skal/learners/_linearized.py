@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.metrics import accuracy_score
-from torch import Tensor
 
 from skal._core.containers import n_rows, take_rows
+from skal._core.identity import Weights, are_same_weights, weights_of
 from skal._core.outputs import compares_outputs
 from skal._core.pool import candidate_rows
 from skal._lookahead.posterior import Outputs, Posterior, read_outputs
@@ -250,22 +250,20 @@ class LinearizedLearner(ActiveLearner):
 class _State(NamedTuple):
     """The network's weights, the labelled set and the parameters, to see what has changed since."""
 
-    weights: list[tuple[Tensor, int]]  # with their versions
+    weights: Weights
     rows: list[tuple[Hashable, int]]  # what the labelled samples are recognised by, and their labels
     params: dict[str, Any]
 
     @classmethod
     def of(cls, context: QueryContext, strategy: NTKLookahead) -> _State:
         """As it is now."""
-        weights = [*context.network.module.parameters(), *context.network.module.buffers()]
-        keys = context.labelled.keys()
-        rows = list(zip(keys, context.class_labels.tolist(), strict=True))
-        return cls([(weight, weight._version) for weight in weights], rows, strategy.get_params(deep=False))
+        rows = list(zip(context.labelled.keys(), context.class_labels.tolist(), strict=True))
+        return cls(weights_of(context.network.module), rows, strategy.get_params(deep=False))
 
     def follows(self, other: _State) -> bool:
         """Whether nothing but labels has been added."""
-        mine, theirs = ([(id(weight), version) for weight, version in state.weights] for state in (self, other))
-        return mine == theirs and self.params == other.params and self.rows[: len(other.rows)] == other.rows
+        same = are_same_weights(self.weights, other.weights) and self.params == other.params
+        return same and self.rows[: len(other.rows)] == other.rows
 
 
 class _KnownPool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-from hashlib import blake2b
 from typing import Any
 
 import torch
 from safetensors.torch import load, save
 
+from skal._core.identity import digest_bytes
 from skal._files.json_text import from_json, to_json
 
 NETWORK = re.compile(r"network-[0-9a-f]{32}\.safetensors")
@@ -45,4 +45,4 @@ def unpack_network(name: str, data: bytes) -> Any:
 
 def content_sum(data: bytes) -> str:
     """By which a changed file is noticed."""
-    return blake2b(data, digest_size=16).hexdigest()
+    return digest_bytes(data).hex()

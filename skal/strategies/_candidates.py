@@ -9,7 +9,7 @@ from math import isqrt
 import numpy as np
 import torch
 
-from skal.context import Samples, rows_within
+from skal.context import Samples, TangentEngine, rows_within
 from skal.strategies._spectral import (
     EPS,
     BatchKernel,
@@ -28,7 +28,7 @@ from skal.tangent._cotangents import kernel_cotangents
 from skal.tangent._kept import KeptGradients, keep_gradients, kept_bytes
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._sketch import feature_matrix
-from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients
+from skal.tangent._tangent_engine import non_finite_gradients
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skal.base import query_function
 from skal.context import QueryContext, product_rows, rows_within
-from skal.features._compute import feature_error
+from skal.exceptions import FeatureError
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
@@ -109,7 +109,7 @@ class CoreSet(TwoLevelStrategy):
             block = context.features(self.features, context.labelled.take(rows))
             if block.shape[1] != width:
                 got = f"{width} columns for the pool, and {block.shape[1]} for labelled samples"
-                raise feature_error(context.owner, "of one length for all samples", got)
+                raise FeatureError.for_features(context.owner, "of one length for all samples", got)
             yield block
 
 

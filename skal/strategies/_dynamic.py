@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function, top
-from skal.context import QueryContext, rows_within
+from skal.context import QueryContext, TangentEngine, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.tangent._cotangents import LossCotangent
 from skal.tangent._gradients import loss_gradient, loss_scores
 from skal.tangent._kept import keep_gradients, kept_bytes
 from skal.tangent._sketch import MOST_FEATURES, loss_features
-from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice, Integer, Real, make_generator
 
 _SKETCH = 4096  # length of the sketches where exact gradients do not fit

@@ -10,11 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from skal.base import ScoreStrategy, query_function
-from skal.context import QueryContext
+from skal.context import QueryContext, TangentEngine
 from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, LossCotangent
 from skal.tangent._factors import Gradients
-from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice
 
 

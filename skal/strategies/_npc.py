@@ -10,13 +10,12 @@ import numpy as np
 from torch import nn
 
 from skal.base import QueryStrategy, query_function
-from skal.context import QueryContext, copy_groups
+from skal.context import QueryContext, TangentEngine, copy_groups
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._candidates import KERNEL_BYTES, CandidateKernel
 from skal.strategies._spectral import draw_batches
 from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import MOST_FEATURES
-from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import Choice, Integer, make_generator
 
 KERNELS = ["auto", "pntk", "last_layer", "logit", "trace"]

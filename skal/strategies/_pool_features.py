@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from skal.context import QueryContext, Samples, fill_rows, rows_within
-from skal.features._compute import feature_error
+from skal.exceptions import FeatureError
 
 _BLOCK_BYTES = 2**24  # of features that are read at once
 _CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
@@ -69,14 +69,14 @@ class PoolFeatures:
         labelled = self._context.n_labelled
         if not labelled or bool((self.of(self._context.labelled) == first).all()):
             got = f"the same for all {n + labelled} of them"
-            raise feature_error(self._context.owner, "different for different samples", got)
+            raise FeatureError.for_features(self._context.owner, "different for different samples", got)
 
     def of(self, samples: Samples | None) -> Tensor:
         """(n, d) features of other samples."""
         values = self._context.features(self._features, samples)
         if self.width and values.shape[1] != self.width:
             got = f"{self.width} columns for one sample, and {values.shape[1]} for {len(values)}"
-            raise feature_error(self._context.owner, "of one length for all samples", got)
+            raise FeatureError.for_features(self._context.owner, "of one length for all samples", got)
         if not self._normalize:  # distances of long rows need more digits
             return values.double()
         values = values if self._dtype is None else values.to(self._dtype)

@@ -106,6 +106,17 @@ def test_lists_the_functions_of_a_call(capsys):
     assert any(re.fullmatch(r"strategies/_uncertainty\.py:\d+ (Margin\.)?_score", line) for line in others)
 
 
+def test_guards_are_not_on_the_path_of_other_cases():
+    """No network's guards for a scikit-learn classifier, no Dataset's for arrays, no shards in one process."""
+    walks = house.run_queries(house.HERE)["walks"]
+    passed = {name: {line.split(":")[0] for line in walk["functions"]} for name, walk in walks.items()}
+    elsewhere = {f"_core/{name}.py" for name in ("cache", "feeding", "last_layer", "parallel")}
+    of_networks = {f"_core/{name}.py" for name in ("losses", "network", "outputs")}
+    assert not passed["Margin, LogisticRegression"] & (elsewhere | of_networks)
+    assert not passed["Margin, MLP"] & elsewhere
+    assert {"_core/network.py", "_core/outputs.py"} <= passed["Margin, MLP"]
+
+
 def test_a_folder_without_skal_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         house.main(["--root", str(tmp_path)])
