@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isnan
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidQueryError, NonFiniteError
 from skal.validation import Constrained, Constraint, Integer, Seed, check_known, make_generator
 
+ANY_TASK = ("classification", "regression", "multilabel")
 _N_INSTANCES = Integer(1, remedy="Ask for at least one sample.")
 
 __all__ = ["Passes", "QueryCost", "QueryStrategy", "ScoreStrategy", "as_strategy", "query_function", "top"]
@@ -35,7 +36,7 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     An instance is a query strategy in modAL's form: ``strategy(learner, X_pool, n_instances)``. It answers in the
     convention of the learner that calls it. :meth:`select` always returns indices and metrics.
 
-    Class attributes say what a strategy works with. The first four are enforced here, before ``_select`` runs; all of
+    Class attributes say what a strategy works with. The first five are enforced here, before ``_select`` runs; all of
     them tell :mod:`skal.checks` what to expect.
 
     Attributes
@@ -48,6 +49,8 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
         Whether the estimator must be a skorch net, or end in one. False: any classifier with ``predict_proba``.
     needs_labels : bool, default=False
         Whether the learner must hold labelled samples.
+    tasks : sequence of str, default=("classification",)
+        What it has something to say about: ``"classification"``, ``"regression"`` and ``"multilabel"``.
     reads_outputs : bool, default=True
         Whether the estimator's outputs are looked at, so that bad ones are noticed.
     draws_from_pool : bool, default=False
@@ -75,6 +78,7 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     needs_fitted: bool = True
     needs_network: bool = True
     needs_labels: bool = False
+    tasks: Sequence[str] = ("classification",)
     reads_outputs: bool = True
     draws_from_pool: bool = False
 
@@ -171,6 +175,8 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
         return self._require(QueryContext(learner, X_pool, owner=type(self).__name__))
 
     def _require(self, context: QueryContext) -> QueryContext:
+        if context.task not in self.tasks:
+            context.require_task(self.tasks)
         if self.needs_fitted:
             context.require_fitted()
         if self.needs_network:
@@ -277,6 +283,8 @@ class ScoreStrategy(QueryStrategy):
     ----------
     scores_first_pick : bool, default=False
         Whether a batch is chosen one sample after the other, and the scores are those of the first.
+    zero_is_certain : bool, default=False
+        Whether scores are amounts of uncertainty, of which 0 is none; otherwise they have an order alone.
 
     Examples
     --------
@@ -294,6 +302,7 @@ class ScoreStrategy(QueryStrategy):
     """
 
     scores_first_pick: bool = False
+    zero_is_certain: bool = False
 
     @abstractmethod
     def _score(self, context: QueryContext) -> np.ndarray:

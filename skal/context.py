@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from joblib import effective_n_jobs
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
-from skorch import NeuralNet, NeuralNetRegressor
+from skorch import NeuralNet
 from torch.utils.data import Dataset
 
 from skal._core.cache import Cache
@@ -33,12 +34,21 @@ from skal._core.feeding import Watch
 from skal._core.guard import device_of, evaluating, one_query
 from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
-from skal._core.losses import CrossEntropy, Loss
+from skal._core.losses import CrossEntropy, Loss, SeveralLabels
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, product_rows, rows_within
 from skal._core.network import Network
 from skal._core.outputs import is_binary
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
+from skal._core.tasks import (
+    CLASSIFICATION,
+    MULTILABEL,
+    REGRESSION,
+    check_targets,
+    find_task,
+    predict_numbers,
+    refuse_task,
+)
 from skal.config import get_config
 from skal.exceptions import (
     EmptyPoolError,
@@ -65,6 +75,7 @@ __all__ = [
     "Network",
     "QueryContext",
     "Samples",
+    "SeveralLabels",
     "TangentEngine",
     "copy_groups",
     "evaluating",
@@ -103,8 +114,6 @@ class QueryContext:
         Samples per network pass, at most: a setting, see :func:`skal.set_config`.
     memory_bound : int or None
         The setting ``max_memory`` in bytes; None if there is no bound.
-    task : str
-        What the labels are: ``"classification"``.
 
     Examples
     --------
@@ -118,8 +127,6 @@ class QueryContext:
     >>> context.features().shape  # here the inputs of the last layer
     torch.Size([40, 16])
     """
-
-    task = "classification"
 
     def __init__(self, learner: Any, X_pool: Any, *, owner: str = "QueryStrategy") -> None:
         if type(getattr(type(learner), "learner_", None)) is property:  # a fitted loop stands for its learner
@@ -157,6 +164,24 @@ class QueryContext:
         self.inner_estimator, self.transformers = unwrap_estimator(self.estimator)
         self.has_network = isinstance(self.inner_estimator, NeuralNet)
         self.pool = self._samples(X_pool, "X_pool")
+
+    @cached_property
+    def task(self) -> str:
+        """What the labels are: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
+        return find_task(self.estimator, getattr(self.learner, "y_training", None))
+
+    def require_task(self, tasks: Sequence[str], why: str = "") -> None:
+        """Raise :class:`~skal.exceptions.InvalidTypeError` unless the task is one of these.
+
+        Parameters
+        ----------
+        tasks : sequence of str
+            What the strategy has something to say about.
+        why : str, default=""
+            Why the others make no sense, in a sentence.
+        """
+        if self.task not in tasks:
+            raise refuse_task(self.owner, self.task, tasks, why)
 
     @cached_property
     def is_fitted(self) -> bool:
@@ -385,19 +410,12 @@ class QueryContext:
                 f"ends in one. Got {type(self.inner_estimator).__name__} instead. Wrap a torch module in "
                 "skorch.NeuralNetClassifier, or use a strategy that needs only predict_proba (margin, entropy)."
             )
-        if isinstance(self.inner_estimator, NeuralNetRegressor):
-            raise NoNetworkError(
-                f"The network that {self.owner} works on must be a classifier: regression is not supported. Got a "
-                f"{type(self.inner_estimator).__name__} instead. Sort the targets into bins and use "
-                "NeuralNetClassifier, or query by features alone, for example with MaxHerding(features=...) and an "
-                "estimator that is no regressor."
-            )
         return self.inner_estimator
 
     @cached_property
     def network(self) -> Network:
         """The net's module, with its inputs and outputs understood."""
-        return Network(self.net, self.sharding)
+        return Network(self.net, self.sharding, self.task)
 
     @property
     def device(self) -> torch.device:
@@ -406,10 +424,11 @@ class QueryContext:
 
     @cached_property
     def n_classes(self) -> int:
-        """Number of classes, by the network's outputs: few labels may not show every class."""
+        """Number of classes, labels or targets, by the outputs: few labels may not show every class."""
         if self.has_network:
             return self.network.n_classes(self.pool)
-        return int(self.predict_proba(self.pool.take(range(1))).shape[1])
+        first = self.pool.take(range(1))
+        return int((self.predict(first) if self.task == REGRESSION else self.predict_proba(first)).shape[1])
 
     @cached_property
     def last_layer(self) -> LastLayer:
@@ -537,9 +556,39 @@ class QueryContext:
             return compute_features(None, replace(samples, transform=transform), owner=self.owner)
         if spec == "last_layer":
             return check_finite_features(at_least_float32(self.embeddings(samples)[0]), self.owner)
+        return self.tangent_features(samples, _TANGENT_FEATURES)
+
+    def tangent_features(
+        self, samples: Samples, n_features: int, most_exact: int = 0, random_state: int = 0
+    ) -> torch.Tensor:
+        """Gradients of the network's outputs, sketched.
+
+        Parameters
+        ----------
+        samples : Samples
+            Of which.
+        n_features : int
+            Length of the sketch.
+        most_exact : int, default=0
+            Gradients of up to this many numbers are written out as they are.
+        random_state : int, default=0
+            Of the sketch.
+
+        Returns
+        -------
+        (n, d) tensor
+            Whose inner products are, or estimate, the pseudo-NTK, and of numbers the trace kernel.
+        """
+        engine, kind = self._sketching
+        length = sum(engine.sizes.values()) * (engine.n_classes if kind == "trace" else 1)
+        found = feature_matrix(engine, samples, kind, None if length <= most_exact else n_features, random_state)
+        return check_finite_features(found, self.owner)
+
+    @cached_property
+    def _sketching(self) -> tuple[TangentEngine, str]:
+        """What gives sketched gradients, and of which kernel."""
         engine = self.tangent_engine(memory=self.memory // 4)
-        kind = settle_kernel(engine, self.pool, "auto", self.owner)
-        return check_finite_features(feature_matrix(engine, samples, kind, _TANGENT_FEATURES, 0), self.owner)
+        return engine, "trace" if self.task == REGRESSION else settle_kernel(engine, self.pool, "auto", self.owner)
 
     def _source(self, spec: Any) -> str | None:
         """A digest of what computes features that stay the same from round to round; None if they may change.
@@ -606,7 +655,11 @@ class QueryContext:
         if y is None and isinstance(self.labelled.X, Dataset):
             y = [dataset_target(self.labelled.X[i]) for i in range(len(self.labelled))]
         try:
-            y = np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
+            y = (
+                sp.csr_matrix(y).toarray()
+                if sp.issparse(y)
+                else np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
+            )
         except (ValueError, NotImplementedError):  # ragged, or without values
             y = np.empty(())
         if y.shape[:1] != (len(self.labelled),):
@@ -615,6 +668,8 @@ class QueryContext:
                 f"X_training. Got {shorten(getattr(self.learner, 'y_training', None))} instead. "
                 "Pass labels for all of them."
             )
+        if self.task != CLASSIFICATION:
+            return check_targets("the learner", y, self.task)
         if y.dtype.kind not in "iufbUOST" or (y.dtype.kind == "O" and not all(isinstance(v, _LABELS) for v in y.flat)):
             raise InvalidTypeError(
                 "The learner's y_training must hold integers or strings. "
@@ -622,8 +677,8 @@ class QueryContext:
             )
         if y.ndim > 1:
             raise InvalidParameterError(
-                f"The learner's y_training must hold one label per sample; several at once are not supported. Got "
-                f"labels of shape {y.shape} instead. Pass integers: y.argmax(1) of one-hot rows, y.ravel() of a column."
+                f"The learner's y_training must hold one label per sample, or an indicator matrix. Got labels of shape "
+                f"{y.shape} instead. Pass integers: y.argmax(1) of one-hot rows, y.ravel() of a column."
             )
         return y
 
@@ -642,6 +697,26 @@ class QueryContext:
             )
         return y.astype(np.int64)
 
+    def predict(self, samples: Samples | None = None) -> np.ndarray:
+        """Numbers that a regressor predicts for the pool, or for other samples.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        (n, k) float64 array
+            One column for each target.
+        """
+        of = self.pool if samples is None else samples
+        if self.has_network:
+            outputs = self.outputs() if samples is None else self.network.all_outputs(of, self.batch_size)
+            return outputs.double().cpu().numpy()
+        predict = partial(predict_numbers, self.estimator)
+        return np.concatenate([predict(x) for x in of.chunks(max(self.batch_size, 4096), stacked=True)])
+
     def predict_proba(self, samples: Samples | None = None) -> np.ndarray:
         """Class probabilities of the pool, or of other samples.
 
@@ -652,10 +727,12 @@ class QueryContext:
 
         Returns
         -------
-        (n, C) float64 array
+        (n, C) float64 array; (n, L, 2) of several labels at once
             Checked to be distributions. Of a classifier without ``predict_proba``, the logistic function of its
             decision function.
         """
+        if self.task == REGRESSION:
+            raise refuse_task(self.owner, self.task, [CLASSIFICATION, MULTILABEL], "It needs class probabilities.")
         if self.has_network:
             network = self.network
             outputs = self.outputs() if samples is None else network.all_outputs(samples, self.batch_size)
@@ -663,7 +740,7 @@ class QueryContext:
                 proba = network.to_proba(outputs).double().cpu().numpy()
         else:
             # scikit-learn's classifiers bring no batch size of their own: bound the memory, spare the overhead
-            predict, size = find_probabilities(self.estimator, self.owner), max(self.batch_size, 4096)
+            predict, size = find_probabilities(self.estimator, self.owner, self.task), max(self.batch_size, 4096)
 
             def shard(part: Samples) -> np.ndarray:
                 return np.concatenate([predict(x) for x in part.chunks(size, stacked=True)])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import KMeans
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.impute import SimpleImputer
@@ -236,10 +237,10 @@ def test_a_decision_function_stands_for_probabilities(flat_data, n_classes):
 def test_a_classifier_without_probabilities_is_refused(flat_data):
     X, y = flat_data
     context = QueryContext(learner_of(DecisionTreeRegressor().fit(X, y)), X, owner="Mine")
-    with pytest.raises(
-        InvalidTypeError, match=r"must have predict_proba or decision_function\. Got DecisionTreeRegressor"
-    ):
+    with pytest.raises(InvalidTypeError, match=r"Mine must be classification.*needs class probabilities.*regression"):
         context.predict_proba()
+    with pytest.raises(InvalidTypeError, match=r"must have predict_proba or decision_function\. Got KMeans"):
+        QueryContext(learner_of(KMeans(2).fit(X)), X, owner="Mine").predict_proba()
 
 
 class Bad(ClassifierMixin, BaseEstimator):

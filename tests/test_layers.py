@@ -30,6 +30,7 @@ SHARED = {"_candidates", "_coverage", "_coverage_strategy", "_dropout", "_gains"
 SHARED |= {
     "_kmeans",
     "_leaves",
+    "_linear_posterior",
     "_names",
     "_pool_features",
     "_probabilities",

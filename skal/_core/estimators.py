@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from skal._core.memory import is_out_of_memory
+from skal._core.tasks import CLASSIFICATION, Task
 from skal.exceptions import (
     InvalidTypeError,
     NetworkError,
@@ -192,7 +193,7 @@ def refuse_fit_params(owner: str, unknown: Mapping[str, Any]) -> None:
         )
 
 
-def find_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray]:
+def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) -> Callable[[Any], np.ndarray]:
     """What gives (n, C) class probabilities of a classifier, or its decision function through the logistic function.
 
     Examples
@@ -354,7 +355,10 @@ def _advice(net: Any, X: Any, y: Any) -> str:
     """What to change about labels, criterion or samples, in the order in which they are usually wrong."""
     criterion = _criterion(net)
     if isinstance(net, NeuralNetRegressor):
-        return "Regression is not supported: sort the targets into bins, and use skorch.NeuralNetClassifier."
+        return (
+            f"The targets have {describe(y)}: skorch compares outputs (n, k) with targets (n, k), so pass "
+            "y.reshape(-1, 1).astype('float32') for one target."
+        )
     binary = isinstance(net, NeuralNetBinaryClassifier)
     try:
         labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skal._core.outputs import is_binary, softmax, sum_of_others
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
 
@@ -58,6 +59,21 @@ class Loss(ABC):
 
     @abstractmethod
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor: ...
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """The labels that the logits stand for.
+
+        Parameters
+        ----------
+        logits : (n, C) tensor
+            Before any softmax.
+
+        Returns
+        -------
+        (n,) tensor, (n, L) for several labels at once
+            As :meth:`gradient` takes them.
+        """
+        return logits.argmax(dim=-1)
 
     def lengths(self, logits: Tensor) -> Tensor:
         """Length of the gradient for every label.
@@ -198,6 +214,73 @@ class SquaredError(Loss):
         return self.scale * (f - _is_label(labels, f).to(f.dtype))
 
 
+@dataclass(frozen=True, eq=False)
+class SeveralLabels(Loss):
+    """``−Σ_l w_l [q_l y_l log σ(f_l) + (1 − y_l) log σ(−f_l)]``: every label is a question of its own.
+
+    Parameters
+    ----------
+    pos_weight, weight : (L,) or (1,) tensor, optional
+        As of ``torch.nn.BCEWithLogitsLoss``; q and w above.
+
+    Examples
+    --------
+    >>> from skal.context import SeveralLabels
+    >>> SeveralLabels().gradient(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+    tensor([[-0.5000,  0.5000]])
+    """
+
+    pos_weight: Tensor | None = None
+    weight: Tensor | None = None
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        positive = -torch.sigmoid(-f)
+        if self.pos_weight is not None:
+            positive = positive * self.pos_weight.to(f)
+        gradient = torch.where(labels > 0, positive, torch.sigmoid(f))
+        return gradient if self.weight is None else gradient * self.weight.to(f)
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """Each label that is more likely than not.
+
+        Parameters
+        ----------
+        logits : (n, L) tensor
+            One for each label.
+
+        Returns
+        -------
+        (n, L) tensor
+            0 and 1.
+        """
+        return (logits > 0).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredDistance(Loss):
+    """``(scale / 2) ‖f − y‖²`` of numbers; whatever the criterion is, near its minimum it is one of these."""
+
+    scale: float = 1.0
+
+    def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * (f - labels.to(f).reshape(f.shape))
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """The outputs themselves.
+
+        Parameters
+        ----------
+        logits : (n, k) tensor
+            The network's outputs.
+
+        Returns
+        -------
+        (n, k) tensor
+            The same.
+        """
+        return logits
+
+
 class OwnLoss(Loss):
     """A criterion without a closed form, differentiated by autograd with ``reduction="none"``.
 
@@ -267,12 +350,13 @@ def _unusable(criterion: nn.Module, got: str) -> InvalidParameterError:
     )
 
 
-def loss_of(criterion: Any, *, behind_softmax: torch.dtype | None = None) -> Loss:
+def loss_of(criterion: Any, task: Task = CLASSIFICATION, *, behind_softmax: torch.dtype | None = None) -> Loss:
     """The loss of a fitted criterion; the cross-entropy if there is none.
 
     Parameters
     ----------
     criterion : nn.Module or None
+    task : {"classification", "regression", "multilabel"}
     behind_softmax : torch.dtype, optional
         With NLLLoss: the logits are those behind the softmax that the module of this type ends in, not the logarithms
         ``log(p + ε)`` that the criterion gets.
@@ -286,6 +370,10 @@ def loss_of(criterion: Any, *, behind_softmax: torch.dtype | None = None) -> Los
     """
     if criterion is None:
         return CrossEntropy()
+    if task == REGRESSION:
+        return SquaredDistance(2.0)
+    if task == MULTILABEL:
+        return SeveralLabels(getattr(criterion, "pos_weight", None), getattr(criterion, "weight", None))
     if _is(criterion, nn.CrossEntropyLoss):
         return CrossEntropy(criterion.weight, criterion.label_smoothing, criterion.ignore_index)
     epsilon = 0.0 if behind_softmax is None else torch.finfo(behind_softmax).eps

@@ -25,6 +25,7 @@ from skal._core.losses import Loss, loss_of
 from skal._core.memory import Result, fill_rows, rows_within
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
+from skal._core.tasks import CLASSIFICATION, Task, find_task
 from skal.exceptions import NetworkError, NoNetworkError, NotFittedError
 
 # parts of a skorch net that no worker needs; skorch pickles some of them apart, which would cut tied objects in two
@@ -53,6 +54,8 @@ class Network:
         A skorch net's criterion says what its outputs are. A bare module is taken to return logits.
     sharding : Sharding, optional
         Workers that share the passes over many samples. With None, this process makes them alone.
+    task : {"classification", "regression", "multilabel"}, optional
+        What the outputs are for; by default what a skorch net is by itself.
 
     Attributes
     ----------
@@ -76,7 +79,7 @@ class Network:
     torch.Size([2, 3])
     """
 
-    def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None) -> None:
+    def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None, task: Task | None = None) -> None:
         self.sharding = sharding
         self._rows_per_pass = 0  # unknown yet
         if isinstance(net, nn.Module):
@@ -94,6 +97,7 @@ class Network:
                 f"Got {type(net).__name__} instead. Wrap the module in skorch.NeuralNetClassifier."
             )
         self.criterion = outputs.criterion_of(self.net)
+        self.task = task or (CLASSIFICATION if self.net is None else find_task(self.net))
         self.device = device_of(self.module)
         if self.device.type == "meta":
             check_values_exist(self.module)
@@ -123,7 +127,7 @@ class Network:
     @cached_property
     def loss(self) -> Loss:
         """The loss that the network is trained with, as a function of :meth:`logits`."""
-        return loss_of(self.criterion)
+        return loss_of(self.criterion, self.task)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters with ``requires_grad``.
@@ -250,7 +254,7 @@ class Network:
             if explanation is None:
                 raise
             raise explanation from error
-        result: Tensor = outputs.read_output(output, self.criterion, batch)
+        result: Tensor = outputs.read_output(output, self.criterion, batch, self.task)
         return result
 
     def logits(self, batch: Any, parameters: dict[str, Tensor] | None = None) -> Tensor:
@@ -283,7 +287,7 @@ class Network:
         (n, C) tensor
             Before any softmax.
         """
-        return outputs.to_logits(output, self.criterion)
+        return outputs.to_logits(output, self.criterion, self.task)
 
     def to_proba(self, output: Tensor) -> Tensor:
         """Class probabilities of the module's output.
@@ -298,7 +302,7 @@ class Network:
         (n, C) tensor
             As the net's ``predict_proba`` gives them.
         """
-        return outputs.to_proba(output, self.net)
+        return outputs.to_proba(output, self.net, self.task)
 
     def logits_to_proba(self, logits: Tensor) -> Tensor:
         """Class probabilities of logits, by the nonlinearity that the user gave the net; otherwise the softmax.
@@ -327,8 +331,8 @@ class Network:
         output : tensor
             What the module returned.
         """
-        outputs.check_form(output, self.criterion)
-        outputs.check_values(output, self.criterion)
+        outputs.check_form(output, self.criterion, self.task)
+        outputs.check_values(output, self.criterion, self.task)
 
     def check_logits(self, batch: Any) -> Tensor:
         """Logits of outputs that are checked to be what they should be, as part of the graph.
@@ -371,7 +375,7 @@ class Network:
 
         def shard(part: Samples) -> Tensor:
             whole = fill_rows(self._output_batches(part, batch_size), len(part))
-            outputs.check_values(whole, self.criterion)
+            outputs.check_values(whole, self.criterion, self.task)
             return whole
 
         return self.collect(shard, samples, batch_size)
@@ -381,9 +385,9 @@ class Network:
         with evaluating(self.module), torch.no_grad():
             for number, batch in enumerate(self.passes(samples, batch_size)):
                 output = self.output(batch)
-                outputs.check_form(output, self.criterion)
+                outputs.check_form(output, self.criterion, self.task)
                 if number == 0:
-                    outputs.check_values(output, self.criterion)
+                    outputs.check_values(output, self.criterion, self.task)
                 yield output
 
     def collect(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Result:
@@ -452,7 +456,7 @@ class Network:
             return self.to_logits(self.all_outputs(samples, batch_size))
 
     def n_classes(self, samples: Samples) -> int:
-        """How many classes the network has an output for, from the outputs of two samples.
+        """How many logits the network gives, from the outputs of two samples.
 
         A batch norm without running statistics cannot take one.
 

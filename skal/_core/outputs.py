@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a network's outputs mean: logits, probabilities, targets of squared loss, or one number for two classes.
+"""What a network's outputs mean: logits, probabilities, numbers, or one number for two classes.
 
-The criterion says which of them they are. This is the one place where that is decided.
+The criterion says which of them they are, and the task where that is not enough. This is the one place where that is
+decided.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from skal._core.estimators import check_distributions
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task, refuse_task
 from skal.exceptions import NonFiniteError, OutputError, shorten
 from skal.nets import SquaredLoss
 
@@ -73,16 +75,16 @@ def needs_softmax(net: Any) -> bool:
     return is_squared_loss(criterion_of(net)) and getattr(net, "predict_nonlinearity", None) == "auto"
 
 
-def read_output(output: Any, criterion: nn.Module | None, batch: Any) -> Any:
+def read_output(output: Any, criterion: nn.Module | None, batch: Any, task: Task = CLASSIFICATION) -> Any:
     """The outputs that are meant for a loss, one row per sample of the batch; refused if there are more or fewer rows.
 
-    One number per sample, which modules for two classes return as (n,) or (n, 1), is always (n, 1).
+    One number per sample, which modules for two classes or one target return as (n,) or (n, 1), is always (n, 1).
     """
     if not isinstance(output, Tensor):
         output = first_output(output)
         if not isinstance(output, Tensor):
             return output
-    if output.ndim == 1 and is_binary(criterion):
+    if output.ndim == 1 and (criterion is None or task == REGRESSION or is_binary(criterion)):
         output = output.unsqueeze(1)
     if output.ndim and isinstance(batch, Tensor) and output.shape[0] == batch.shape[0]:
         return output
@@ -96,11 +98,11 @@ def read_output(output: Any, criterion: nn.Module | None, batch: Any) -> Any:
     return output
 
 
-def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
+def to_logits(output: Tensor, criterion: nn.Module | None, task: Task = CLASSIFICATION) -> Tensor:
     """(n, C) logits of a module's output, following the criterion as skorch does.
 
     With ``NLLLoss`` the module returns probabilities, and skorch takes ``log(p + eps)``; with ``BCEWithLogitsLoss`` it
-    returns one number z, and the two classes have the logits (0, z).
+    returns one number z, and the two classes have the logits (0, z). Numbers, and logits of several labels, stay.
 
     Examples
     --------
@@ -108,6 +110,8 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
     tensor([[0., 2.]])
     """
     output = output if output.dtype.itemsize >= 4 else output.float()
+    if task != CLASSIFICATION:
+        return output
     if isinstance(criterion, nn.NLLLoss):
         return torch.log(output + torch.finfo(output.dtype).eps)
     if is_binary(criterion):
@@ -116,9 +120,16 @@ def to_logits(output: Tensor, criterion: nn.Module | None) -> Tensor:
     return output
 
 
-def to_proba(output: Tensor, net: Any) -> Tensor:
-    """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them."""
+def to_proba(output: Tensor, net: Any, task: Task = CLASSIFICATION) -> Tensor:
+    """(n, C) class probabilities of a module's output, as the net's ``predict_proba`` gives them.
+
+    Of several labels at once (n, L, 2): that a sample has not, or has, each of them.
+    """
     precise = output if output.dtype.itemsize >= 4 else output.float()
+    if task == MULTILABEL:
+        return torch.stack([torch.sigmoid(-precise), torch.sigmoid(precise)], dim=-1)
+    if task == REGRESSION:
+        raise refuse_task("what needs class probabilities", task, [CLASSIFICATION, MULTILABEL])
     criterion = criterion_of(net)
     if net is None or (net.predict_nonlinearity == "auto" and isinstance(criterion, _BEHIND_SOFTMAX)):
         return softmax(precise)
@@ -147,18 +158,21 @@ def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
     return read
 
 
-def check_form(output: Any, criterion: nn.Module | None) -> None:
+def check_form(output: Any, criterion: nn.Module | None, task: Task = CLASSIFICATION) -> None:
     """Refuse outputs that are no numbers, or not (n, C)."""
-    binary = is_binary(criterion)
-    if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < 2)):
+    binary = is_binary(criterion) and task == CLASSIFICATION
+    # nobody says what a module without a criterion is for
+    fewest = 1 if criterion is None or task == REGRESSION else 2
+    if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < fewest)):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        one, all_ = ("class", "n_classes") if fewest == 2 else ("number", "n_outputs")
         raise OutputError(
-            f"The module must return one tensor of shape (n_samples, n_classes >= 2). Got {got} instead. "
-            "Give the last layer one output per class and return a tensor."
+            f"The module must return one tensor of shape (n_samples, {all_} >= {fewest}). Got {got} instead. "
+            f"Give the last layer one output per {one} and return a tensor."
         )
     if not output.is_floating_point():
         check_floating(output)
-    if isinstance(criterion, nn.BCELoss):
+    if isinstance(criterion, nn.BCELoss) and task != REGRESSION:
         raise OutputError(
             "The criterion must say which of the outputs is the right one. Got BCELoss, which does not. Use "
             "skorch.NeuralNetBinaryClassifier with BCEWithLogitsLoss for two classes, CrossEntropyLoss for more."
@@ -167,11 +181,11 @@ def check_form(output: Any, criterion: nn.Module | None) -> None:
         raise OutputError(
             f"With criterion {type(criterion).__name__} the module must return one number per sample, for two classes. "
             f"Got outputs of shape {tuple(output.shape)} instead. For several classes use CrossEntropyLoss, for two "
-            "skorch.NeuralNetBinaryClassifier; samples with several labels at once are not supported."
+            "skorch.NeuralNetBinaryClassifier; for several labels at once teach it an indicator matrix of all of them."
         )
 
 
-def check_values(output: Tensor, criterion: nn.Module | None) -> None:
+def check_values(output: Tensor, criterion: nn.Module | None, task: Task = CLASSIFICATION) -> None:
     """Refuse outputs of the right form that are not finite, or not what the criterion expects."""
     low, high = (value.item() for value in torch.aminmax(output.detach())) if output.numel() else (0.0, 0.0)
     if not (isfinite(low) and isfinite(high)):
@@ -179,7 +193,7 @@ def check_values(output: Tensor, criterion: nn.Module | None) -> None:
             "The network's outputs must be finite. Got NaN or infinity instead. Training has probably diverged: "
             "lower the learning rate, clip the gradients, or scale the inputs, and fit again."
         )
-    if criterion is None or is_binary(criterion) or is_squared_loss(criterion):
+    if criterion is None or is_binary(criterion) or is_squared_loss(criterion) or task != CLASSIFICATION:
         return
     tolerance = max(1e-4, torch.finfo(output.dtype).eps)  # of half precision
     distributions = low >= 0 and high <= 1 + tolerance

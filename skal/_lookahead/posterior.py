@@ -105,7 +105,11 @@ class Outputs(NamedTuple):
 
 def read_outputs(network: Network, logits: Tensor) -> Outputs:
     """(n, c) logits of a network as everything that the look-ahead needs of them."""
-    f, to_proba = logits.double(), probabilities_of_logits(network.net)
+    f = logits.double()
+    if network.task != "classification":
+        link = torch.sigmoid(f) if network.task == "multilabel" else f
+        return Outputs(f, link, link, torch.sigmoid)  # the probabilities are what they are
+    to_proba = probabilities_of_logits(network.net)
     proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
     squared = compares_outputs(network.criterion)
     return Outputs(f, f if squared else proba, proba, to_proba, TEMPERATURE if squared else 1.0)

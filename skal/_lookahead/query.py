@@ -71,7 +71,9 @@ def make_source(
         return wide_source(context, settings)
     memory, ridge = context.memory, settings.ridge
     engine = context.tangent_engine(settings.backend, memory=memory // 4)
-    kernel = settle_kernel(engine, context.pool, settings.kernel, context.owner)
+    several = context.task == "regression" and engine.n_classes > 1
+    asked = "trace" if several and settings.kernel == "auto" else settings.kernel
+    kernel = settle_kernel(engine, context.pool, asked, context.owner)
     lengths = settings.sketch_lengths(kernel)
     if lengths is None:
         epsilon = precision_of_variances(context.network.dtype, torch.float64)
@@ -140,7 +142,7 @@ def _score_by(
     if settings.criterion != "variance":
         return lambda posterior, rows: posterior.scores(settings.criterion, reference, rows)
     fits = source.room(len(evaluation)) >= context.n_pool
-    tau = None if fits else logit_variance(source.outputs(context.pool).logits)  # of all, however they are grouped
+    tau = None if fits else logit_variance(source.outputs(context.pool).logits, context.task)  # of all, in any groups
     return lambda posterior, rows: _gains(context, source, posterior, tau).scores()[rows]
 
 
@@ -186,7 +188,7 @@ def _variance_batch(
         TwoLevelWarning,
         stacklevel=2,
     )
-    tau = logit_variance(source.outputs(context.pool).logits)
+    tau = logit_variance(source.outputs(context.pool).logits, context.task)
 
     def best_of(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The batch among some rows of the pool, while the evaluation set stands for all of it."""
@@ -205,7 +207,7 @@ def _variance_batch(
 
 
 def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: float | None) -> VarianceGains:
-    tau = logit_variance(posterior.outputs.logits) if tau is None else tau
+    tau = logit_variance(posterior.outputs.logits, context.task) if tau is None else tau
     importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
     return VarianceGains(posterior, importance, context.owner)
 

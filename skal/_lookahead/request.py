@@ -31,14 +31,14 @@ class Settings:
     random_state: Any
 
     @classmethod
-    def of(cls, strategy: Any) -> Settings:
-        """The parameters of a strategy; ``"auto"`` becomes what suits its criterion."""
+    def of(cls, strategy: Any, task: str = "classification") -> Settings:
+        """The parameters of a strategy; ``"auto"`` becomes what suits its criterion and the task."""
         given = {field.name: getattr(strategy, field.name) for field in fields(cls)}
         variance = given["criterion"] == "variance"
         if given["batch"] == "auto":
             given["batch"] = "greedy" if variance else "top"
         if isinstance(given["ridge"], str):
-            given["ridge"] = 1e-2 if variance else 1e-4
+            given["ridge"] = 1e-2 if variance and task != "regression" else 1e-4
         return cls(**given)
 
     def sketch_lengths(self, kernel: str) -> tuple[int, int] | None:

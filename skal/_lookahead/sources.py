@@ -41,7 +41,7 @@ class Source(ABC):
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
         """How much candidates with (N, c) probabilities count, from τ, ρ and the kernel's scale."""
-        return newton_importance(p, tau, rho, scale)
+        return newton_importance(p, tau, rho, scale, self.context.task)
 
     def outputs(self, samples: Samples) -> Outputs:
         """Outputs of the network at any samples."""
@@ -68,9 +68,15 @@ class TangentSource(Source):
     residuals: Tensor  # (n, c) what their labels leave to be learnt
 
     def _begin(self, outputs: Outputs) -> None:
-        network, labels = self.context.logit_network, self.context.class_labels
-        targets = one_hot(labels, len(labels), outputs.f.shape[1], network).double()
-        self.labelled_logits, self.residuals = outputs.f, targets - outputs.link
+        self.labelled_logits, self.residuals = outputs.f, self._targets(outputs) - outputs.link
+
+    def _targets(self, outputs: Outputs) -> Tensor:
+        """(n, c) what the labels want the outputs, or the probabilities, to be."""
+        if self.context.task != "classification":
+            targets = torch.as_tensor(self.context.labels, dtype=torch.float64, device=outputs.f.device)
+            return targets.reshape(outputs.f.shape)
+        labels = self.context.class_labels
+        return one_hot(labels, len(labels), outputs.f.shape[1], self.context.logit_network).double()
 
     def _groups(self, samples: Samples) -> Tensor:
         """(N,) integers that exact copies among the samples share; −1 for copies of labelled samples.

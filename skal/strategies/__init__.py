@@ -14,10 +14,13 @@ from skal.strategies._egl import EGL, egl
 from skal.strategies._epig import EPIG, epig
 from skal.strategies._falcun import Falcun, falcun
 from skal.strategies._herding import MaxHerding, UHerding, max_herding, uherding
+from skal.strategies._lcmd import LCMD, lcmd
 from skal.strategies._learning_loss import LearningLoss, learning_loss
 from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
+from skal.strategies._max_det import MaxDet, max_det
 from skal.strategies._names import KNOWN
 from skal.strategies._npc import NPC, npc
+from skal.strategies._predictive_std import PredictiveStd, predictive_std
 from skal.strategies._prob_cover import ProbCover, prob_cover
 from skal.strategies._random import RandomSampling, random_sampling
 from skal.strategies._typiclust import TypiClust, typiclust
@@ -30,6 +33,7 @@ __all__ = [
     "BALD",
     "EGL",
     "EPIG",
+    "LCMD",
     "NPC",
     "ClusterMargin",
     "CoreSet",
@@ -40,8 +44,10 @@ __all__ = [
     "LearningLoss",
     "LeastConfidence",
     "Margin",
+    "MaxDet",
     "MaxHerding",
     "NTKLookahead",
+    "PredictiveStd",
     "ProbCover",
     "RandomSampling",
     "TypiClust",
@@ -57,12 +63,15 @@ __all__ = [
     "entropy",
     "epig",
     "falcun",
+    "lcmd",
     "learning_loss",
     "least_confidence",
     "margin",
+    "max_det",
     "max_herding",
     "npc",
     "ntk_lookahead",
+    "predictive_std",
     "prob_cover",
     "random_sampling",
     "typiclust",

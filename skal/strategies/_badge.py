@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from skal.base import query_function
-from skal.context import CrossEntropy, Loss, QueryContext, product_rows, rows_within
+from skal.context import CrossEntropy, Loss, QueryContext, SeveralLabels, product_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
-from skal.validation import make_generator
+from skal.validation import is_auto, make_generator
 
 # a squared distance below this share of the squared norms is the rounding of float32 embeddings, and counts as zero
 _ROUNDING = 1e-12
@@ -32,13 +32,15 @@ class BADGE(TwoLevelStrategy):
     the true one: ``q ⊗ φ`` with q the derivative with respect to the logits, ``σ(f) − e_ŷ`` for the cross-entropy, and
     φ the last layer's input. With other features of the samples q is that of the cross-entropy. The first choice has
     the largest gradient; the others are drawn by k-means++, with probabilities proportional to the squared distance to
-    the nearest one chosen.
+    the nearest one chosen. With several labels at once q is ``p − [p > ½]``. The predicted number of a regression
+    leaves no residual: there q is 1, and φ by default the sketched gradient of the outputs.
 
     Parameters
     ----------
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
-        φ. ``auto`` is the input of a network's last layer, and the input itself for any other classifier. A
-        transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.
+        φ. ``auto`` is the input of a network's last layer (for a regression ``tangent``), and the input itself for any
+        other estimator. A transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is
+        a frozen backbone.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None
@@ -89,7 +91,7 @@ class BADGE(TwoLevelStrategy):
 
     def _sample_bytes(self, context: QueryContext) -> int:
         """Both factors as they come, and in float64."""
-        return (context.feature_width(self.features) + context.n_classes) * 12 + 32
+        return (context.feature_width(self._spec(context)) + context.n_classes) * 12 + 32
 
     def _reserved_bytes(self, context: QueryContext) -> int:
         """Distances that are computed at once."""
@@ -97,7 +99,8 @@ class BADGE(TwoLevelStrategy):
 
     def _chooser(self, context: QueryContext) -> Choose:
         block_bytes = self._reserved_bytes(context)
-        loss: Loss = CrossEntropy()
+        loss: Loss = CrossEntropy() if context.task != "multilabel" else SeveralLabels()
+        regresses = context.task == "regression"
         if self._in_last_layer(context):
             self._check_last_layer(context)
             loss = context.logit_network.loss
@@ -107,7 +110,7 @@ class BADGE(TwoLevelStrategy):
             features, logits = self._factors(context.restrict(some))
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
             logits, phi = logits.to(dtype), features.to(dtype)
-            q = loss.gradient(logits, logits.argmax(dim=1))
+            q = logits if regresses else loss.gradient(logits, loss.predict(logits))
             del features, logits  # a third of the memory
             if masses is None:
                 return *kmeans_plus_plus(q, phi, n, generator, block=_block(block_bytes, _REFRESH)), None
@@ -117,16 +120,29 @@ class BADGE(TwoLevelStrategy):
 
         return choose
 
+    def _spec(self, context: QueryContext) -> Any:
+        """What φ is: the gradients of a network that predicts numbers, otherwise as the user says."""
+        regresses = context.has_network and context.task == "regression"
+        return "tangent" if regresses and is_auto(self.features) else self.features
+
     def _in_last_layer(self, context: QueryContext) -> bool:
-        return context.has_network and isinstance(self.features, str) and self.features in ("auto", "last_layer")
+        by_name = context.has_network and isinstance(self.features, str) and self.features in ("auto", "last_layer")
+        return by_name and context.task != "regression"
 
     def _factors(self, context: QueryContext) -> tuple[Tensor, Tensor]:
-        """Features (n, d) and logits (n, C), or logarithms of probabilities, which have the same softmax."""
+        """Features (n, d) and logits (n, C), or logarithms of probabilities, which have the same softmax.
+
+        In the logits' place: ones for a regression.
+        """
         if self._in_last_layer(context):
             return context.embeddings()
-        proba = np.clip(context.predict_proba(), np.finfo(float).tiny, None)
+        if context.task == "regression":
+            features = context.features(self._spec(context))
+            return features, torch.ones_like(features[:, :1])
+        logs = np.log(np.clip(context.predict_proba(), np.finfo(float).tiny, None))
         features = context.features(self.features)
-        return features, torch.as_tensor(np.log(proba), device=features.device)
+        logits = logs if logs.ndim == 2 else logs[..., 1] - logs[..., 0]  # of several labels, each with its opposite
+        return features, torch.as_tensor(logits, device=features.device)
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__

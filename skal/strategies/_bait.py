@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """BAIT: the samples whose labels tell most about the last layer (Ash, Goel, Krishnamurthy and Kakade 2021).
 
-The information of a sample about the weights of class c is ``s_c φ φᵀ`` with ``s_c = p_c (1 − p_c)``. With
+The information of a sample about the weights of class c is ``s_c φ φᵀ`` with ``s_c = p_c (1 − p_c)``; about those of a
+target, under squared loss, ``φ φᵀ``. With
 ``M_c = λI + Σ s_c φ φᵀ`` over labelled and chosen samples, and F_c the mean of ``s_c φ φᵀ`` over the pool, a batch is
 to make ``Σ_c tr(M_c⁻¹ F_c)`` small. A sample changes M_c by one rank, so that all candidates' effects follow from two
 numbers for each class, ``q = s φᵀ M⁻¹ φ`` and ``r = s φᵀ M⁻¹ F M⁻¹ φ``, which are brought up to date.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.base import QueryStrategy, query_function
+from skal.base import ANY_TASK, QueryStrategy, query_function
 from skal.context import QueryContext, Samples, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.strategies._pool_features import PoolFeatures
@@ -83,6 +84,7 @@ class BAIT(QueryStrategy):
         "oversample": Integer(1),
         "features": Features(),
     }
+    tasks = ANY_TASK
     needs_network = False
 
     def __init__(
@@ -268,9 +270,12 @@ def _layer(features: Tensor, scale: float) -> Tensor:
 
 
 def _variances(context: QueryContext, samples: Samples | None, device: torch.device) -> Tensor:
-    """p (1 − p) of every class: (n, C)."""
+    """p (1 − p) of every class or label: (n, C). Targets of a regression have the same φ, and one block for all."""
+    if context.task == "regression":
+        return torch.ones(context.n_pool if samples is None else len(samples), 1, dtype=torch.float64, device=device)
     proba = torch.as_tensor(context.predict_proba(samples), device=device)
-    return proba * (1 - proba)
+    variances = proba * (1 - proba)
+    return variances if variances.ndim == 2 else variances[..., 1]
 
 
 bait = query_function(BAIT, "bait", __name__)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.base import QueryStrategy
+from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._coverage import greedy_coverage
@@ -35,6 +35,7 @@ class CoverageStrategy(QueryStrategy):
         "normalize": Choice(True, False),
         "evaluation": Integer(1, optional=True, words=("auto",)),
     }
+    tasks = ANY_TASK
     needs_network = False
 
     kernel: str

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skal.base import QueryStrategy
+from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import SampleError, SkalError
 from skal.strategies._names import make_strategy
@@ -177,6 +177,7 @@ class Recommended(QueryStrategy):
         Why it was this one.
     """
 
+    tasks = ANY_TASK
     needs_fitted = needs_network = False
 
     def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:

@@ -124,10 +124,11 @@ class UHerding(CoverageStrategy):
 
     Parameters
     ----------
-    uncertainty : {"margin", "entropy", "least_confidence", "dynamics"} or score strategy, default="margin"
+    uncertainty : {"auto", "margin", "entropy", "least_confidence", "dynamics"} or score strategy, default="auto"
         What the samples of the pool are weighed by; ``margin`` is one minus the gap between the two largest
         probabilities, ``dynamics`` the score of :class:`DynamicAL`. A score strategy, or the name of one, weighs
-        samples by its scores, counted from the smallest.
+        samples by its scores, counted from the smallest; :class:`PredictiveStd` by the deviations themselves. ``auto``
+        is that for a regression, and ``margin`` otherwise.
     kernel : {"rbf", "laplace", "tophat", "cosine", "tangent", "forest"}, default="rbf"
         See :class:`MaxHerding`.
     radius : "auto", "minimum" or float, default="auto"
@@ -187,7 +188,7 @@ class UHerding(CoverageStrategy):
     def __init__(
         self,
         *,
-        uncertainty: Any = "margin",
+        uncertainty: Any = "auto",
         kernel: str = "rbf",
         radius: float | str = "auto",
         temperature: float | str = "auto",
@@ -213,12 +214,12 @@ class UHerding(CoverageStrategy):
     @property
     def _scoring(self) -> ScoreStrategy | None:
         """The strategy whose scores are the weights; None where the probabilities alone say it."""
-        if isinstance(self.uncertainty, str) and self.uncertainty in UNCERTAINTIES:
+        if isinstance(self.uncertainty, str) and (self.uncertainty == "auto" or self.uncertainty in UNCERTAINTIES):
             return None
         given = "dynamic_al" if self.uncertainty == "dynamics" else self.uncertainty
         strategy = named_strategy(type(self).__name__, "uncertainty", given)
         if not isinstance(strategy, ScoreStrategy):
-            expected = f"one of {', '.join(UNCERTAINTIES)}, dynamics, or a strategy with scores"
+            expected = f"auto, one of {', '.join(UNCERTAINTIES)}, dynamics, or a strategy with scores"
             remedy = "Pass for example 'margin', 'dynamics' or skal.strategies.EGL()."
             raise InvalidTypeError.for_parameter(type(self).__name__, "uncertainty", expected, self.uncertainty, remedy)
         return strategy
@@ -239,13 +240,19 @@ class UHerding(CoverageStrategy):
         _ = self._scoring
 
     def _weights(self, context: QueryContext) -> np.ndarray:
-        if (strategy := self._scoring) is not None:
+        strategy, name = self._scoring, self.uncertainty
+        if name == "auto":
+            name = "margin"
+            if context.task == "regression":
+                strategy = named_strategy(type(self).__name__, "uncertainty", "predictive_std")
+        if strategy is not None:
             scores = strategy.score_as_part(context)
-            weights: np.ndarray = np.clip(scores - scores[np.isfinite(scores)].min(), 0, None)
+            nothing = 0.0 if strategy.zero_is_certain else scores[np.isfinite(scores)].min()
+            weights: np.ndarray = np.clip(scores - nothing, 0, None)
             return weights if weights.any() else np.ones_like(weights)
         temperature = fit_temperature(context) if self.temperature == "auto" else float(self.temperature)
         proba = temper(context.predict_proba(), temperature)
-        uncertainty: np.ndarray = np.clip(UNCERTAINTIES[self.uncertainty](proba), 0, None)
+        uncertainty: np.ndarray = np.clip(UNCERTAINTIES[name](proba), 0, None)
         return uncertainty
 
     def _evaluation_bytes(self, context: QueryContext, read: PoolFeatures) -> int:

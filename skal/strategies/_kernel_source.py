@@ -37,13 +37,25 @@ class FeatureKernelSource(Source):
         Of rbf and laplace; ``auto`` is the labelled samples' median distance to their nearest labelled neighbours.
     ridge : float
         Noise of a label, as a part of the kernel's mean diagonal.
+    normalize : bool, default=True
+        Whether features are scaled to length 1.
     """
 
-    def __init__(self, context: QueryContext, kernel: str, features: object, radius: float | str, ridge: float) -> None:
+    def __init__(
+        self,
+        context: QueryContext,
+        kernel: str,
+        features: object,
+        radius: float | str,
+        ridge: float,
+        normalize: bool = True,
+    ) -> None:
         super().__init__(context, context.memory // 2)
         room = None if context.memory_bound is None else context.memory // 4
-        make = PoolLeaves if kernel == "forest" else PoolFeatures
-        self._read = make(context, features, room=room)
+        if kernel == "forest":
+            self._read: PoolFeatures = PoolLeaves(context, features, room=room)
+        else:
+            self._read = PoolFeatures(context, features, normalize=normalize, room=room)
         self._labelled = self._read.of(context.labelled).double()
         self._kernel = kernel
         self._radius = labelled_radius(self._labelled, radius) if isinstance(radius, str) else float(radius)
@@ -58,13 +70,19 @@ class FeatureKernelSource(Source):
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
         """By margins: labels count more, and are less noisy, where the classifier is unsure."""
-        return margin_importance(p, tau, rho, scale)
+        return margin_importance(p, tau, rho, scale, self.context.task)
 
     def outputs(self, samples: Samples) -> Outputs:
         """Outputs of the classifier at any samples; logarithms of its probabilities stand for logits."""
         if self.context.has_network:
             return super().outputs(samples)
+        if self.context.task == "regression":
+            f = torch.as_tensor(self.context.predict(samples), device=self._labelled.device)
+            return Outputs(f, f, f, torch.sigmoid)
         proba = torch.as_tensor(self.context.predict_proba(samples), device=self._labelled.device)
+        if proba.ndim == 3:
+            p = proba[..., 1]
+            return Outputs(torch.logit(p, eps=1e-12), p, p, torch.sigmoid)
         return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
 
     def room(self, n_numbers: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from torch import Tensor
 
 from skal.context import QueryContext, Samples
@@ -76,7 +76,8 @@ def _own_trees(context: QueryContext) -> Callable[[Samples], np.ndarray] | None:
 
 def _trees_beside(context: QueryContext, features: object) -> Callable[[Samples], np.ndarray]:
     """What gives the leaves of a forest that is fitted on the labelled samples."""
-    forest = RandomForestClassifier(_TREES, random_state=0)
+    kind = RandomForestRegressor if context.task == "regression" else RandomForestClassifier
+    forest = kind(_TREES, random_state=0)
     with warnings.catch_warnings():
         # few labels of many classes are how a loop starts
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")

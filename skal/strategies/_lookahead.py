@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +11,11 @@ import numpy as np
 from skal._lookahead.criteria import CRITERIA
 from skal._lookahead.query import greedy_batch, pool_scores
 from skal._lookahead.request import ONE_BY_ONE, Settings
-from skal.base import ScoreStrategy, query_function
+from skal.base import ANY_TASK, ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
+from skal.strategies._linear_posterior import NOISE, settle_features
 from skal.tangent._sketch import MOST_FEATURES
 from skal.validation import Choice, Features, Integer, Real, is_auto
 
@@ -66,7 +68,7 @@ class NTKLookahead(ScoreStrategy):
         2000. None is the whole pool.
     ridge : float or "auto", default="auto"
         Added to the kernel of the labelled samples' diagonal, as a part of its mean. ``auto`` is 1e-2 for ``variance``
-        (0.1 with a kernel on features) and 1e-4 for the others.
+        (0.1 with a kernel on features, 1e-4 for a regression) and 1e-4 for the others.
     backend : {"auto", "structured", "backpack", "func"}, default="auto"
         How per-sample gradients are computed; see :mod:`skal.tangent`.
     subset : int or None, default=None
@@ -91,6 +93,10 @@ class NTKLookahead(ScoreStrategy):
     -----
     A copy of a labelled sample would change nothing: it scores 0, and with ``eer`` no more than any other sample. The
     metrics of a greedy batch are the scores at the time of each pick; :meth:`scores` gives those of the first one.
+
+    A regression has the criterion ``variance`` alone: ``Σ_z S(z, x)² / (s² + S(x, x))``, with the trace kernel for
+    several targets. Where the regressor is no network, the kernel is by default the covariance of the predictions of an
+    ensemble's members, or linear in the prepared inputs.
 
     References
     ----------
@@ -139,6 +145,11 @@ class NTKLookahead(ScoreStrategy):
         "ridge": Real(0, 1e6, words=("auto",), remedy="Pass a number >= 0, such as 1e-2, or 'auto'."),
     }
     needs_labels = True
+
+    @property
+    def tasks(self) -> Sequence[str]:  # type: ignore[override]
+        """Variances need no guess at a label; the other criteria guess a class."""
+        return ANY_TASK if self.criterion == "variance" else ("classification",)
 
     def __init__(
         self,
@@ -227,17 +238,22 @@ class NTKLookahead(ScoreStrategy):
         kernel = self._feature_kernel(context)
         if kernel is None:
             return None
-        ridge = 0.1 if isinstance(self.ridge, str) else float(self.ridge)
+        regresses = context.task == "regression"
+        ridge = (NOISE if regresses else 0.1) if isinstance(self.ridge, str) else float(self.ridge)
         if ridge == 0:
             remedy = "Labels of a kernel on features have some noise: pass a number > 0, such as 0.1."
             raise InvalidParameterError.for_parameter(context.owner, "ridge", "larger than 0", self.ridge, remedy)
+        if regresses and self.kernel == "auto" and is_auto(self.features):
+            # of a black box that predicts numbers: the covariance of its members, or a linear model of its inputs
+            features = settle_features(context, self.features)
+            return FeatureKernelSource(context, "linear", features, self.radius, ridge, normalize=False)
         return FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        return pool_scores(context, Settings.of(self), self._feature_source(context))
+        return pool_scores(context, Settings.of(self, context.task), self._feature_source(context))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        settings = Settings.of(self)
+        settings = Settings.of(self, context.task)
         if settings.batch == "top":
             return super()._select(context, n_instances)
         return greedy_batch(context, settings, n_instances, self._feature_source(context))

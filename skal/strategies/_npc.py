@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import nn
 
-from skal.base import QueryStrategy, query_function
+from skal.base import ANY_TASK, QueryStrategy, query_function
 from skal.context import QueryContext, TangentEngine, copy_groups
 from skal.exceptions import InvalidParameterError, RankDeficiencyWarning
 from skal.strategies._candidates import KERNEL_BYTES, CandidateKernel
@@ -96,6 +96,7 @@ class NPC(QueryStrategy):
     True
     """
 
+    tasks = ANY_TASK
     constraints: ClassVar = {
         "kernel": Choice(*KERNELS),
         "search": Choice("random", "greedy"),

@@ -119,7 +119,8 @@ class ProbCover(CoverageStrategy):
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
         points = read.gather(rows)
-        n_clusters = min(n, self.n_clusters or (context.n_classes if context.is_fitted else _UNKNOWN_CLASSES))
+        known = context.is_fitted and context.task == "classification"
+        n_clusters = min(n, self.n_clusters or (context.n_classes if known else _UNKNOWN_CLASSES))
         few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
         centres = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[0]
         balls = points[torch.as_tensor(generator.permutation(n)[:_MOST_BALLS], device=points.device)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from skal.base import ScoreStrategy, query_function
+from skal.base import ANY_TASK, ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.validation import make_generator
 
@@ -39,6 +39,7 @@ class RandomSampling(ScoreStrategy):
     True
     """
 
+    tasks = ANY_TASK
     needs_network = False
     reads_outputs = False
     draws_from_pool = True

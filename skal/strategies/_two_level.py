@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skal.base import QueryStrategy
+from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError, TwoLevelWarning
 from skal.strategies._pool_features import PoolFeatures
@@ -33,6 +33,7 @@ class TwoLevelStrategy(QueryStrategy):
         self.random_state = random_state
 
     constraints: ClassVar[dict[str, Constraint]] = {"features": Features()}
+    tasks = ANY_TASK
     needs_network = False
 
     @abstractmethod

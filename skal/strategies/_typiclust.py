@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal.base import QueryStrategy, query_function
+from skal.base import ANY_TASK, QueryStrategy, query_function
 from skal.context import QueryContext, rows_within
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kmeans import kmeans, nearest_centres
@@ -83,6 +83,7 @@ class TypiClust(QueryStrategy):
     """
 
     constraints: ClassVar = {"max_clusters": Integer(1), "n_neighbors": Integer(1), "features": Features()}
+    tasks = ANY_TASK
     needs_fitted = needs_network = False
     draws_from_pool = True
 

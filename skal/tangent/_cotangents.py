@@ -43,7 +43,7 @@ class LossCotangent:
     def __call__(self, logits: Tensor, target: Tensor | None) -> Tensor:
         if self.label is not None:
             target = torch.full(logits.shape[:-1], self.label, device=logits.device)
-        return self.loss.gradient(logits, logits.argmax(dim=-1) if target is None else target)
+        return self.loss.gradient(logits, self.loss.predict(logits) if target is None else target)
 
 
 def sum_of_logits(logits: Tensor, target: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 
 from skal import ActiveLearner, ActiveLearningClassifier
 from skal.checks import make_learner
-from skal.exceptions import InvalidTypeError, NetworkError, NoNetworkError, OutputError
+from skal.exceptions import InvalidTypeError, NetworkError, OutputError
 from skal.nets import MLP
 from skal.strategies import Margin
 
@@ -53,7 +53,7 @@ LABELS = {
     "words": (net(), X, np.array(["a", "b", "c"])[y], "LabelEncoder"),
     "several": (net(), X, np.eye(3, dtype=np.int64)[y][:, :2], "several labels at once are not supported"),
     "several, as numbers": (net(), X, np.float32([[0, 1, 1]] * 24), "several labels at once are not supported"),
-    "regression": (net(cls=NeuralNetRegressor, criterion=nn.NLLLoss), X, np.float32(y), "Regression is not supported"),
+    "regression": (net(cls=NeuralNetRegressor, criterion=nn.NLLLoss), X, np.float32(y), "skorch compares outputs"),
     "binary loss": (net(criterion=nn.BCEWithLogitsLoss), X, y, "skorch.NeuralNetBinaryClassifier"),
     "columns": (net(), X[:, :3], y, r"shape \(24, 3\)"),
 }
@@ -86,9 +86,9 @@ def test_what_is_no_classifier(estimator):
         ActiveLearner(estimator, "margin", X_training=X, y_training=y)
 
 
-def test_regression_is_not_supported():
+def test_a_margin_of_numbers_is_refused():
     learner = ActiveLearner(net(MLP(4, 2), NeuralNetRegressor, criterion=nn.MSELoss).initialize(), "margin")
-    with pytest.raises(NoNetworkError, match=r"not supported.*bins"):
+    with pytest.raises(InvalidTypeError, match=r"task of Margin must be classification.*Got regression"):
         learner.query(X)
 
 

@@ -93,7 +93,13 @@ def test_a_compiled_criterion_is_looked_through():
 )
 def test_outputs_of_another_shape_are_refused(output):
     with pytest.raises(OutputError, match=r"shape \(n_samples, n_classes >= 2\)\. Got .* instead\. Give"):
-        Network(linear()).check_output(output)
+        Network(net_of(linear())).check_output(output)
+
+
+def test_a_module_without_a_criterion_may_have_one_output():
+    Network(linear()).check_output(torch.zeros(3, 1))
+    with pytest.raises(OutputError, match=r"shape \(n_samples, n_outputs >= 1\)\. Got \(3, 2, 2\) instead"):
+        Network(linear()).check_output(torch.zeros(3, 2, 2))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

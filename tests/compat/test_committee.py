@@ -139,7 +139,7 @@ def test_an_unfitted_committee_is_refused_by_name(cls, flat_data):
 def test_a_committee_of_regressors_has_no_probabilities(flat_data):
     X, y = flat_data
     committee = CommitteeRegressor([ModalActiveLearner(LinearRegression(), X_training=X, y_training=y)], margin)
-    with pytest.raises(InvalidTypeError, match=r"must have predict_proba.*\. Got CommitteeRegressor"):
+    with pytest.raises(InvalidTypeError, match=r"task of Margin must be classification.*Got regression"):
         committee.query(X)
     committee.query_strategy = strategies.random_sampling
     assert len(committee.query(X, n_instances=4)[0]) == 4

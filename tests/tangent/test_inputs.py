@@ -184,7 +184,7 @@ def test_no_network(function):
 
 @public
 def test_outputs_of_the_wrong_shape(function):
-    with pytest.raises(OutputError, match=r"shape \(n_samples, n_classes >= 2\)"):
+    with pytest.raises(OutputError, match=r"shape \(n_samples, n_outputs >= 1\)"):
         function(nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (3, 1))))
 
 

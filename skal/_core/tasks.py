@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is learnt: one class for each sample, numbers, or several labels at once.
+
+The task is decided here, from the estimator and its labels. What follows from it is decided where it matters: what a
+network's outputs mean in :mod:`skal._core.outputs`, which residual a label leaves in :mod:`skal._core.losses`, and what
+labels may be in :func:`check_targets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import is_regressor
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.utils.multiclass import type_of_target
+
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError, shorten
+
+Task = str
+CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
+TASKS = (CLASSIFICATION, REGRESSION, MULTILABEL)
+
+_INSTEAD = {
+    REGRESSION: "For numbers use LCMD, NTKLookahead(criterion='variance'), UHerding, PredictiveStd or MaxDet.",
+    MULTILABEL: "For several labels at once use Margin, Entropy, UHerding, BADGE or NTKLookahead.",
+    CLASSIFICATION: "For classes use Margin, UHerding, BADGE or NTKLookahead.",
+}
+_IN_WORDS = {REGRESSION: "numbers", MULTILABEL: "several labels for each sample", CLASSIFICATION: "one class each"}
+
+
+def find_task(estimator: Any, y: Any = None) -> Task:
+    """What an estimator learns from labels y, as far as there are some.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression, Ridge
+    >>> find_task(Ridge(), [0.5, 1.5]), find_task(LogisticRegression(), [0, 1])
+    ('regression', 'classification')
+    """
+    while hasattr(estimator, "learner_list"):  # of a modAL committee all learners do the same
+        estimator = estimator.learner_list[0].estimator
+    try:
+        if is_regressor(estimator):
+            return REGRESSION
+    except (AttributeError, TypeError):  # it follows scikit-learn's conventions in part
+        pass
+    several = n_columns(y) > 1 if y is not None else isinstance(estimator, (MultiOutputClassifier, ClassifierChain))
+    return MULTILABEL if several else CLASSIFICATION
+
+
+def n_columns(y: Any) -> int:
+    """How many numbers a sample's label has; a look at the first is enough.
+
+    Examples
+    --------
+    >>> n_columns([3, 4]), n_columns(np.zeros((5, 2)))
+    (1, 2)
+    """
+    if hasattr(y, "shape"):
+        return int(y.shape[1]) if len(y.shape) == 2 else 1
+    first = y[0] if isinstance(y, (list, tuple)) and len(y) else 0
+    return len(first) if isinstance(first, (list, tuple, np.ndarray)) else 1
+
+
+def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
+    """Labels of a regression as (n,) or (n, k) float64, of several labels at once as (n, L) int64.
+
+    Raises
+    ------
+    InvalidParameterError, NonFiniteError
+        If they are something else: the message says what, and what to do.
+
+    Examples
+    --------
+    >>> check_targets("Mine", [1, 2.5], "regression")
+    array([1. , 2.5])
+    >>> check_targets("Mine", [[0, 1], [2, 0]], "multilabel")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The y of Mine must be an indicator matrix, 1 where a sample has a label ...
+    """
+    rows = np.asarray(y.toarray() if sp.issparse(y) else y)
+    if task == MULTILABEL:
+        are_numbers = rows.dtype.kind in "biuf" and rows.ndim == 2
+        if not are_numbers or not np.isin(rows, (0, 1)).all():
+            got = shorten(np.setdiff1d(rows, (0, 1)).tolist()) if are_numbers else f"{type_of_target_of(rows)}"
+            raise InvalidParameterError(
+                f"The y of {owner} must be an indicator matrix, 1 where a sample has a label and 0 elsewhere. Got "
+                f"{got} instead. Make one with sklearn.preprocessing.MultiLabelBinarizer."
+            )
+        return rows.astype(np.int64)
+    numbers: np.ndarray | None
+    try:
+        numbers = rows.astype(np.float64) if rows.dtype.kind in "biufO" else None
+    except (TypeError, ValueError):
+        numbers = None
+    if numbers is None or numbers.ndim not in (1, 2):
+        got = f"shape {rows.shape}" if numbers is not None else shorten(y)
+        raise InvalidParameterError(
+            f"The y of {owner} must be numbers, one for each sample, or a row of them. Got {got} instead. Pass an "
+            "array of shape (n_samples,) or (n_samples, n_targets); for classes use a classifier."
+        )
+    if not np.isfinite(numbers).all():
+        n_bad = int((~np.isfinite(numbers)).sum())
+        # in the words that scikit-learn's own checks look for
+        what = "NaN" if np.isnan(numbers).any() else "infinity or a value too large for dtype('float64')"
+        raise NonFiniteError(
+            f"The y of {owner} must be finite. Input y contains {what}. Got {n_bad} such values. Remove those samples, "
+            "or correct them."
+        )
+    return numbers
+
+
+def type_of_target_of(y: Any) -> str:
+    """scikit-learn's name for labels, or what they are where it has none."""
+    try:
+        return str(type_of_target(y))
+    except ValueError:
+        return shorten(y)
+
+
+def predict_numbers(estimator: Any, X: Any) -> np.ndarray:
+    """(n, k) numbers that a regressor predicts.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import Ridge
+    >>> predict_numbers(Ridge().fit([[0.0], [1.0]], [0, 0]), [[1.0]])
+    array([[0.]])
+    """
+    numbers = np.asarray(estimator.predict(X), dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise NonFiniteError(
+            "The estimator's predictions must be finite. Got NaN or infinity instead. Training has probably diverged: "
+            "lower the learning rate or scale the inputs, and fit again."
+        )
+    return numbers.reshape(len(numbers), -1)
+
+
+def refuse_task(owner: str, task: Task, tasks: Sequence[Task], why: str = "") -> InvalidTypeError:
+    """The error for a strategy that has nothing to say about this task."""
+    able = " or ".join(_IN_WORDS[name] for name in tasks)
+    reason = f" {why}" if why else ""
+    return InvalidTypeError(
+        f"The task of {owner} must be {' or '.join(tasks)} ({able}).{reason} Got {task} ({_IN_WORDS[task]}) instead. "
+        f"{_INSTEAD[task]}"
+    )
