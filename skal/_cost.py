@@ -21,9 +21,10 @@ from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skal._core.containers import take_rows
+from skal._core.containers import n_rows, take_rows
 from skal._core.guard import preserve_rng
 from skal.config import config_context
+from skal.validation import target_weights
 
 _SMALLEST = 256  # samples of the smallest pool that is measured
 _LONG = 0.5  # seconds of a query after which no larger pool is measured
@@ -145,10 +146,15 @@ class _Probe:
 
     def __init__(self, strategy: Any, learner: Any, X: Any, n_instances: int) -> None:
         self._strategy, self._learner, self._X, self._n_instances = strategy, learner, X, n_instances
+        self._target = getattr(strategy, "target", None)
+        weights, n = target_weights(self._target), n_rows(X)
+        if weights is not None:  # of the samples that take part
+            self._target = weights[:n] if weights[:n].any() else np.ones(n)
 
     def _run(self) -> None:
         # a strategy may keep state, and its random_state may be a generator that queries advance
-        strategy = deepcopy(self._strategy)
+        target = getattr(self._strategy, "target", None)
+        strategy = deepcopy(self._strategy, {id(target): self._target})  # no copy of the target's samples
         if "subset" in strategy.get_params(deep=False):
             strategy.set_params(subset=None)
         with config_context(n_jobs=1, progress=False), preserve_rng(), warnings.catch_warnings():

@@ -83,9 +83,12 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     draws_from_pool: bool = False
 
     def __sklearn_clone__(self) -> QueryStrategy:
-        """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object."""
+        """A copy with the same parameters; what computes features is fitted, or frozen, and is the same object.
+
+        So is a target: samples are not copied.
+        """
         params = self.get_params(deep=False)
-        return type(self)(**{k: v if k == "features" else clone(v, safe=False) for k, v in params.items()})
+        return type(self)(**{k: v if k in ("features", "target") else clone(v, safe=False) for k, v in params.items()})
 
     def __call__(self, learner: Any, X_pool: Any, n_instances: int = 1) -> Any:
         """Choose ``n_instances`` samples of the pool.

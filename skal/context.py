@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -66,9 +66,10 @@ from skal.features._prepare import Preparation, prepare
 from skal.tangent._kernels import settle_kernel
 from skal.tangent._sketch import feature_matrix
 from skal.tangent._tangent_engine import TangentEngine
-from skal.validation import parse_memory
+from skal.validation import parse_memory, target_weights
 
 __all__ = [
+    "Aim",
     "CrossEntropy",
     "LastLayer",
     "Loss",
@@ -86,6 +87,26 @@ __all__ = [
 
 _TANGENT_FEATURES = 4096
 _LABELS = (str, bytes, int, float, np.generic, tuple)
+
+
+class Aim(NamedTuple):
+    """The samples that a query is for: those of the pool, some of them, or others.
+
+    Examples
+    --------
+    >>> from skal.checks import make_learner
+    >>> from skal.context import QueryContext
+    >>> context = QueryContext(*make_learner())
+    >>> aim = context.aim([2.0, 0.0, 0.5] + 37 * [0.0])  # an Aim, by weights
+    >>> aim.rows, aim.weights, aim.part.n_pool
+    (array([0, 2]), array([2. , 0.5]), 2)
+    >>> context.aim(context.pool.X[:5]).rows is None  # samples of their own
+    True
+    """
+
+    part: QueryContext  # with these n samples in the pool's place
+    weights: np.ndarray  # (n,), how much each of them counts
+    rows: np.ndarray | range | None  # where they stand in the pool; None if they are not of it
 
 
 class QueryContext:
@@ -277,6 +298,53 @@ class QueryContext:
         part = copy(self)
         part.pool, part._shared = self.pool.take(rows), None
         return part
+
+    def aim(self, target: Any = None) -> Aim:
+        """The samples that a strategy is to work for, while it chooses from the pool.
+
+        Parameters
+        ----------
+        target : None, samples, or (n,) array-like of numbers
+            None is the pool. Samples are like those of the pool, in the same kind of container. Flat numbers are
+            weights >= 0 of all rows of X_pool, of which those that can be chosen from count; if all of these have the
+            weight 0, they count alike.
+
+        Returns
+        -------
+        Aim
+            Its samples with their weights.
+        """
+        n, weights = self.n_pool, target_weights(target)
+        if target is None:
+            return Aim(self, np.ones(n), range(n))
+        if weights is None:
+            return self._aim_at(target)
+        n_all = n_rows(self.pool.X)
+        if len(weights) != n_all:
+            expected = f"samples, or a weight for each of the {n_all} rows of X_pool"
+            remedy = (
+                "In a loop of your own, pass the same X_pool in every round, and candidates for what is left of it."
+            )
+            raise InvalidParameterError.for_parameter(self.owner, "target", expected, f"{len(weights)} weights", remedy)
+        weights = weights[np.asarray(self.pool.rows)]
+        rows = np.flatnonzero(weights)
+        return Aim(self.restrict(rows), weights[rows], rows) if len(rows) else self.aim()
+
+    def _aim_at(self, X: Any) -> Aim:
+        if n_rows(X, "target") == 0:
+            remedy = "Pass the samples that the model will be used on, or None for the pool itself."
+            raise InvalidParameterError.for_parameter(self.owner, "target", "at least one sample", "none", remedy)
+        samples = self._samples(X, "target")
+        form, of_pool = (_form(part.read(0, 1)) for part in (samples, self.pool))
+        if form is not None and of_pool is not None and form != of_pool:
+            remedy = "Prepare these samples as those of the pool, with the same columns in the same order."
+            expected = f"samples like those of the pool, of {of_pool}"
+            raise InvalidParameterError.for_parameter(self.owner, "target", expected, form, remedy)
+        if isinstance(samples.X, Dataset):
+            self._watches.append(samples.start_watch())
+        part = copy(self)
+        part.pool, part._shared = samples, None
+        return Aim(part, np.ones(len(samples)), None)
 
     def for_arms(self) -> QueryContext:
         """The same query for several strategies, which share what they compute on the whole pool.
@@ -757,6 +825,15 @@ class QueryContext:
                 )
         check_distributions(proba)
         return proba
+
+
+def _form(rows: Any) -> str | None:
+    """What all rows have in common: names of columns, or a shape; None where that cannot be told."""
+    if isinstance(rows, Mapping):
+        return ", ".join(f"{key}: {_form(value)}" for key, value in sorted(rows.items()))
+    if hasattr(rows, "columns"):
+        return f"columns {', '.join(map(str, rows.columns))}"
+    return f"shape {tuple(rows.shape[1:])}" if hasattr(rows, "shape") else None
 
 
 def _in_memory(X: Any) -> bool:

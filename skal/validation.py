@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError
 
 __all__ = [
     "Choice",
@@ -30,6 +30,7 @@ __all__ = [
     "Integer",
     "Real",
     "Seed",
+    "Target",
     "as_finite_array",
     "as_list",
     "as_path",
@@ -42,6 +43,7 @@ __all__ = [
     "is_auto",
     "make_generator",
     "parse_memory",
+    "target_weights",
 ]
 
 MOST = 10**12  # of anything that is counted, unless a parameter has a limit of its own
@@ -283,6 +285,61 @@ class Features(Constraint):
             expected = f"one of {names}, a fitted transformer, a function of X or an nn.Module"
             remedy = "Pass for example a fitted sklearn.decomposition.PCA, or a frozen backbone."
             raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)
+
+
+class Target(Constraint):
+    """What ``QueryContext.aim`` takes: None, samples, or a weight for each sample of the pool.
+
+    Examples
+    --------
+    >>> from skal.validation import Target
+    >>> Target().check("MyStrategy", "target", [0.0, 1.0, 0.5])
+    """
+
+    def check(self, owner: str, name: str, value: Any) -> None:
+        """Refuse what is no set of samples, and weights that weigh nothing."""
+        if isinstance(value, (str, bytes, type, numbers.Number)):
+            expected = "None, samples like those of the pool, or a weight for each sample of the pool"
+            remedy = "Pass for example the samples that the model will be used on."
+            raise InvalidTypeError.for_parameter(owner, name, expected, value, remedy)
+        weights = target_weights(value)
+        if weights is None:
+            return
+        remedy = "Pass one number for each sample of the pool, 0 for those that do not matter."
+        if not np.isfinite(weights).all():
+            raise NonFiniteError.for_parameter(owner, name, "finite weights", weights, remedy)
+        if (weights < 0).any() or not weights.any():
+            expected = "weights >= 0, at least one of them larger"
+            raise InvalidParameterError.for_parameter(owner, name, expected, weights, remedy)
+
+
+def target_weights(target: Any) -> np.ndarray | None:
+    """Weights of the pool's samples, from a flat array of numbers; None for anything else, which are samples.
+
+    Parameters
+    ----------
+    target : object
+        The parameter of a strategy.
+
+    Returns
+    -------
+    (n,) float64 array or None
+        Not checked.
+
+    Examples
+    --------
+    >>> from skal.validation import target_weights
+    >>> target_weights([True, False])
+    array([1., 0.])
+    >>> target_weights([[1.0, 2.0]]) is None
+    True
+    """
+    if isinstance(target, list) and all(isinstance(value, numbers.Real) for value in target):
+        target = np.asarray(target)
+    shape, dtype = getattr(target, "shape", ()), str(getattr(target, "dtype", ""))
+    if len(shape) != 1 or not re.match(r"(torch\.)?(float|bfloat|u?int|bool)", dtype.lower()):
+        return None
+    return np.asarray(target.detach().cpu() if hasattr(target, "detach") else target, dtype=np.float64)
 
 
 def check_integer(

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import (
     as_rows,
     check_finite,
+    concat_rows,
     dataset_input,
     detach_rows,
     n_rows,
@@ -110,6 +111,23 @@ class Samples:
         """
         numbers = None if self.numbers is None else _part(self.numbers, rows)
         return replace(self, rows=_part(self.rows, rows), numbers=numbers)
+
+    def before(self, others: Samples) -> Samples:
+        """These samples and others behind them, in one container: a copy, for sets that are small.
+
+        Parameters
+        ----------
+        others : Samples
+            Transformed alike.
+
+        Returns
+        -------
+        Samples
+            As many as both together.
+        """
+        X = concat_rows(self.read(0, len(self)), others.read(0, len(others)))
+        numbers = [*self.row_numbers(0, len(self)), *others.row_numbers(0, len(others))]
+        return replace(others, X=X, rows=None, numbers=numbers, watch=None)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Positions in X of the samples ``start`` … ``stop - 1``.

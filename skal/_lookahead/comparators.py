@@ -276,9 +276,16 @@ class GaussianProcessSource(KernelSource):
         zeros = torch.zeros_like(outputs.f)
         return outputs._replace(f=zeros, link=zeros)
 
-    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
+    def posterior(
+        self,
+        pool: Samples,
+        rows: np.ndarray,
+        evaluation: np.ndarray,
+        n_total: int | None,
+        target: Samples | None = None,
+    ) -> Posterior:
         """The posterior with its mean, given the labels, instead of the network's outputs."""
-        posterior = super().posterior(pool, rows, evaluation, n_total)
+        posterior = super().posterior(pool, rows, evaluation, n_total, target)
         mean = posterior.linearized.clone()
         posterior.outputs = posterior.outputs._replace(f=mean, link=mean, proba=torch.softmax(mean, dim=1))
         return posterior

@@ -115,6 +115,14 @@ def read_outputs(network: Network, logits: Tensor) -> Outputs:
     return Outputs(f, f if squared else proba, proba, to_proba, TEMPERATURE if squared else 1.0)
 
 
+def join_outputs(parts: list[Outputs]) -> Outputs:
+    """Outputs of several sets of samples, of one network, as those of one set."""
+    if len(parts) == 1:
+        return parts[0]
+    f, link, proba = (torch.cat([part[i] for part in parts]) for i in range(3))
+    return parts[0]._replace(f=f, link=link, proba=proba)
+
+
 @dataclass(eq=False)
 class Posterior:
     """The linearised network at the candidates, and what one more label would do to it."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from skal._core.outputs import compares_outputs
 from skal._lookahead.feature_reader import FeatureReader
 from skal._lookahead.posterior import Posterior, precision_of_variances
-from skal._lookahead.request import ONE_BY_ONE, Settings
+from skal._lookahead.request import ONE_BY_ONE, Evaluation, Settings
 from skal._lookahead.sources import FeatureSource, KernelSource, Source, TangentSource, exact_kernel
 from skal._lookahead.variance import VarianceGains, logit_variance
 from skal.base import top
@@ -31,12 +31,12 @@ from skal.validation import make_generator
 def pool_scores(context: QueryContext, settings: Settings, source: Source | None = None) -> np.ndarray:
     """(N,) scores of the context's pool, from the network's own kernel or another source."""
     generator = make_generator(context.owner, settings.random_state)
-    evaluation, reference = settings.evaluation_rows(context, generator), settle_reference(context, settings)
+    evaluation, reference = Evaluation.of(context, settings, generator), settle_reference(context, settings)
     if settings.retraining in ONE_BY_ONE:
         from skal._lookahead.comparators import retrained_scores
 
-        return retrained_scores(context, settings, evaluation, reference)
-    n_kept = _n_kept(context, len(evaluation))
+        return retrained_scores(context, settings, evaluation.rows, reference)
+    n_kept = _n_kept(context, evaluation)
     source = source or make_source(context, settings, generator, n_kept)
     check_room(context, source, lambda source: source.room(len(evaluation)), n_kept)
     return _score_in_groups(context, source, evaluation, _score_by(context, settings, source, reference, evaluation))
@@ -50,14 +50,13 @@ def greedy_batch(
     ``variance`` needs no labels. The other criteria take the predicted ones.
     """
     N, generator = context.n_pool, make_generator(context.owner, settings.random_state)
-    evaluation = settings.evaluation_rows(context, generator)
+    evaluation = Evaluation.of(context, settings, generator)
     if settings.criterion == "variance":
-        e = len(evaluation)
-        source = source or make_source(context, settings, generator, _n_kept(context, e, n_instances))
+        source = source or make_source(context, settings, generator, _n_kept(context, evaluation, n_instances))
         return _variance_batch(context, source, evaluation, n_instances)
     source = make_source(context, settings, generator, N)
     check_room(context, source, lambda source: source.room(N), N)
-    posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
+    posterior = source.posterior(context.pool, np.arange(N), evaluation.rows, None)
     return choose(posterior, settings, settle_reference(context, settings), n_instances)
 
 
@@ -136,37 +135,40 @@ def check_room(context: QueryContext, source: Source, room: Callable[[Source], i
 
 
 def _score_by(
-    context: QueryContext, settings: Settings, source: Source, reference: str, evaluation: np.ndarray
-) -> Callable[[Posterior, Tensor], Tensor]:
-    """A function that scores some rows of a posterior."""
+    context: QueryContext, settings: Settings, source: Source, reference: str, evaluation: Evaluation
+) -> Callable[[Posterior, np.ndarray, Tensor], Tensor]:
+    """A function that scores some entries of a posterior."""
     if settings.criterion != "variance":
-        return lambda posterior, rows: posterior.scores(settings.criterion, reference, rows)
-    fits = source.room(len(evaluation)) >= context.n_pool
+        return lambda posterior, entries, rows: posterior.scores(settings.criterion, reference, rows)
+    fits = source.room(len(evaluation)) >= context.n_pool + evaluation.n_before
     tau = None if fits else logit_variance(source.outputs(context.pool).logits, context.task)  # of all, in any groups
-    return lambda posterior, rows: _gains(context, source, posterior, tau).scores()[rows]
+    return lambda posterior, entries, rows: _gains(context, source, evaluation, posterior, entries, tau).scores()[rows]
 
 
 def _score_in_groups(
-    context: QueryContext, source: Source, evaluation: np.ndarray, score: Callable[[Posterior, Tensor], Tensor]
+    context: QueryContext,
+    source: Source,
+    evaluation: Evaluation,
+    score: Callable[[Posterior, np.ndarray, Tensor], Tensor],
 ) -> np.ndarray:
     """(N,) scores, group by group where the pool does not fit into memory at once."""
     pool, N, e, room = context.pool, context.n_pool, len(evaluation), source.room(len(evaluation))
-    if room >= N:
-        posterior = source.posterior(pool, np.arange(N), evaluation, N)
-        return score(posterior, torch.arange(N, device=posterior.own.device)).cpu().numpy()
-    others = np.setdiff1d(np.arange(N), evaluation)
+    if room >= N + evaluation.n_before:
+        posterior, entries = evaluation.whole(source, pool, N)
+        rows = torch.arange(evaluation.n_before, len(entries), device=posterior.own.device)
+        return score(posterior, entries, rows).cpu().numpy()
+    others = evaluation.others(np.arange(N))
     scores = np.empty(N)
     for start in range(0, len(others), room - e):
-        group = np.concatenate([evaluation, others[start : start + room - e]])
-        posterior = source.posterior(pool, group, np.arange(e), N)
-        rows = torch.arange(len(group), device=posterior.own.device)
-        new = slice(e if start else 0, None)
-        scores[group[new]] = score(posterior, rows[new]).cpu().numpy()
+        posterior, entries = evaluation.group(source, pool, others[start : start + room - e], N)
+        rows = torch.arange(len(entries), device=posterior.own.device)
+        new = slice(e if start else evaluation.n_before, None)
+        scores[entries[new]] = score(posterior, entries, rows[new]).cpu().numpy()
     return scores
 
 
 def _variance_batch(
-    context: QueryContext, source: Source, evaluation: np.ndarray, n_instances: int
+    context: QueryContext, source: Source, evaluation: Evaluation, n_instances: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices in the order of choice, and their scores when they were chosen.
 
@@ -175,48 +177,61 @@ def _variance_batch(
     """
     N, e = context.n_pool, len(evaluation)
     n_numbers = e + 4 * n_instances  # a pick leaves two numbers per candidate, one of them with a copy
-    n_needed = min(N, e + shortlist_room(N - e, n_instances))
+    others = evaluation.others(np.arange(N))
+    n_needed = min(N + evaluation.n_before, e + shortlist_room(len(others), n_instances))
     check_room(context, source, lambda source: source.greedy_room(n_numbers), n_needed)
     room = source.greedy_room(n_numbers)
-    if room >= N:
-        posterior = source.posterior(context.pool, np.arange(N), evaluation, None)
-        chosen, gains = _gains(context, source, posterior, None).choose(n_instances)
-        return chosen.cpu().numpy(), gains.cpu().numpy()
+
+    def choose_among(
+        posterior: Posterior, entries: np.ndarray, candidates: np.ndarray, tau: float | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The batch among some rows of the pool, while the evaluation set stands for all that count."""
+        gains = _gains(context, source, evaluation, posterior, entries, tau)
+        posterior.free[:] = torch.as_tensor(np.isin(entries, candidates), device=posterior.free.device)
+        chosen, scores = gains.choose(min(n_instances, len(candidates)))
+        return entries[chosen.cpu().numpy()], scores.cpu().numpy()
+
+    if room >= N + evaluation.n_before:
+        return choose_among(*evaluation.whole(source, context.pool, None), np.arange(N), None)
     warnings.warn(
-        f"max_memory holds only {room} of {N} samples, so {context.owner} selects in two stages and the batch may "
-        "differ. Raise max_memory, or set subset.",
+        f"max_memory holds only {room} of {N + evaluation.n_before} samples, so {context.owner} selects in two stages "
+        "and the batch may differ. Raise max_memory, or set subset.",
         TwoLevelWarning,
         stacklevel=2,
     )
     tau = logit_variance(source.outputs(context.pool).logits, context.task)
 
     def best_of(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The batch among some rows of the pool, while the evaluation set stands for all of it."""
-        group = np.concatenate([evaluation, np.setdiff1d(candidates, evaluation)])
-        posterior = source.posterior(context.pool, group, np.arange(e), None)
-        posterior.n_total = N
-        gains = _gains(context, source, posterior, tau)
-        posterior.free[:] = torch.as_tensor(np.isin(group, candidates), device=posterior.free.device)
-        chosen, scores = gains.choose(min(n_instances, len(candidates)))
-        return group[chosen.cpu().numpy()], scores.cpu().numpy()
+        group = evaluation.group(source, context.pool, evaluation.others(candidates), None)
+        return choose_among(*group, candidates, tau)
 
-    others, step = np.setdiff1d(np.arange(N), evaluation), room - e
+    step = room - e
     groups = [others[start : start + step] for start in range(0, len(others), step)]
-    groups[0] = np.concatenate([evaluation, groups[0]])
+    if evaluation.target is None:
+        groups[0] = np.concatenate([evaluation.rows, groups[0]])
     return best_of(np.sort(np.concatenate([best_of(group)[0] for group in groups])))
 
 
-def _gains(context: QueryContext, source: Source, posterior: Posterior, tau: float | None) -> VarianceGains:
-    tau = logit_variance(posterior.outputs.logits, context.task) if tau is None else tau
-    importance = source.importance(posterior.outputs.beliefs, tau, posterior.rho, posterior.scale)
-    return VarianceGains(posterior, importance, context.owner)
+def _gains(
+    context: QueryContext,
+    source: Source,
+    evaluation: Evaluation,
+    posterior: Posterior,
+    entries: np.ndarray,
+    tau: float | None,
+) -> VarianceGains:
+    """Gains of the entries of a posterior; τ is that of the pool's samples."""
+    outputs, posterior.n_total = posterior.outputs, evaluation.n_total
+    tau = logit_variance(outputs.logits[evaluation.n_before :], context.task) if tau is None else tau
+    importance = source.importance(outputs.beliefs, tau, posterior.rho, posterior.scale)
+    return VarianceGains(posterior, importance, context.owner, evaluation.weights_of(entries))
 
 
-def _n_kept(context: QueryContext, n_evaluation: int, n_instances: int = 0) -> int:
-    """How many candidates need room: the evaluation samples, and the batches of all groups."""
-    n = context.n_pool
-    shortlisted = shortlist_room(n - n_evaluation, n_instances) if n_instances else 0
-    return min(n, n_evaluation + max(1, n_evaluation // 4, shortlisted))
+def _n_kept(context: QueryContext, evaluation: Evaluation, n_instances: int = 0) -> int:
+    """How many samples need room: the evaluation samples, and the batches of all groups."""
+    e, n = len(evaluation), context.n_pool + evaluation.n_before
+    shortlisted = shortlist_room(n - e, n_instances) if n_instances else 0
+    return min(n, e + max(1, e // 4, shortlisted))
 
 
 def shortlist_room(n_others: int, n_instances: int) -> int:

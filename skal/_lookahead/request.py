@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parameters of a look-ahead, with the defaults that suit its criterion."""
+"""What a look-ahead is asked for: its parameters, with the defaults that suit its criterion, and what it sums over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from skal._core.pool import Samples
+from skal._lookahead.posterior import Posterior
+from skal._lookahead.sources import Source
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 
@@ -29,6 +32,7 @@ class Settings:
     ridge: float
     backend: str
     random_state: Any
+    target: Any
 
     @classmethod
     def of(cls, strategy: Any, task: str = "classification") -> Settings:
@@ -50,7 +54,7 @@ class Settings:
         return int(self.n_features), int(self.n_features)
 
     def evaluation_rows(self, context: QueryContext, generator: np.random.Generator) -> np.ndarray:
-        """The rows of the pool over which the change is summed."""
+        """The rows of the pool, or of a target in its place, over which the change is summed."""
         n = context.n_pool
         size = min(n, 2000) if self.evaluation == "auto" else n if self.evaluation is None else int(self.evaluation)
         if size > n:
@@ -58,3 +62,66 @@ class Settings:
             remedy = "Pass None for all of them, or 'auto' for at most 2000."
             raise InvalidParameterError.for_parameter(context.owner, "evaluation", expected, self.evaluation, remedy)
         return np.arange(n) if size == n else np.sort(generator.choice(n, size=size, replace=False))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The samples over which the change is summed, standing for all that count: some of the pool's, or a target's.
+
+    A posterior has one entry for each of its samples. Where they are a target's, or where the pool comes in groups, the
+    evaluation samples come first.
+    """
+
+    rows: np.ndarray  # (e,) positions in the pool, or in the target
+    n_total: int  # how many samples these stand for
+    target: Samples | None = None  # these e samples, if they are not of the pool
+    weights: np.ndarray | None = None  # (N,) how much the pool's samples count; None if all count alike
+
+    @classmethod
+    def of(cls, context: QueryContext, settings: Settings, generator: np.random.Generator) -> Evaluation:
+        """A part of the samples that a query is for, as large as the settings say."""
+        aim = context.aim(settings.target)
+        rows, n = settings.evaluation_rows(aim.part, generator), aim.part.n_pool
+        if aim.rows is None:
+            return cls(rows, n, target=aim.part.pool.take(rows))
+        if isinstance(aim.rows, range):
+            return cls(rows, n)
+        weights = np.zeros(context.n_pool)
+        weights[aim.rows] = aim.weights
+        return cls(aim.rows[rows], n, weights=weights)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_before(self) -> int:
+        """How many entries of a posterior are before the pool's samples."""
+        return 0 if self.target is None else len(self.rows)
+
+    def others(self, candidates: np.ndarray) -> np.ndarray:
+        """The candidates that are no evaluation samples themselves."""
+        return candidates if self.target is not None else np.setdiff1d(candidates, self.rows)
+
+    def whole(self, source: Source, pool: Samples, n_total: int | None) -> tuple[Posterior, np.ndarray]:
+        """A posterior with all of the pool, and what its entries are: positions in the pool, −1 for the target's."""
+        everyone = np.arange(len(pool))
+        if self.target is not None:
+            return self.group(source, pool, everyone, n_total)
+        return source.posterior(pool, everyone, self.rows, n_total), everyone
+
+    def group(
+        self, source: Source, pool: Samples, others: np.ndarray, n_total: int | None
+    ) -> tuple[Posterior, np.ndarray]:
+        """A posterior with the evaluation samples and some others; its entries as in :meth:`whole`."""
+        first = np.arange(len(self))
+        if self.target is not None:
+            entries = np.concatenate([np.full(len(self), -1), others])
+            return source.posterior(pool, others, first, n_total, self.target), entries
+        entries = np.concatenate([self.rows, others])
+        return source.posterior(pool, entries, first, n_total), entries
+
+    def weights_of(self, entries: np.ndarray) -> np.ndarray | None:
+        """How much the entries of a posterior count in the sums; None if all count alike."""
+        if self.target is not None:
+            return (entries < 0).astype(np.float64)
+        return None if self.weights is None else self.weights[entries]

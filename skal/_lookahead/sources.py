@@ -57,8 +57,18 @@ class Source(ABC):
         return self.room(n_numbers)
 
     @abstractmethod
-    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
+    def posterior(
+        self,
+        pool: Samples,
+        rows: np.ndarray,
+        evaluation: np.ndarray,
+        n_total: int | None,
+        target: Samples | None = None,
+    ) -> Posterior:
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None.
+
+        A target's samples, which are evaluation samples then, come before those rows.
+        """
 
 
 class TangentSource(Source):
@@ -78,13 +88,13 @@ class TangentSource(Source):
         labels = self.context.class_labels
         return one_hot(labels, len(labels), outputs.f.shape[1], self.context.logit_network).double()
 
-    def _groups(self, samples: Samples) -> Tensor:
+    def _groups(self, *parts: Samples) -> Tensor:
         """(N,) integers that exact copies among the samples share; −1 for copies of labelled samples.
 
         Copies are recognised by their inputs: gradients of different samples may differ by less than rounding.
         """
         context = self.context
-        groups = copy_groups(samples.digests(), context.labelled.digests())
+        groups = copy_groups([digest for part in parts for digest in part.digests()], context.labelled.digests())
         return torch.as_tensor(groups, device=context.device)
 
     @property
@@ -140,9 +150,19 @@ class KernelSource(TangentSource):
         n = len(self.context.labelled)
         return int((math.sqrt(9 * n**2 + self.memory / self.B**2) - 3 * n) / 4)
 
-    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
-        samples = pool.take(rows)
+    def posterior(
+        self,
+        pool: Samples,
+        rows: np.ndarray,
+        evaluation: np.ndarray,
+        n_total: int | None,
+        target: Samples | None = None,
+    ) -> Posterior:
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None.
+
+        A target's samples, which are evaluation samples then, come before those rows.
+        """
+        samples = pool.take(rows) if target is None else target.before(pool.take(rows))
         if n_total is None or len(evaluation) == len(rows):
             return self.blocks(samples, evaluation).posterior(n_total)
         K_CE = self.kernel(samples, samples.take(evaluation))
@@ -198,31 +218,43 @@ class FeatureSource(TangentSource):
         """How many fit with this many numbers for each: covariances and picks."""
         return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
 
-    def _group(self, pool: Samples, rows: np.ndarray, n_shared: int) -> Features:
+    def _group(self, evaluation: Samples, others: Samples) -> Features:
         """Features of one of several groups that begin with the evaluation set, which is read once."""
         reader = self.reader
         while True:
             if self._shared is None or self._shared[0] is not reader.solver:
-                shared = reader.features(pool.take(rows[:n_shared]))
-                self._shared = reader.solver, shared
+                self._shared = reader.solver, reader.features(evaluation)
             form, shared = self._shared
-            others = reader.features(pool.take(rows[n_shared:]))
+            found = reader.features(others)
             if form is reader.solver:  # otherwise gradients took another form meanwhile
-                return fill_rows(iter([shared, others]), len(rows))
+                return fill_rows(iter([shared, found]), len(evaluation) + len(others))
 
-    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
-        e, everything, reader = len(evaluation), len(rows) == len(pool), self.reader
-        features = reader.features(pool) if everything else self._group(pool, rows, e)
+    def posterior(
+        self,
+        pool: Samples,
+        rows: np.ndarray,
+        evaluation: np.ndarray,
+        n_total: int | None,
+        target: Samples | None = None,
+    ) -> Posterior:
+        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None.
+
+        A target's samples, which are evaluation samples then, come before those rows.
+        """
+        e, reader = len(evaluation), self.reader
+        parts = [pool.take(rows[:e]), pool.take(rows[e:])] if target is None else [target, pool.take(rows)]
+        if target is None and len(rows) == len(pool):
+            parts = [pool]
+        features = reader.features(pool) if len(parts) == 1 else self._group(*parts)
         outputs, own = read_outputs(self.context.logit_network, features.logits), features.variance[:, None, None]
         positions = torch.as_tensor(evaluation, device=own.device)
         F, prior = outputs.f + features.alpha @ self.residuals, features.prior
         block = Covariances(reader, features, positions)
         del features  # the copy in another order is the only one from here on
         made = min(MADE, self.memory // (4 * _DOUBLE))  # there are up to four of that size
-        keep = n_total is None and _DOUBLE * len(rows) * e <= self.memory
+        keep = n_total is None and _DOUBLE * len(own) * e <= self.memory
         S = block.with_evaluation(made) if keep else None
-        groups, rho = self._groups(pool if everything else pool.take(rows)), reader.solver.rho
+        groups, rho = self._groups(*parts), reader.solver.rho
         given = (block, own, prior, outputs, F, rho, positions, groups, reader.epsilon, S)
         return Posterior(*given, n_total=n_total, made=made, scale=reader.solver.scale)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,11 +86,17 @@ def margin_importance(p: Tensor, tau: float, rho: float, scale: float, task: str
 class VarianceGains:
     """Scores of all candidates, which picks bring down.
 
-    The evaluation samples are those that are free now. They are a sample of all free candidates; a candidate's own term
-    is counted apart, once.
+    The evaluation samples are those that are free now. They are a sample of all free candidates, or of those whose
+    weight is not 0; a candidate's own term is counted apart, once.
     """
 
-    def __init__(self, posterior: Posterior, importance: Importance, owner: str = "NTKLookahead") -> None:
+    def __init__(
+        self,
+        posterior: Posterior,
+        importance: Importance,
+        owner: str = "NTKLookahead",
+        weights: np.ndarray | None = None,
+    ) -> None:
         if not bool(posterior.prior.any()):
             raise no_gradients("The look-ahead")
         if not posterior.scale > 0 or bool((posterior.prior < 0).any()):
@@ -99,12 +106,16 @@ class VarianceGains:
             )
             remedy = "Use another kernel, or other features: those of the labelled samples are all zero."
             raise InvalidParameterError.for_parameter(owner, "kernel", expected, got, remedy)
-        self.posterior, self.importance = posterior, importance
         evaluation, free, B = posterior.evaluation, posterior.free, posterior.B
+        counts = torch.ones_like(posterior.prior)  # whether a candidate is one of those that are summed over
+        if weights is not None:
+            w = torch.as_tensor(weights, dtype=counts.dtype, device=counts.device)
+            importance, counts = importance._replace(as_evaluation=importance.as_evaluation * w), (w > 0).to(counts)
+        self.posterior, self.importance = posterior, importance
         self.v = importance.as_evaluation[evaluation] * free[evaluation]
         self._inside = (posterior.place >= 0) & free
         n_total = int(free.sum()) if posterior.n_total is None else posterior.n_total
-        self._stands_for = (n_total - 1) / (int(free[evaluation].sum()) - self._inside.double()).clamp_min(1)
+        self._stands_for = (n_total - counts) / (int(free[evaluation].sum()) - self._inside.double()).clamp_min(1)
         self._width = max(1, len(evaluation)) * B**2
         if posterior.S is not None:
             self._own_covariances(posterior.S, torch.arange(posterior.N, device=evaluation.device))

@@ -350,6 +350,9 @@ def _check_strategy(given: Any) -> NTKLookahead:
         expected = "an NTKLookahead with a tangent kernel"
         remedy = "Kernels on features have no linearised network to predict with; use skal.ActiveLearner."
         raise InvalidParameterError.for_parameter(owner, name, expected, strategy, remedy)
+    if strategy.target is not None:
+        expected, remedy = "an NTKLookahead without a target", "Use skal.ActiveLearner with one."
+        raise InvalidParameterError.for_parameter(owner, name, expected, strategy, remedy)
     if strategy.retraining != "linearized":
         expected = "an NTKLookahead with retraining='linearized'"
         remedy = "The others have no linearised network to predict with; use skal.ActiveLearner."

@@ -45,9 +45,13 @@ class MaxHerding(CoverageStrategy):
         transformer must be fitted; a callable gets samples and returns an (n, d) array; a module is a frozen backbone.
     normalize : bool, default=True
         Whether φ is scaled to length 1, so that directions are compared. False compares distances.
+    target : None, samples, or array-like of numbers, default=None
+        What is to be covered, if it is not the pool: the samples that the model will be used on, as an array, a data
+        frame or whatever the pool is; or flat numbers, a weight >= 0 for each sample of the pool. It is the pool that
+        is chosen from in any case.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples of the pool coverage is summed. ``auto`` is all of up to 20,000, and 5,000 of
-        larger pools; None is all.
+        Over how many random samples of the pool, or of the target, coverage is summed. ``auto`` is all of up to 20,000,
+        and 5,000 of more; None is all.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None
@@ -92,6 +96,7 @@ class MaxHerding(CoverageStrategy):
         radius: float | str = "auto",
         features: Any = "auto",
         normalize: bool = True,
+        target: Any = None,
         evaluation: int | str | None = "auto",
         subset: int | None = None,
         random_state: Any = None,
@@ -100,6 +105,7 @@ class MaxHerding(CoverageStrategy):
         self.radius = radius
         self.features = features
         self.normalize = normalize
+        self.target = target
         self.evaluation = evaluation
         self.subset = subset
         self.random_state = random_state
@@ -125,7 +131,7 @@ class UHerding(CoverageStrategy):
     Parameters
     ----------
     uncertainty : {"auto", "margin", "entropy", "least_confidence", "dynamics"} or score strategy, default="auto"
-        What the samples of the pool are weighed by; ``margin`` is one minus the gap between the two largest
+        What the samples are weighed by; ``margin`` is one minus the gap between the two largest
         probabilities, ``dynamics`` the score of :class:`DynamicAL`. A score strategy, or the name of one, weighs
         samples by its scores, counted from the smallest; :class:`PredictiveStd` by the deviations themselves. ``auto``
         is that for a regression, and ``margin`` otherwise.
@@ -143,8 +149,11 @@ class UHerding(CoverageStrategy):
         What similarity is measured on; see :class:`MaxHerding`.
     normalize : bool, default=True
         Whether features are scaled to length 1.
+    target : None, samples, or array-like of numbers, default=None
+        What is to be covered, if it is not the pool, weighed by how uncertain the model is there; see
+        :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
+        Over how many random samples coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None
@@ -194,6 +203,7 @@ class UHerding(CoverageStrategy):
         temperature: float | str = "auto",
         features: Any = "auto",
         normalize: bool = True,
+        target: Any = None,
         evaluation: int | str | None = "auto",
         subset: int | None = None,
         random_state: Any = None,
@@ -204,6 +214,7 @@ class UHerding(CoverageStrategy):
         self.temperature = temperature
         self.features = features
         self.normalize = normalize
+        self.target = target
         self.evaluation = evaluation
         self.subset = subset
         self.random_state = random_state

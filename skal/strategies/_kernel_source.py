@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, precision_of_variances
+from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, join_outputs, precision_of_variances
 from skal._lookahead.sources import Source
 from skal._lookahead.variance import Importance, margin_importance
 from skal.context import QueryContext, Samples, rows_within
@@ -90,10 +90,19 @@ class FeatureKernelSource(Source):
         entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
         return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 
-    def posterior(self, pool: Samples, rows: np.ndarray, evaluation: np.ndarray, n_total: int | None) -> Posterior:
-        """The posterior of some rows of the pool, evaluation samples included; to be conditioned if n_total is None."""
-        device, solver = self._labelled.device, self._solver
-        X = self._read(torch.as_tensor(rows, device=device)).double()
+    def posterior(
+        self,
+        pool: Samples,
+        rows: np.ndarray,
+        evaluation: np.ndarray,
+        n_total: int | None,
+        target: Samples | None = None,
+    ) -> Posterior:
+        """The posterior of some rows of the pool, as in :class:`Source`."""
+        device, solver, first = self._labelled.device, self._solver, [] if target is None else [target]
+        of_rows = self._read(torch.as_tensor(rows, device=device))
+        X = torch.cat([*map(self._read.of, first), of_rows]).double()
+        parts = [*first, pool.take(rows)]
         positions = torch.as_tensor(evaluation, device=device)
         K_CL = self._between(self._labelled)(X)  # (N, n)
         alpha = solver(K_CL.T)  # (n, N)
@@ -103,7 +112,7 @@ class FeatureKernelSource(Source):
 
         prior = X.square().sum(1) if self._kernel == "linear" else X.new_ones(len(X))
         own = (prior - (K_CL * alpha.T).sum(1)).clamp_min_(0)[:, None, None]
-        outputs = self.outputs(pool.take(rows))
+        outputs = join_outputs([self.outputs(part) for part in parts])
         S = block(torch.arange(len(X), device=device), positions) if n_total is None else None
         epsilon = precision_of_variances(torch.float64, torch.float64)
         given = (
@@ -114,7 +123,7 @@ class FeatureKernelSource(Source):
             outputs.f,
             solver.rho,
             positions,
-            self._groups(X, pool.take(rows)),
+            self._groups(X, parts),
             epsilon,
             S,
         )
@@ -125,9 +134,11 @@ class FeatureKernelSource(Source):
         """Of some samples with their features: leaves do not tell copies."""
         return self._read.copy_keys(samples) if self._kernel == "forest" else row_keys(X)
 
-    def _groups(self, X: Tensor, samples: Samples) -> Tensor:
+    def _groups(self, X: Tensor, parts: list[Samples]) -> Tensor:
         """(N,) integers that copies share; −1 for copies of labelled samples."""
-        keys = self._keys(X, samples)
+        keys = torch.cat(
+            [self._keys(some, part) for some, part in zip(X.split([*map(len, parts)]), parts, strict=True)]
+        )
         groups = torch.unique(keys, return_inverse=True)[1]
         apart: Tensor = groups.masked_fill(torch.isin(keys, self._labelled_keys), -1)
         return apart

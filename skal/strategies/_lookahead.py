@@ -17,7 +17,7 @@ from skal.exceptions import InvalidParameterError
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.strategies._linear_posterior import NOISE, settle_features
 from skal.tangent._sketch import MOST_FEATURES
-from skal.validation import Choice, Features, Integer, Real, is_auto
+from skal.validation import Choice, Features, Integer, Real, Target, is_auto
 
 _TANGENT_KERNELS = ["pntk", "logit", "trace", "entk"]
 _NUMBER = "Pass an integer > 0, None or 'auto'."
@@ -66,6 +66,10 @@ class NTKLookahead(ScoreStrategy):
     evaluation : "auto", int or None, default="auto"
         Number of random samples of the pool over which the change is summed, standing for all of it; ``"auto"`` is
         2000. None is the whole pool.
+    target : None, samples, or array-like of numbers, default=None
+        Where the variance is to be reduced, if not over the pool: the samples that the model will be used on, or flat
+        numbers, a weight >= 0 for each sample of the pool; see :class:`MaxHerding`. ``evaluation`` counts these. Only
+        for ``variance``.
     ridge : float or "auto", default="auto"
         Added to the kernel of the labelled samples' diagonal, as a part of its mean. ``auto`` is 1e-2 for ``variance``
         (0.1 with a kernel on features, 1e-4 for a regression) and 1e-4 for the others.
@@ -142,6 +146,7 @@ class NTKLookahead(ScoreStrategy):
         "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
         "evaluation": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
         "radius": Real(1e-12, 1e12, words=("auto",), remedy="Pass a number > 0, or 'auto'."),
+        "target": Target(),
         "ridge": Real(0, 1e6, words=("auto",), remedy="Pass a number >= 0, such as 1e-2, or 'auto'."),
     }
     needs_labels = True
@@ -163,6 +168,7 @@ class NTKLookahead(ScoreStrategy):
         batch: str = "auto",
         n_features: int | str | None = "auto",
         evaluation: int | str | None = "auto",
+        target: Any = None,
         ridge: float | str = "auto",
         backend: str = "auto",
         subset: int | None = None,
@@ -177,6 +183,7 @@ class NTKLookahead(ScoreStrategy):
         self.batch = batch
         self.n_features = n_features
         self.evaluation = evaluation
+        self.target = target
         self.ridge = ridge
         self.backend = backend
         self.subset = subset
@@ -211,6 +218,8 @@ class NTKLookahead(ScoreStrategy):
         elif variance and self.retraining not in ("linearized", "infinite"):
             refused, expected = "criterion", f"'mlmoc', 'emoc' or 'eer' with {retraining}"
             remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
+        elif self.target is not None and not variance:
+            refused, expected, remedy = "target", f"None with {given}", "Use criterion='variance', the default."
         elif self.batch == "greedy" and not closed:
             refused, expected = "batch", f"'top' with {retraining}"
             remedy = "Greedy batches need a closed form: use retraining='linearized'."
