@@ -32,6 +32,7 @@ __all__ = [
     "NetworkError",
     "NoLabelledDataError",
     "NoNetworkError",
+    "NoTargetWarning",
     "NoUnlabelledDataWarning",
     "NonFiniteError",
     "NotFittedError",
@@ -447,6 +448,25 @@ class ConvergenceWarning(SkalWarning, _SklearnConvergenceWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.ConvergenceWarning: darp did not reach tol=1e-07 in 1 steps: ...
+    """
+
+
+class NoTargetWarning(SkalWarning):
+    """The recommended strategy is one that cannot work for a target.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skal import ActiveLearningClassifier
+    >>> clf = ActiveLearningClassifier(LogisticRegression(), n_initial=2)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     clf.start(np.ones((20, 3)), target=np.ones((5, 3))).ask()
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NoTargetWarning: The recommended strategy is RandomSampling, which has no target: ...
     """
 
 

@@ -119,8 +119,8 @@ def join_outputs(parts: list[Outputs]) -> Outputs:
     """Outputs of several sets of samples, of one network, as those of one set."""
     if len(parts) == 1:
         return parts[0]
-    f, link, proba = (torch.cat([part[i] for part in parts]) for i in range(3))
-    return parts[0]._replace(f=f, link=link, proba=proba)
+    f, link = torch.cat([part.f for part in parts]), torch.cat([part.link for part in parts])
+    return parts[0]._replace(f=f, link=link, proba=torch.cat([part.proba for part in parts]))
 
 
 @dataclass(eq=False)

@@ -162,6 +162,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         *,
         oracle: Callable[[np.ndarray, Any], Any] | None = None,
         eval_set: tuple[Any, Any] | None = None,
+        target: Any = None,
         **unknown: Any,
     ) -> ActiveLearningClassifier:
         """Run the loop.
@@ -178,6 +179,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             it has none, or a dict from positions to labels.
         eval_set : tuple of X and y, optional
             To be scored in every round; nothing depends on the scores.
+        target : samples, or array-like of numbers, optional
+            The samples that the model will be used on, or a weight for each row of X: what ``query_strategy`` and
+            ``initial`` are to work for. See :class:`skal.strategies.MaxHerding`.
         **unknown
             Refused; ``sample_weight`` with what to do instead.
 
@@ -191,7 +195,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         X = self._check_samples(X, reset=True)
         reader = None if oracle is not None else label_reader(owner, X, y)
         askable = None if oracle is not None else find_labels(y, unlabelled=uses_unlabelled(self.estimator))
-        self.session_ = self._start(X, eval_set, reader=reader, askable=askable)
+        self.session_ = self._start(X, eval_set, reader=reader, askable=askable, target=target)
         self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
         del self.session_
         return self
@@ -203,6 +207,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         ids: Any = None,
         eval_set: tuple[Any, Any] | None = None,
         readonly: bool = False,
+        target: Any = None,
     ) -> LabellingSession:
         """Begin, or with a checkpoint go on with, a session in which somebody labels between the rounds.
 
@@ -219,6 +224,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
             To be scored in every round; nothing depends on the scores.
         readonly : bool, default=False
             Open the checkpoint to look, while somebody else may write.
+        target : samples, or array-like of numbers, optional
+            The samples that the model will be used on, or a weight for each row of X; see :meth:`fit`. A session that
+            goes on may have another one.
 
         Returns
         -------
@@ -228,7 +236,7 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         X = self._check_samples(X, reset=True)
         if y is not None:
             check_one_label_each(X, y, "start")
-        return self._start(X, eval_set, ids=ids, given=y, readonly=readonly)
+        return self._start(X, eval_set, ids=ids, given=y, readonly=readonly, target=target)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels of the samples, as the estimator predicts them.

@@ -175,7 +175,7 @@ def _copy(strategy: Any) -> Any:
 def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
     """(owner, value) of every ``random_state`` in an estimator, its parts, and lists of estimators.
 
-    The transformer of a strategy's features is fixed, and draws nothing.
+    The transformer of a strategy's features is fixed, and draws nothing; nor does a target.
     """
     if isinstance(value, (list, tuple)):
         for part in value:
@@ -184,7 +184,7 @@ def random_states(value: Any) -> Iterator[tuple[Any, Any]]:
         for name, part in sorted(value.get_params(deep=False).items()):
             if name == "random_state":
                 yield value, part
-            elif name != "features":
+            elif name not in ("features", "target"):
                 yield from random_states(part)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import get_scorer_names
 from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
@@ -19,6 +19,7 @@ from skorch import NeuralNet
 
 from skal._core.containers import n_rows
 from skal._core.estimators import unwrap_estimator
+from skal.base import as_strategy
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._progress import LoopState
 from skal.models._net_training import final_network
@@ -51,6 +52,8 @@ class Rules:
         Which samples ``reader`` has a label for.
     readonly : bool
         Write nothing to the checkpoint.
+    target : samples, (n,) weights, or None
+        What the strategies are to work for; handed on to them.
     n_samples : int
     initial_size : int
         Samples in round 0.
@@ -92,6 +95,7 @@ class Rules:
     given: Any = None
     askable: np.ndarray | None = None
     readonly: bool = False
+    target: Any = None
     n_samples: int = field(init=False)
     initial_size: int = field(init=False)
     network: bool = field(init=False)
@@ -108,6 +112,10 @@ class Rules:
         own = {name: value for name, value in classifier.get_params(deep=False).items() if name in names}
         own["query_strategy"] = named_strategy(owner, "query_strategy", own["query_strategy"])
         own["initial"] = _strategy_or_rule(owner, own["initial"])
+        if data.get("target") is not None:
+            own["query_strategy"] = _aim(owner, own["query_strategy"], data["target"])
+            if callable(own["initial"]) and _takes_target(own["initial"]):
+                own["initial"] = _aim(owner, own["initial"], data["target"])
         return cls(owner, X, eval_set, **own, **data)
 
     def __post_init__(self) -> None:
@@ -267,6 +275,19 @@ def _is_warm_started(estimator: Any) -> bool:
     """Whether there is a ``warm_start=True`` somewhere, so that fits depend on history."""
     params = estimator.get_params(deep=True)
     return any(bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start")
+
+
+def _takes_target(strategy: Any) -> bool:
+    made = as_strategy(strategy)
+    return made is not None and "target" in made.get_params()
+
+
+def _aim(owner: str, strategy: Any, target: Any) -> Any:
+    """A strategy of the same parameters that works for a target."""
+    if not _takes_target(strategy):
+        expected, remedy = "a strategy that takes a target", "Use 'auto', 'max_herding', 'uherding' or 'ntk_lookahead'."
+        raise InvalidParameterError.for_parameter(owner, "query_strategy", expected, strategy, remedy)
+    return clone(as_strategy(strategy)).set_params(target=target)
 
 
 def _strategy_or_rule(owner: str, initial: Any) -> Any:

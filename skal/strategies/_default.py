@@ -18,15 +18,17 @@ than chance, and where look-ahead cannot work on a network, it is Margin.
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import NoTargetWarning, SampleError, SkalError
 from skal.strategies._names import make_strategy
+from skal.validation import Target
 
 # pixels of larger images say little, and their distances cost much
 _MOST_INPUTS = 4096
@@ -164,6 +166,10 @@ class Recommended(QueryStrategy):
 
     Parameters
     ----------
+    target : None, samples, or array-like of numbers, default=None
+        The samples that the model will be used on, or a weight for each sample of the pool; see :class:`MaxHerding`.
+        With one, UHerding takes the place of BADGE; Margin and RandomSampling cannot work for it, and a warning says
+        so.
     subset : int or None, default=None
         Only so many samples, drawn at random, take part in a query. None: all of them.
     random_state : None, int, Generator or RandomState, default=None
@@ -178,14 +184,18 @@ class Recommended(QueryStrategy):
     """
 
     tasks = ANY_TASK
+    constraints: ClassVar = {"target": Target()}
     needs_fitted = needs_network = False
 
-    def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:
+    def __init__(self, *, target: Any = None, subset: int | None = None, random_state: Any = None) -> None:
+        self.target = target
         self.subset = subset
         self.random_state = random_state
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         name, self.reason_ = recommend(context)
+        if self.target is not None and name == "badge":
+            name = "uherding"
         try:
             return self._ask(name, context, n_instances)
         except SkalError as error:
@@ -197,7 +207,15 @@ class Recommended(QueryStrategy):
 
     def _ask(self, name: str, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.strategy_ = make_strategy(name)
-        if "random_state" in self.strategy_.get_params():
-            self.strategy_.set_params(random_state=self.random_state)
+        own = {"random_state": self.random_state} | ({} if self.target is None else {"target": self.target})
+        known = self.strategy_.get_params()
+        self.strategy_.set_params(**{key: value for key, value in own.items() if key in known})
+        if "target" in own and "target" not in known:
+            warnings.warn(
+                f"The recommended strategy is {type(self.strategy_).__name__}, which has no target: {self.reason_}. "
+                "Name a strategy that has one, such as MaxHerding with features of your own.",
+                NoTargetWarning,
+                stacklevel=2,
+            )
         # what it needs has been looked at: a random start is there before anything is fitted
         return self.strategy_._select(context.for_strategy(type(self.strategy_).__name__), n_instances)
