@@ -28,6 +28,8 @@ def add_label(commands: Any) -> None:
     parser.add_argument("--labels", metavar="FILE", help="known labels (id, label), or 'folders' for sub-folders")
     parser.add_argument("--text", metavar="COLUMN", help="the column of the texts")
     parser.add_argument("--strategy", default="auto", metavar="NAME", help="a function of skal.strategies (auto)")
+    target = "the samples that the model is for, as SOURCE: what is asked for serves them"
+    parser.add_argument("--target", metavar="FOLDER", help=target)
     parser.add_argument(
         "--query-size", type=int, default=20, metavar="N", help="new labels before the next training (20)"
     )
@@ -49,19 +51,22 @@ def add_label(commands: Any) -> None:
 def _label(args: argparse.Namespace) -> None:
     from skal.config import config_context
     from skal.labelling._label import serve
-    from skal.labelling._models import choose_model
+    from skal.labelling._models import aim_model, choose_model
     from skal.labelling._project import Project
+    from skal.labelling._settings import read_settings
+    from skal.labelling._sources import open_source
     from skal.labelling._words import say_left_out
 
     source, name, out, classes, known = _what(args)
+    target_name = args.target or read_settings(out).get("target")
+    own = "linear" if args.demo and args.model is None else args.model
+    how = {"model": own, "features": args.features, "backbone": args.backbone, "cache": out}
     with config_context(progress=True):  # a bar while features are computed
-        model = choose_model(
-            source,
-            model="linear" if args.demo and args.model is None else args.model,
-            features=args.features,
-            backbone=args.backbone,
-            cache=out,
-        )
+        model = choose_model(source, **how)
+        if target_name is not None:
+            target = open_source(target_name, text=args.text, size=args.size, cache=out)
+            target.check_readable()
+            model = aim_model(model, source, target, **how)
     project = Project(
         source,
         classes,
@@ -74,6 +79,7 @@ def _label(args: argparse.Namespace) -> None:
         labels=known,
         source_name=name,
         text=args.text,
+        target_name=None if target_name is None else str(Path(target_name).resolve()),
     )
 
     def announce(address: str) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.labelling._models import choose_model
+from skal.labelling._models import aim_model, choose_model
 from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TextTable, open_source
@@ -34,6 +34,7 @@ def label(
     features: Any = None,
     backbone: str | None = None,
     strategy: Any = "auto",
+    target: Any = None,
     query_size: int = 20,
     share: float = 0.2,
     stop: StoppingCriterion | None = None,
@@ -66,6 +67,8 @@ def label(
         Another frozen network that computes features: a name of :func:`skal.features.pretrained`, or "FILE.py:NAME".
     strategy : str, strategy or None, default="auto"
         What chooses the samples to ask for; "auto" and None are the recommended default.
+    target : array, list of str, or path, optional
+        The samples that the model will be used on, given as X is: what is asked for serves them.
     query_size : int, default=20
         New labels before the next training.
     share : float, default=0.2
@@ -103,7 +106,10 @@ def label(
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _read_labels(source, y)
-    chosen = choose_model(source, model=model, features=features, backbone=backbone, cache=Path(folder))
+    how = {"model": model, "features": features, "backbone": backbone, "cache": Path(folder)}
+    chosen = choose_model(source, **how)
+    if target is not None:
+        chosen = aim_model(chosen, source, as_source(target, None, Path(folder)), **how)
     name = str(Path(X).resolve()) if isinstance(X, (str, Path)) else None
     project = Project(source, classes, chosen, folder, labels=given, source_name=name, **settings)
     if _in_notebook() if notebook is None else notebook:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -45,6 +45,8 @@ class Model:
         What makes X from samples as a user has them; saved with the model.
     note : str or None
         What people should know about it before they begin.
+    target : samples or None
+        Like X, of the samples that the model is for, if these are others.
     """
 
     X: Any
@@ -53,6 +55,17 @@ class Model:
     prepare: Callable[[Progress], None] | None = None
     features: Any = None
     note: str | None = None
+    target: Any = None
+
+    def aim(self, target: Model) -> Model:
+        """The same model, to be used on the samples of another one; whatever has to be prepared is, one by one."""
+        parts = [part.prepare for part in (target, self) if part.prepare is not None]
+
+        def prepare(progress: Progress) -> None:
+            for part in parts:
+                part(progress)
+
+        return replace(self, target=target.X, prepare=prepare if parts else None)
 
 
 def choose_model(
@@ -112,6 +125,31 @@ def choose_model(
         X, prepare = _pixels(source, cache)
         return Model(X, make, "your classifier on pixels", prepare, _reader(source, flatten=True))
     return Model(source.samples(), make, "your model", None, _reader(source))
+
+
+def aim_model(
+    chosen: Model, source: Source, target: Source, *, features: Any, cache: Path | None, **options: Any
+) -> Model:
+    """The model of a source, to be used on the samples of a target, which are read in the same way.
+
+    Parameters
+    ----------
+    chosen : Model
+        What :func:`choose_model` gave for the source.
+    source, target : Source
+    features
+        Refused, if there are any: those of the target are unknown.
+    cache : path or None
+    **options
+        As for the source.
+    """
+    if features is not None:
+        expected, remedy = "left out with given features", "Let a backbone compute them instead."
+        raise InvalidParameterError.for_parameter("label", "target", expected, "a target", remedy)
+    if target.kind != source.kind:
+        expected, remedy = f"samples of kind {source.kind!r}, as those to label", "Name a source of the same kind."
+        raise InvalidParameterError.for_parameter("label", "target", expected, target.kind, remedy)
+    return chosen.aim(choose_model(target, cache=cache, **options))
 
 
 def linear_on_features() -> Any:

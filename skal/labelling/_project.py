@@ -90,8 +90,9 @@ class Project:
         Written beside every label.
     labels : dict from id to label, default=None
         Labels that are known already.
-    source_name, text : str or None, default=None
-        The path of the source and the column of its texts, for ``skal export`` and the next start.
+    source_name, text, target_name : str or None, default=None
+        The path of the source, the column of its texts and the path of the target, for ``skal export`` and the next
+        start.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Project:
         labels: dict[str, str] | None = None,
         source_name: str | None = None,
         text: str | None = None,
+        target_name: str | None = None,
     ) -> None:
         check_integer("label", "query_size", query_size, 1)
         check_real("label", "share", share, 0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.")
@@ -139,8 +141,10 @@ class Project:
             random_state=0,
         )
         y = [given.get(key) for key in source.ids] if given else None
-        self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids))
+        self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids, target=model.target))
         self._settings = {"kind": source.kind, "source": source_name, "text": text, "classes": self.classes}
+        if target_name is not None:
+            self._settings["target"] = target_name
         try:
             write_settings(self.folder, kept | self._settings)
         except CheckpointError:  # whoever keeps the error keeps this project alive

@@ -70,7 +70,7 @@ def _check_types(found: dict[str, Any]) -> None:
     """Refuse settings of other types than those that are written."""
     if not isinstance(found["classes"], list) or not all(isinstance(name, str) for name in found["classes"]):
         raise TypeError("'classes' must be a list of texts")
-    for name in ("kind", "source", "text"):
+    for name in ("kind", "source", "text", "target"):
         if not isinstance(found.get(name), (str, type(None))):
             raise TypeError(f"{name!r} must be a text or null")
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from skal.cli import main
 
-from .conftest import Client, truth
+from .conftest import Client, truth, wait_for_training
 
 
 def labels_of(folder):
@@ -137,3 +137,40 @@ def test_known_labels_that_are_no_classes_or_of_two_files_are_refused(image_fold
     assert "2 files of that name" in refused(arguments, capsys)
     known.write_text('file,label\na/same.png,"red, dark"\n')
     assert "red, dark" in refused(arguments, capsys)
+
+
+def test_a_target_is_what_the_questions_serve_and_the_folder_knows_it(image_folder, tmp_path, monkeypatch, capsys):
+    target, out = tmp_path / "deploy", tmp_path / "out"
+    target.mkdir()
+    for path in (image_folder / "red").iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    asked, threads = [], []
+
+    def visit(address):
+        def look():
+            client = Client(address)
+            wait_for_training(client, rounds=0)
+            asked.append([item["id"] for item in client.call("next", n=6)["items"]])
+            for key in [*asked[-1][:3], "blue/00.jpg"]:
+                client.call("answer", id=key, label=key.split("/")[0])
+            client.call("finish")
+
+        threads.append(threading.Thread(target=look))
+        threads[-1].start()
+
+    monkeypatch.setattr("webbrowser.open", visit)
+    monkeypatch.setenv("DISPLAY", ":0")
+    how = ["--classes", "red,blue", "--model", "linear", "--query-size", "2", "--hold-out", "0"]
+    for arguments in ([str(image_folder), "--target", str(target)], []):  # the folder knows both
+        assert main(["label", *arguments, *how, "--out", str(out)]) == 0
+        threads.pop().join()
+        assert sum(key.startswith("red") for key in asked.pop()) >= 5  # half of all are
+    capsys.readouterr()
+    texts = tmp_path / "texts.csv"
+    texts.write_text("text\nx\n")
+    again = [image_folder, *how, "--out", out]
+    assert "samples of kind 'image'" in refused([*again, "--target", texts], capsys)
+    np.save(tmp_path / "features.npy", np.zeros((24, 3)))
+    given = ["--features", tmp_path / "features.npy", "--target", target]
+    assert "left out with given features" in refused([image_folder, "--classes", "a,b", "--out", out, *given], capsys)
+    assert "takes a target" in refused([*again, "--target", target, "--strategy", "margin"], capsys)
