@@ -32,6 +32,9 @@ class Kept:
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             self._known = {line["key"]: line["value"] for line in lines}
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
     def __call__(self, key: str, measure: Callable[[], Any]) -> Any:
         """What ``measure`` gives, now or in an earlier run."""
         if key not in self._known:

@@ -92,6 +92,15 @@ _LABELS = (str, bytes, int, float, np.generic, tuple)
 class Aim(NamedTuple):
     """The samples that a query is for: those of the pool, some of them, or others.
 
+    Parameters
+    ----------
+    part : QueryContext
+        With these n samples in the pool's place.
+    weights : (n,) array
+        How much each of them counts, all larger than 0.
+    rows : (n,) int array, range or None
+        Where they stand in the pool; None if they are not of it.
+
     Examples
     --------
     >>> from skal.checks import make_learner
@@ -104,9 +113,9 @@ class Aim(NamedTuple):
     True
     """
 
-    part: QueryContext  # with these n samples in the pool's place
-    weights: np.ndarray  # (n,), how much each of them counts
-    rows: np.ndarray | range | None  # where they stand in the pool; None if they are not of it
+    part: QueryContext
+    weights: np.ndarray
+    rows: np.ndarray | range | None
 
 
 class QueryContext:

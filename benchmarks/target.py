@@ -1,0 +1,117 @@
+"""Labels for some classes among many: what a target is worth.
+
+``python -m benchmarks.target run`` measures what has not been measured yet, ``table`` prints it. Ten of the 77 intents
+of banking77 matter. The pool has 2,000 questions of all intents; 200 other questions of the ten, without labels, are
+the target. With 60 labels a logistic regression on the embeddings is asked for the intent of another 200 questions of
+the ten. It may answer any of the 77. VTL and ITL are those of the package activeft (``pip install activeft``; without
+it their rows are left out): they choose all 60 at once, from embeddings alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks._kept import Kept
+from benchmarks._measure import markdown
+from skal import ActiveLearningClassifier
+from skal.datasets import load
+
+KEPT = Path(__file__).with_name("target_kept.jsonl")
+N_POOL, N_INTENTS, N_LABELS, N_FIRST, SEEDS = 2000, 10, 60, 20, range(10)
+Choose = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
+
+
+def problem(seed: int) -> tuple[np.ndarray, ...]:
+    """Pool and labels, target, and questions and labels of the test."""
+    data = load("banking77")
+    rng = np.random.default_rng(seed)
+    intents = rng.choice(77, N_INTENTS, replace=False)
+    rows = rng.choice(len(data.X_train), N_POOL, replace=False)
+    of_intents = rng.permutation(np.flatnonzero(np.isin(data.y_test, intents)))
+    target, test = np.array_split(of_intents, 2)
+    X_pool, X_target, X_test = (np.float32(X) for X in (data.X_train[rows], data.X_test[target], data.X_test[test]))
+    return X_pool, data.y_train[rows], X_target, X_test, data.y_test[test]
+
+
+def model() -> LogisticRegression:
+    return LogisticRegression(C=100.0, max_iter=2000)
+
+
+def by_loop(
+    strategy: str, initial: str, aimed: bool, X: np.ndarray, y: np.ndarray, T: np.ndarray, seed: int
+) -> np.ndarray:
+    """20 labels at first, then 20 after each of two trainings."""
+    loop = ActiveLearningClassifier(
+        model(), strategy, initial=initial, n_initial=N_FIRST, query_size=20, budget=N_LABELS, random_state=seed
+    )
+    return loop.fit(X, y, target=T if aimed else None).queried_
+
+
+def by_activeft(name: str, noise: float | None, X: np.ndarray, y: np.ndarray, T: np.ndarray, seed: int) -> np.ndarray:
+    """All at once; noise None is found by the package itself."""
+    from activeft.acquisition_functions.itl import ITL
+    from activeft.acquisition_functions.vtl import VTL
+    from activeft.active_data_loader import ActiveDataLoader
+
+    rule = {"VTL": VTL, "ITL": ITL}[name](torch.as_tensor(T), noise_std=noise, mini_batch_size=len(X))
+    return ActiveDataLoader(torch.as_tensor(X), N_LABELS, rule).next()[0].numpy()
+
+
+METHODS: dict[str, Choose] = {
+    "Random": partial(by_loop, "random", "random", False),
+    "MaxHerding": partial(by_loop, "max_herding", "max_herding", False),
+    "MaxHerding, target": partial(by_loop, "max_herding", "max_herding", True),
+    "UHerding": partial(by_loop, "uherding", "max_herding", False),
+    "UHerding, target": partial(by_loop, "uherding", "max_herding", True),
+    "NTKLookahead": partial(by_loop, "ntk_lookahead", "max_herding", False),
+    "NTKLookahead, target": partial(by_loop, "ntk_lookahead", "max_herding", True),
+    "auto": partial(by_loop, "auto", "auto", False),
+    "auto, target": partial(by_loop, "auto", "auto", True),
+    "VTL (activeft)": partial(by_activeft, "VTL", None),
+    "ITL (activeft)": partial(by_activeft, "ITL", None),
+    "VTL (activeft), noise 0.1": partial(by_activeft, "VTL", 0.1**0.5),
+    "ITL (activeft), noise 0.1": partial(by_activeft, "ITL", 0.1**0.5),
+}
+
+
+def measure(method: str, seed: int) -> list[float]:
+    """Accuracy on the test, and the share of labels that are of the ten intents."""
+    X, y, T, X_test, y_test = problem(seed)
+    chosen = METHODS[method](X, y, T, seed)
+    assert len(set(chosen.tolist())) == N_LABELS
+    fitted = model().fit(X[chosen], y[chosen])
+    return [float(fitted.score(X_test, y_test)), float(np.isin(y[chosen], np.unique(y_test)).mean())]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["run", "table"])
+    command = parser.parse_args(arguments).command
+    kept = Kept(KEPT)
+    rows = []
+    for method in METHODS:
+        found = []
+        for seed in SEEDS:
+            key = f"{method} / {seed}"
+            if key in kept or (command == "run" and ("activeft" not in method or find_spec("activeft") is not None)):
+                found.append(kept(key, partial(measure, method, seed)))
+                if command == "run":
+                    print(key, found[-1], file=sys.stderr, flush=True)
+        if found:
+            accuracy, relevant = 100 * np.array(found).T
+            spread = f" ± {accuracy.std(ddof=1):.1f}" if len(found) > 1 else ""
+            rows.append([method, f"{accuracy.mean():.1f}{spread}", f"{relevant.mean():.0f}", str(len(found))])
+    print(markdown(["method", "accuracy on the ten intents, %", "labels of the ten, %", "seeds"], rows))
+
+
+if __name__ == "__main__":
+    main()
