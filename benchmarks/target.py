@@ -38,7 +38,7 @@ def problem(seed: int) -> tuple[np.ndarray, ...]:
     rows = rng.choice(len(data.X_train), N_POOL, replace=False)
     of_intents = rng.permutation(np.flatnonzero(np.isin(data.y_test, intents)))
     target, test = np.array_split(of_intents, 2)
-    X_pool, X_target, X_test = (np.float32(X) for X in (data.X_train[rows], data.X_test[target], data.X_test[test]))
+    X_pool, X_target, X_test = (np.asarray(X, dtype=np.float32) for X in (data.X_train[rows], data.X_test[target], data.X_test[test]))
     return X_pool, data.y_train[rows], X_target, X_test, data.y_test[test]
 
 
@@ -63,7 +63,8 @@ def by_activeft(name: str, noise: float | None, X: np.ndarray, y: np.ndarray, T:
     from activeft.active_data_loader import ActiveDataLoader
 
     rule = {"VTL": VTL, "ITL": ITL}[name](torch.as_tensor(T), noise_std=noise, mini_batch_size=len(X))
-    return ActiveDataLoader(torch.as_tensor(X), N_LABELS, rule).next()[0].numpy()
+    chosen: np.ndarray = ActiveDataLoader(torch.as_tensor(X), N_LABELS, rule).next()[0].numpy()
+    return chosen
 
 
 METHODS: dict[str, Choose] = {
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=["run", "table"])
     command = parser.parse_args(arguments).command
     kept = Kept(KEPT)
-    rows = []
+    rows: list[list[object]] = []
     for method in METHODS:
         found = []
         for seed in SEEDS:
