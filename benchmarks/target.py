@@ -38,7 +38,8 @@ def problem(seed: int) -> tuple[np.ndarray, ...]:
     rows = rng.choice(len(data.X_train), N_POOL, replace=False)
     of_intents = rng.permutation(np.flatnonzero(np.isin(data.y_test, intents)))
     target, test = np.array_split(of_intents, 2)
-    X_pool, X_target, X_test = (np.asarray(X, dtype=np.float32) for X in (data.X_train[rows], data.X_test[target], data.X_test[test]))
+    parts = data.X_train[rows], data.X_test[target], data.X_test[test]
+    X_pool, X_target, X_test = (np.asarray(X, dtype=np.float32) for X in parts)
     return X_pool, data.y_train[rows], X_target, X_test, data.y_test[test]
 
 
