@@ -18,7 +18,7 @@ from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._factors import Gradients
-from skal.tangent._tangent_engine import TangentEngine, check_parameters
+from skal.tangent._tangent_engine import TangentEngine, check_parameters, open_engine
 from skal.validation import check_choice
 
 _LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
@@ -81,15 +81,7 @@ def gradient_scores(
     array([0.5, 2. ])
     """
     samples = Samples(X)
-    engine = TangentEngine(
-        net,
-        samples,
-        backend=backend,
-        batch_size=batch_size,
-        max_memory=max_memory,
-        autocast=autocast,
-        owner="gradient_scores",
-    )
+    engine = open_engine("gradient_scores", net, samples, "all", backend, batch_size, max_memory, autocast)
     norms, dots = loss_scores(engine, samples, y, direction, loss)
     return norms.cpu().numpy(), dots.cpu().numpy()
 

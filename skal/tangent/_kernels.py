@@ -17,7 +17,7 @@ from skal.exceptions import InvalidParameterError, VanishingKernelWarning
 from skal.tangent._cotangents import kernel_cotangents, one_logit
 from skal.tangent._factors import Gradients
 from skal.tangent._kept import KeptGradients
-from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients
+from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients, open_engine
 from skal.validation import check_choice
 
 KINDS = ["pntk", "logit", "trace", "entk"]
@@ -75,22 +75,13 @@ def tangent_kernel(
            [1., 5.]])
     """
     X = Samples(X, name="X")
-    engine = TangentEngine(
-        net,
-        X,
-        backend=backend,
-        layers=layers,
-        batch_size=batch_size,
-        max_memory=max_memory,
-        autocast=autocast,
-        owner="tangent_kernel",
-    )
+    check_choice("tangent_kernel", "kind", kind, KINDS)
+    engine = open_engine("tangent_kernel", net, X, layers, backend, batch_size, max_memory, autocast)
     return kernel_matrix(engine, X, None if Z is None else Samples(Z, name="Z"), kind).cpu().numpy()
 
 
 def kernel_matrix(engine: TangentEngine, X: Samples, Z: Samples | None, kind: str) -> Tensor:
     """:func:`tangent_kernel` on an engine that is there already: a float64 tensor on its device."""
-    check_choice("tangent_kernel", "kind", kind, KINDS)
     alone = engine.network.jobs == 1 or kind == "entk"
     step = _chunk_size(engine, kind)
     if Z is None:

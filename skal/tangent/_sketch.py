@@ -22,7 +22,7 @@ from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Product, Rows, pieces
 from skal.tangent._kernels import KINDS
-from skal.tangent._tangent_engine import TangentEngine
+from skal.tangent._tangent_engine import TangentEngine, open_engine
 from skal.validation import check_choice, check_integer
 
 MOST_FEATURES = 10**8
@@ -82,16 +82,10 @@ def tangent_features(
            [1., 5.]], dtype=float32)
     """
     samples = Samples(X)
-    engine = TangentEngine(
-        net,
-        samples,
-        backend=backend,
-        layers=layers,
-        batch_size=batch_size,
-        max_memory=max_memory,
-        autocast=autocast,
-        owner="tangent_features",
-    )
+    check_choice("tangent_features", "kind", kind, KINDS)
+    check_integer("tangent_features", "n_features", n_features, 1, MOST_FEATURES, optional=True)
+    check_integer("tangent_features", "random_state", random_state, 0, None)
+    engine = open_engine("tangent_features", net, samples, layers, backend, batch_size, max_memory, autocast)
     return feature_matrix(engine, samples, kind, n_features, random_state).cpu().numpy()
 
 
@@ -99,9 +93,6 @@ def feature_matrix(
     engine: TangentEngine, samples: Samples, kind: str, n_features: int | None, random_state: int = 0
 ) -> Tensor:
     """:func:`tangent_features` on an engine that is there already: a tensor on its device."""
-    check_choice("tangent_features", "kind", kind, KINDS)
-    check_integer("tangent_features", "n_features", n_features, 1, MOST_FEATURES, optional=True)
-    check_integer("tangent_features", "random_state", random_state, 0, None)
     cotangents = kernel_cotangents(kind, engine.n_classes)
     return _vectors(engine, samples, cotangents, n_features, random_state, apart=kind == "entk")
 

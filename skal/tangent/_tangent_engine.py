@@ -77,10 +77,6 @@ class TangentEngine:
         autocast: torch.dtype | None = None,
         owner: str = "skal.tangent",
     ) -> None:
-        check_choice(owner, "backend", backend, ["auto", "structured", "func", "backpack"])
-        check_choice(owner, "layers", layers, ["all", "last"])
-        check_integer(owner, "batch_size", batch_size, 1)
-        check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
         self.autocast: torch.dtype | None = None  # the plan is checked in full precision
         self.network = net if isinstance(net, Network) else Network(net)
         self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
@@ -367,6 +363,25 @@ class TangentEngine:
         for found in by_parameter.values():
             found.add_to(norms)
         return norms.T
+
+
+def open_engine(
+    owner: str,
+    net: Any,
+    samples: Samples,
+    layers: str,
+    backend: str,
+    batch_size: int,
+    max_memory: int | str | None,
+    autocast: torch.dtype | None,
+) -> TangentEngine:
+    """The engine of a public function, whose parameters nobody has checked yet."""
+    check_choice(owner, "layers", layers, ["all", "last"])
+    check_choice(owner, "backend", backend, ["auto", "structured", "func", "backpack"])
+    check_integer(owner, "batch_size", batch_size, 1)
+    check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
+    how: dict[str, Any] = {"layers": layers, "backend": backend, "batch_size": batch_size}
+    return TangentEngine(net, samples, **how, max_memory=max_memory, autocast=autocast, owner=owner)
 
 
 def _refuse_reentrant_checkpoints(logits: Tensor) -> None:
