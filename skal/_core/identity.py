@@ -66,6 +66,8 @@ def _as_array(X: Any) -> np.ndarray:
 def _item_digest(item: Any) -> bytes:
     """Digest of a Dataset's item: a number, text, array or tensor, or any object whose content can be read."""
     item = item.item() if isinstance(item, np.generic) else item
+    if type(item) is tuple and all(isinstance(part, _PLAIN) for part in item):  # a table has many such rows
+        return digest_bytes(repr(item).encode("utf-8", "surrogatepass"))
     if isinstance(item, (Tensor, np.ndarray)):
         array = _as_array(item)
         if not array.dtype.hasobject:

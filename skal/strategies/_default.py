@@ -27,6 +27,7 @@ import torch
 from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext
 from skal.exceptions import NoTargetWarning, SampleError, SkalError
+from skal.strategies._leaves import shares_of_neighbours
 from skal.strategies._names import make_strategy
 from skal.validation import Target
 
@@ -67,6 +68,8 @@ def recommend(context: QueryContext) -> tuple[str, str]:
             "max_herding(features='prepared', normalize=False)",
             f"{missing}, and the inputs are a table, whose columns are scaled",
         )
+    if _say_nothing(context, "prepared", by_forest=True):
+        return "margin", "the inputs are a table, but a forest tells labels no better than chance"
     reason = "the inputs are a table, and a forest on the labels tells which rows are alike"
     return "uherding(features='prepared', kernel='forest')", reason
 
@@ -98,18 +101,25 @@ def _herding(context: QueryContext, started: bool, source: str, features: str = 
     return f"uherding{parameters}", source
 
 
-def _say_nothing(context: QueryContext, features: str) -> bool:
-    """Whether labelled samples share the label of their nearest neighbour no more often than chance, error included."""
+def _say_nothing(context: QueryContext, features: str, *, by_forest: bool = False) -> bool:
+    """Whether labelled samples share the labels of their neighbours no more often than chance, error included.
+
+    The neighbour is the one in the nearest direction, or all that end in the same leaves of a forest.
+    """
     rows = np.linspace(0, context.n_labelled - 1, min(context.n_labelled, _MOST_NEIGHBOURS)).astype(np.int64)
     _, codes, counts = np.unique(context.labels[rows], return_inverse=True, return_counts=True)
     asked = counts[codes] > 1
     n, m = len(codes), int(asked.sum())
     if m < _FEWEST_NEIGHBOURS:
         return False
-    values = torch.nn.functional.normalize(context.features(features, context.labelled.take(rows)).double(), dim=1)
+    chance = ((counts[codes] - 1) / (n - 1))[asked].mean()
+    values = context.features(features, context.labelled.take(rows)).double()
+    if by_forest:
+        shares = shares_of_neighbours(values, codes)[asked]
+        return bool(shares.mean() <= chance + shares.std() / np.sqrt(m))
+    values = torch.nn.functional.normalize(values, dim=1)
     nearest = (values @ values.T).fill_diagonal_(-torch.inf).argmax(1).cpu().numpy()
     hits = (codes[nearest] == codes)[asked].mean()
-    chance = ((counts[codes] - 1) / (n - 1))[asked].mean()
     return bool(hits <= chance + np.sqrt(chance * (1 - chance) / m))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,14 +78,33 @@ def _own_trees(context: QueryContext) -> Callable[[Samples], np.ndarray] | None:
 def _trees_beside(context: QueryContext, features: object) -> Callable[[Samples], np.ndarray]:
     """What gives the leaves of a forest that is fitted on the labelled samples."""
     kind = RandomForestRegressor if context.task == "regression" else RandomForestClassifier
-    forest = kind(_TREES, random_state=0)
-    with warnings.catch_warnings():
-        # few labels of many classes are how a loop starts
-        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
-        forest.fit(context.features(features, context.labelled).cpu().numpy(), context.labels)
+    forest = _fit(kind(_TREES, random_state=0), context.features(features, context.labelled), context.labels)
 
     def leaves(samples: Samples) -> np.ndarray:
         found: np.ndarray = forest.apply(context.features(features, samples).cpu().numpy())
         return found
 
     return leaves
+
+
+def shares_of_neighbours(values: Tensor, labels: np.ndarray) -> np.ndarray:
+    """How many of a sample's neighbours, in leaves of trees that have not seen it, share its label: (n, d) -> (n,).
+
+    Examples
+    --------
+    >>> values = torch.arange(40.0)[:, None]
+    >>> bool(shares_of_neighbours(values, np.arange(40) >= 20).mean() > 0.9)
+    True
+    >>> bool(shares_of_neighbours(values, np.arange(40) % 2).mean() > 0.5)  # neighbours are of the other class
+    False
+    """
+    forest = _fit(RandomForestClassifier(_TREES, oob_score=True, random_state=0), values, labels)
+    shares: np.ndarray = forest.oob_decision_function_[np.arange(len(labels)), np.searchsorted(forest.classes_, labels)]
+    return np.nan_to_num(shares)  # one that all trees have seen
+
+
+def _fit(forest: Any, values: Tensor, labels: np.ndarray) -> Any:
+    with warnings.catch_warnings():
+        # few labels of many classes are how a loop starts
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        return forest.fit(values.cpu().numpy(), labels)

@@ -37,6 +37,7 @@ CONTAINERS = {
     "csr": sp.csr_matrix(X),
     "coo": sp.coo_matrix(X),
     "frame": pd.DataFrame({"a": X[:, 0], "b": ["p", "q", "p", "p"]}),
+    "frame of lists": pd.DataFrame({"a": [[1], [2], [1], [3]]}),
     "series": pd.Series(["a", "b", "a", "c"]),
     "dict": {"image": X, "text": torch.from_numpy(X).long()},
     "dataset": TensorDataset(torch.from_numpy(X)),

@@ -47,6 +47,7 @@ ROWS = {
         (lambda: make_pipeline(COLUMNS, LogisticRegression()), TABLE),
         (RandomForestClassifier, X),
         (LogisticRegression, 100 * X),
+        (LinearSVC, 100 * X),
     ],
     "rows of length 1, texts, sparse rows": [
         (LogisticRegression, DIRECTIONS),
@@ -233,6 +234,20 @@ def test_margin_takes_over_where_neighbours_say_nothing(informative):
     found = recommend(learner, rows[40:])
     assert isinstance(found.strategy_, UHerding if informative else Margin)
     assert ("no more often than chance" in found.reason_) == (not informative)
+
+
+@pytest.mark.parametrize("informative", [True, False])
+@pytest.mark.parametrize("make", [LogisticRegression, RandomForestClassifier])
+def test_margin_takes_over_where_a_forest_learns_nothing(make, informative):
+    """A table with a column for each speaker, say: nothing that the labels follow."""
+    rng = np.random.default_rng(2)
+    labels = np.arange(40) % 2
+    rows = 100 * rng.normal(size=(80, 8))
+    rows[:, 3] += 300 * informative * np.resize([-1, 1], 80)
+    learner = SimpleNamespace(estimator=make().fit(rows[:40], labels), X_training=rows[:40], y_training=labels)
+    found = recommend(learner, rows[40:])
+    assert isinstance(found.strategy_, UHerding if informative else Margin)
+    assert ("no better than chance" in found.reason_) == (not informative)
 
 
 def test_labels_of_one_class_teach_a_forest_nothing():
