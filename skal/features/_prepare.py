@@ -11,6 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler, add_dummy_feature
 from sklearn.utils import get_tags
 from torch.utils.data import Dataset
 
@@ -106,7 +108,7 @@ def _choose(X: Any) -> tuple[str | None, Any]:
     if is_texts(X):
         return "texts", TextFeatures()
     if sp.issparse(X):
-        return ("sparse rows", SparseFeatures()) if X.shape[1] > _WIDEST_TABLE else ("table", _DenseTable())
+        return ("sparse rows", SparseFeatures()) if X.shape[1] > _WIDEST_TABLE else ("table", _centred(_DenseTable()))
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
     if getattr(X, "ndim", 0) != 2 or 0 in X.shape:
@@ -116,7 +118,15 @@ def _choose(X: Any) -> tuple[str | None, Any]:
         lengths = np.linalg.norm(np.asarray(X, dtype=np.float64), axis=1)
         if np.all((np.abs(lengths - 1) < _NEAR_ONE) | (lengths == 0)) and lengths.any():
             return "rows of length 1", None
-    return "table", TableFeatures()
+    return "table", _centred(TableFeatures())
+
+
+def _centred(features: TableFeatures) -> Any:
+    """Directions are seen from the middle of the pool, and a column of ones leaves something of a row's length.
+
+    Columns of 0 and 1 do not lie around 0. Without the ones, a table of one column would have two directions.
+    """
+    return make_pipeline(features, StandardScaler(with_std=False), FunctionTransformer(add_dummy_feature))
 
 
 class _DenseTable(TableFeatures):

@@ -3,7 +3,7 @@
 
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
-| a table | MaxHerding by distance | UHerding by leaves of a forest |
+| a table | MaxHerding | UHerding by leaves of a forest |
 | rows of length 1, texts, sparse rows | MaxHerding | UHerding |
 | rows of numbers, with a network | MaxHerding | UHerding on the rows |
 | a network that is mostly frozen | MaxHerding | UHerding |
@@ -64,12 +64,9 @@ def recommend(context: QueryContext) -> tuple[str, str]:
         return _herding(context, started, f"the inputs are {kind}", "prepared")
     if not started or len(np.unique(context.labels)) < 2:
         missing = "only one class is labelled" if started else "no labels yet"
-        return (
-            "max_herding(features='prepared', normalize=False)",
-            f"{missing}, and the inputs are a table, whose columns are scaled",
-        )
+        return "max_herding(features='prepared')", f"{missing}, and the inputs are a table, whose columns are scaled"
     if _say_nothing(context, "prepared", by_forest=True):
-        return "margin", "the inputs are a table, but a forest tells labels no better than chance"
+        return "margin", "the inputs are a table, but a forest on the labels tells them no better than chance"
     reason = "the inputs are a table, and a forest on the labels tells which rows are alike"
     return "uherding(features='prepared', kernel='forest')", reason
 

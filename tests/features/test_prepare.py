@@ -35,27 +35,41 @@ def features_of(estimator, X, labelled=None, spec="prepared"):
     return QueryContext(learner, X).features(spec).numpy()
 
 
+def seen_from_the_middle(table):
+    """What directions of a table are taken of: its features around 0, and a column of ones."""
+    features = TableFeatures().fit_transform(table)
+    return np.column_stack([np.ones(len(features)), features - features.mean(axis=0)])
+
+
 def test_before_the_first_training_steps_are_fitted_on_the_pool():
     model = make_pipeline(columns(), LogisticRegression())
     prepared = columns().fit_transform(TABLE)
-    expected = TableFeatures().fit_transform(prepared)
-    np.testing.assert_allclose(features_of(model, TABLE), expected)
+    np.testing.assert_allclose(features_of(model, TABLE), seen_from_the_middle(prepared), atol=1e-12)
     assert not hasattr(model[0], "transformers_")  # the user's own is left alone
     learner = ActiveLearner(model, MaxHerding())  # strings are prepared in any case
-    given = ActiveLearner(model, MaxHerding(features=make_pipeline(columns(), TableFeatures()).fit(TABLE)))
+    own = columns().fit(TABLE)
+    given = ActiveLearner(model, MaxHerding(features=lambda table: seen_from_the_middle(own.transform(table))))
     assert learner.query(TABLE, 10)[0].tolist() == given.query(TABLE, 10)[0].tolist()
 
 
 def test_afterwards_they_are_the_pipelines_own():
     model = make_pipeline(columns(), LogisticRegression()).fit(TABLE[:20], LABELS[:20])
-    expected = TableFeatures().fit_transform(model[:-1].transform(TABLE))
-    np.testing.assert_allclose(features_of(model, TABLE), expected)
+    expected = seen_from_the_middle(model[:-1].transform(TABLE))
+    np.testing.assert_allclose(features_of(model, TABLE), expected, atol=1e-12)
 
 
 def test_a_step_that_needs_labels_is_left_out_at_the_start():
     model = make_pipeline(columns(), SelectKBest(k=1), LogisticRegression())
-    assert features_of(model, TABLE).shape[1] == 4
-    assert features_of(model.fit(TABLE, TABLE["age"] > 40), TABLE).shape[1] == 1
+    assert features_of(model, TABLE).shape[1] == 5
+    assert features_of(model.fit(TABLE, TABLE["age"] > 40), TABLE).shape[1] == 2
+
+
+def test_a_table_of_one_column_is_covered_from_end_to_end():
+    table = np.linspace(-3, 3, 61)[:, None]
+    learner = ActiveLearner(LogisticRegression(), MaxHerding(features="prepared"))
+    picked = np.sort(table[learner.query(table, 4)[0], 0])
+    assert np.diff(picked).min() > 0.5
+    assert picked[0] < -1.2 < 1.2 < picked[-1]
 
 
 def test_rows_of_length_1_and_other_arrays_are_taken_as_they_are():
@@ -71,7 +85,8 @@ def test_sparse_rows():
     wide = sp.random(60, 2000, 0.02, format="csr", random_state=0)
     np.testing.assert_allclose(features_of(LogisticRegression(), wide), SparseFeatures().fit_transform(wide), atol=1e-9)
     narrow = sp.csr_matrix(np.eye(4)[rng.integers(0, 4, 60)] * [1, 1, 1, 50])
-    np.testing.assert_array_equal(features_of(LogisticRegression(), narrow), narrow.toarray() / [1, 1, 1, 50])
+    expected = seen_from_the_middle(narrow.toarray())
+    np.testing.assert_allclose(features_of(LogisticRegression(), narrow), expected, atol=1e-12)
 
 
 def test_words_are_learnt_from_the_pool():

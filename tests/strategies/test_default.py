@@ -102,7 +102,7 @@ def test_the_table_is_what_is_done(row, case):
         names = [cell.replace("`", "").replace(";", "").split(" ")[0] for cell in table[row][1:]]
         assert names == [type(strategy).__name__ for strategy in found]
     if row == 0:
-        assert (found[0].normalize, found[1].kernel) == (False, "forest")
+        assert found[1].kernel == "forest"
 
 
 def words():
@@ -238,16 +238,16 @@ def test_margin_takes_over_where_neighbours_say_nothing(informative):
 
 @pytest.mark.parametrize("informative", [True, False])
 @pytest.mark.parametrize("make", [LogisticRegression, RandomForestClassifier])
-def test_margin_takes_over_where_a_forest_learns_nothing(make, informative):
+def test_margin_takes_over_where_a_table_says_nothing(make, informative):
     """A table with a column for each speaker, say: nothing that the labels follow."""
     rng = np.random.default_rng(2)
     labels = np.arange(40) % 2
     rows = 100 * rng.normal(size=(80, 8))
-    rows[:, 3] += 300 * informative * np.resize([-1, 1], 80)
+    rows[:, 3] += 600 * informative * np.resize([-1, 1], 80)
     learner = SimpleNamespace(estimator=make().fit(rows[:40], labels), X_training=rows[:40], y_training=labels)
     found = recommend(learner, rows[40:])
     assert isinstance(found.strategy_, UHerding if informative else Margin)
-    assert ("no better than chance" in found.reason_) == (not informative)
+    assert ("than chance" in found.reason_) == (not informative)
 
 
 def test_labels_of_one_class_teach_a_forest_nothing():
