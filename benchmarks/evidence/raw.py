@@ -9,10 +9,10 @@ above (``run --development``), and at nothing else here. The seeds 0 to 9 of all
 Each of these pools is another draw, but three tables are in both parts: adult, spambase and segment are in one alone.
 
 Written down before the second rule was judged: the start and the queries are chosen on the development part by the mean
-gain over Random among those that are nowhere there more than a point behind Margin. With pools of 70 % of vehicle, whose
-whole pool is the same for all seeds, this is coverage of centred directions, then UHerding by leaves. It is judged once,
-with ten seeds: worse than Random in none after correction, better in 8 of 12 settings with few labels, behind Margin by
-more than a point in none; on the texts three points over a random start and Margin.
+gain over Random, among those that are nowhere there more than a point behind Margin. With pools of 70 % of vehicle (its
+whole pool is the same for all seeds) this is coverage of centred directions, then UHerding by leaves. It is judged
+once, with ten seeds: worse than Random in none after correction, better in 8 of 12 settings with few labels, behind
+Margin by more than a point in none; on the texts three points over a random start and Margin.
 """
 
 from __future__ import annotations

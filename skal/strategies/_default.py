@@ -12,8 +12,8 @@
 
 The settings called development in ``benchmarks/evidence`` decided this; the others judge it. Inputs are prepared by
 their kind, see :mod:`skal.features`, behind the steps of a Pipeline. A network without labels has no features yet, and
-its hidden layer says less than rows of numbers do. Where nearest labelled neighbours share their labels no more often
-than chance, and where look-ahead cannot work on a network, it is Margin.
+its hidden layer says less than rows of numbers do. Where labelled neighbours, nearest or in the leaves of a forest,
+share their labels no more often than chance, and where look-ahead cannot work on a network, it is Margin.
 """
 
 from __future__ import annotations

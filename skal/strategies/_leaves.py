@@ -99,8 +99,9 @@ def shares_of_neighbours(values: Tensor, labels: np.ndarray) -> np.ndarray:
     False
     """
     forest = _fit(RandomForestClassifier(_TREES, oob_score=True, random_state=0), values, labels)
-    shares: np.ndarray = forest.oob_decision_function_[np.arange(len(labels)), np.searchsorted(forest.classes_, labels)]
-    return np.nan_to_num(shares)  # one that all trees have seen
+    own = np.searchsorted(forest.classes_, labels)
+    shares: np.ndarray = np.nan_to_num(forest.oob_decision_function_)[np.arange(len(own)), own]  # NaN: all have seen it
+    return shares
 
 
 def _fit(forest: Any, values: Tensor, labels: np.ndarray) -> Any:
