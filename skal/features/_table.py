@@ -158,6 +158,18 @@ class TableFeatures(TransformerMixin, BaseEstimator):
             names += [f"{columns[j]}=rare"] * merges + [f"{columns[j]}={name}" for name in kept]
         return np.array(names, dtype=object)
 
+    def silent_columns(self) -> list[int]:
+        """Columns of which no feature is made, because no value is frequent enough or there is none.
+
+        Returns
+        -------
+        list of int
+            Their positions.
+        """
+        check_is_fitted(self)
+        none_kept = [j for j, (kept, _) in zip(self._columns("category"), self._categories, strict=True) if not kept]
+        return sorted([*none_kept, *self._columns("missing")])
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
@@ -276,4 +288,5 @@ def _refuse_others(column: pd.Series, unread: np.ndarray, expected: str) -> None
 def _as_names(column: pd.Series) -> np.ndarray:
     """Categories as strings, missing ones as one of their own."""
     names = column.astype(object).where(column.notna().to_numpy(), "missing")
-    return np.array([str(name) for name in names], dtype=object)
+    # the 1 of a file without gaps is the 1.0 of one with gaps
+    return np.array([str(n).removesuffix(".0") if isinstance(n, float) else str(n) for n in names], dtype=object)

@@ -207,6 +207,8 @@ def _read(source: Source, rows: list[int], backbone: Backbone) -> tuple[list[int
         return rows, [source.text(i) for i in rows]
     if source.kind == "numbers":
         return rows, source.samples()[rows]
+    if source.kind == "table":
+        return rows, source.originals(rows)
     images = {i: image for i in rows if (image := _open(source, i)) is not None}
     return list(images), list(images.values())
 

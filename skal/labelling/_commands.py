@@ -15,9 +15,9 @@ def add_label(commands: Any) -> None:
     """``skal label``."""
     parser = commands.add_parser(
         "label",
-        help="label images or texts in the browser, while a model learns what to ask",
-        description="Label a folder of images, a table of texts or an npz file in the browser. A model is trained in "
-        "the background and chooses what to label next. Every label is on the disk before the next sample is shown. "
+        help="label images, texts or rows of a table in the browser, while a model learns what to ask",
+        description="Label a folder of images, a file of texts or rows, or an npz in the browser. A model is trained "
+        "in the background and chooses what to label next. Every label is on the disk before the next sample is shown. "
         "Repeat the command to go on.",
     )
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_label(commands: Any) -> None:
     parser.add_argument("--classes", metavar="A,B,…", help="more can be added on the page; quote a class with a comma")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where labels and model go (SOURCE-labels)")
     parser.add_argument("--labels", metavar="FILE", help="known labels (id, label), or 'folders' for sub-folders")
-    parser.add_argument("--text", metavar="COLUMN", help="the column of the texts")
+    _add_columns(parser)
     parser.add_argument("--strategy", default="auto", metavar="NAME", help="a function of skal.strategies (auto)")
     target = "the samples that the model is for, as SOURCE: what is asked for serves them"
     parser.add_argument("--target", metavar="FOLDER", help=target)
@@ -64,7 +64,7 @@ def _label(args: argparse.Namespace) -> None:
     with config_context(progress=True):  # a bar while features are computed
         model = choose_model(source, **how)
         if target_name is not None:
-            target = open_source(target_name, text=args.text, size=args.size, cache=out)
+            target = open_source(target_name, **source.chosen, size=args.size, cache=out)
             target.check_readable()
             model = aim_model(model, source, target, **how)
     project = Project(
@@ -78,7 +78,6 @@ def _label(args: argparse.Namespace) -> None:
         annotator=args.annotator,
         labels=known,
         source_name=name,
-        text=args.text,
         target_name=None if target_name is None else str(Path(target_name).resolve()),
     )
 
@@ -96,7 +95,7 @@ def _label(args: argparse.Namespace) -> None:
 def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], dict[str, str]]:
     """Source, its name, the folder, the classes and known labels."""
     from skal.labelling._settings import parse_classes, read_settings
-    from skal.labelling._sources import ArraySource, known_labels, open_source
+    from skal.labelling._sources import ArraySource, TableRows, known_labels, open_source
 
     if args.demo:
         from sklearn.datasets import load_digits
@@ -111,10 +110,10 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
         raise SampleError("skal label needs a SOURCE: a folder of images, a table or an npz file. Or try --demo.")
     out = args.out or Path(f"{Path(name).resolve().name}-labels")
     settings = settings or read_settings(out)
-    args.text = args.text or settings.get("text")
-    source = open_source(name, text=args.text, size=args.size, cache=out)
+    source = open_source(name, **_columns(args, settings), size=args.size, cache=out)
     source.check_readable()
-    known = dict(source.folder_labels) if args.labels == "folders" or isinstance(source, ArraySource) else {}
+    comes_along = args.labels == "folders" or isinstance(source, (ArraySource, TableRows))
+    known = dict(source.folder_labels) if comes_along else {}
     if args.labels not in (None, "folders"):
         known |= known_labels(Path(args.labels), list(source.ids))
     classes = parse_classes(args.classes) if args.classes else settings.get("classes") or sorted(set(known.values()))
@@ -223,12 +222,30 @@ def add_predict(commands: Any) -> None:
     parser.add_argument("project", type=Path, metavar="PROJECT", help="the --out folder of skal label, or a model's")
     parser.add_argument("source", metavar="SOURCE", help="a folder of images, a CSV or JSONL file, or an npz")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a CSV or TSV file")
-    parser.add_argument("--text", metavar="COLUMN", help="the column of the texts")
+    _add_columns(parser)
     parser.add_argument("--features", type=Path, metavar="FILE.npy", help="features, if the model was trained on such")
     parser.add_argument("--safe-csv", action="store_true", help="make harmless what a spreadsheet takes for a formula")
     parser.add_argument("--overwrite", action="store_true", help="begin anew if FILE is another model's")
     _add_trust(parser)
     parser.set_defaults(run=_predict)
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which columns of a CSV or JSONL file the samples are."""
+    either = parser.add_mutually_exclusive_group()
+    texts = "the column of the texts (text, or the only one beside id)"
+    either.add_argument("--text", metavar="COLUMN", help=texts)
+    rows = "the columns of a row, for a table (all but id and label, if there is no column of texts)"
+    either.add_argument("--columns", metavar="A,B,…", help=rows)
+
+
+def _columns(args: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
+    """What the user says of the columns of a file, or else what is known of them."""
+    from skal.labelling._settings import chosen_columns, parse_names
+
+    if args.text is None and args.columns is None:
+        return chosen_columns(known)
+    return {"text": args.text, "columns": None if args.columns is None else parse_names(args.columns)}
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:
@@ -245,7 +262,9 @@ def _predict(args: argparse.Namespace) -> None:
     from skal.labelling._sources import open_source
 
     model = project_model(args.project, args.trust)
-    source = open_source(args.source, text=args.text or read_settings(args.project).get("text"))
+    names = getattr(model, "feature_names_in_", None)
+    known = {"columns": list(names)} if names is not None else read_settings(args.project)
+    source = open_source(args.source, **_columns(args, known))
     check_kind(args.project, source)
     features = None if args.features is None else read_features(args.features, len(source))
     options = {"features": features, "safe_csv": args.safe_csv, "overwrite": args.overwrite}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
 from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
-from skal.labelling._settings import check_classes, read_settings, write_settings
+from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 
 FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 _TEXTS = ("id", "label", "time", "annotator", "source")
 _TYPES = dict.fromkeys(_TEXTS, "string") | {"round": "Int64", "probability": "Float64"}  # also where all are missing
+_IN_WORDS = ("text", "table")  # kinds of samples that files of labels bring along
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
@@ -75,18 +76,20 @@ def export_labels(
     rows = [*labelled_rows(Path(folder)), *predicted]
     if to == "coco-classification":
         return format_json(write_coco(rows, settings.get("classes", []), prefix), indent=1)
-    columns, texts = [*COLUMNS, *(["probability"] if predicted else [])], _texts(settings)
+    columns, source = [*COLUMNS, *(["probability"] if predicted else [])], _in_words(settings)
     if to == "label-studio":
-        kind = "text" if settings.get("kind") == "text" else "image"
+        kind = "text" if settings.get("kind") in _IN_WORDS else "image"
+        texts = None if source is None else dict(zip(source.ids, _texts_of(source) or [], strict=True))
         if kind == "text" and texts is None and rows:
             raise SampleError(
                 f"Label Studio's tasks hold the texts, so their file must be there. Got {settings.get('source')}, "
                 "which cannot be read. Put it back, or export as csv."
             )
         return format_json(write_label_studio(rows, kind, prefix, texts), indent=1)
-    if texts is not None:
-        columns.insert(1, "text")
-        rows = [row | {"text": texts.get(str(row["id"]), "")} for row in rows]
+    if source is not None:
+        names, contents = _fields(source, rows)
+        columns[1:1] = names
+        rows = [row | content for row, content in zip(rows, contents, strict=True)]
     if to in SEPARATORS:
         cells = ([row.get(name) for name in columns] for row in rows)
         return format_table(columns, cells, separator=SEPARATORS[to], safe=safe_csv)
@@ -177,13 +180,17 @@ def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) 
     """
     settings = read_settings(Path(folder))
     frame = pd.DataFrame([*labelled_rows(Path(folder)), *rest], columns=[*COLUMNS, "probability"])
-    keys, texts = frame["id"].astype(str), _texts(settings)
-    if texts is not None:
-        frame.insert(1, "text", [texts.get(key, "") for key in keys])
+    keys, source = frame["id"].astype(str), _in_words(settings)
+    types = dict(_TYPES)
+    if source is not None:
+        names, contents = _fields(source, frame.to_dict("records"))
+        for place, name in enumerate(names, start=1):
+            frame.insert(place, name, [content[name] for content in contents])
+            types |= {name: "string"} if any(isinstance(cell, str) for cell in frame[name]) else {}
     elif settings.get("kind") == "image" and Path(str(settings.get("source"))).is_dir():
         frame.insert(1, "image", [str(Path(settings["source"], key)) for key in keys])
     try:
-        frame.astype(_TYPES).to_parquet(path, engine="pyarrow", index=False)
+        frame.astype(types).to_parquet(path, engine="pyarrow", index=False)
     except ImportError as error:
         raise SkalError(
             "Parquet needs pyarrow. Got an installation without it. Run: pip install 'skal-learn[parquet]'"
@@ -203,21 +210,30 @@ def _source(settings: dict[str, Any]) -> Source | None:
     """The samples, if they are still where they were."""
     if settings.get("source") is None or not Path(settings["source"]).exists():
         return None
-    return open_source(settings["source"], text=settings.get("text"))
+    return open_source(settings["source"], **chosen_columns(settings))
 
 
-def _texts(settings: dict[str, Any]) -> dict[str, str] | None:
-    if settings.get("kind") != "text":
+def _in_words(settings: dict[str, Any]) -> Source | None:
+    """Texts or rows, if that is what the samples are and they can be read."""
+    if settings.get("kind") not in _IN_WORDS:
         return None
     try:
-        source = _source(settings)
+        return _source(settings)
     except SkalError:
         return None
-    return None if source is None else dict(zip(source.ids, _texts_of(source) or [], strict=True))
+
+
+def _fields(source: Source, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """What the samples of some labels are, by columns that are named otherwise than those of labels."""
+    positions = {key: position for position, key in enumerate(source.ids)}
+    names = {name: f"{name}_" if name in _TYPES else name for name in source.fields(0)}
+    gone = dict.fromkeys(names, "" if source.kind == "text" else None)
+    found = (source.fields(positions[key]) if (key := str(row["id"])) in positions else gone for row in rows)
+    return list(names.values()), [{names[name]: cell for name, cell in content.items()} for content in found]
 
 
 def _texts_of(source: Source) -> list[str] | None:
-    return [source.text(position) for position in range(len(source))] if source.kind == "text" else None
+    return [source.text(position) for position in range(len(source))] if source.kind in _IN_WORDS else None
 
 
 def _read_pairs(path: Path) -> list[tuple[Any, Any]]:

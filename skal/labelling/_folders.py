@@ -43,10 +43,8 @@ def write_folders(
         Samples that could not be read.
     """
     folder = Path(out)
-    if source.kind == "numbers":
-        raise InvalidParameterError(
-            "Folders must be for pictures or texts. Got rows of numbers. Export them as csv or parquet."
-        )
+    if source.kind in ("numbers", "table"):
+        raise InvalidParameterError("Folders must be for pictures or texts. Got rows. Export them as csv or parquet.")
     if links and not isinstance(source, ImageFolder):
         raise InvalidParameterError("Links must lead to files. Got samples that are in one file. Leave --links out.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -18,7 +18,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._models import aim_model, choose_model
 from skal.labelling._project import Labelled, Project
 from skal.labelling._server import LabelServer
-from skal.labelling._sources import ArraySource, Source, TextTable, open_source
+from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.stopping import StoppingCriterion
 from skal.validation import as_list, check_integer
 
@@ -47,9 +47,9 @@ def label(
 
     Parameters
     ----------
-    X : array, list of str, or path
-        Images ((n, h, w), (n, c, h, w) or (n, h, w, c)), rows of numbers, texts; or a folder of images, a CSV or JSONL
-        file of texts, an npz file.
+    X : array, list of str, data frame, or path
+        Images ((n, h, w), (n, c, h, w) or (n, h, w, c)), rows of numbers, texts, rows of a table; or a folder of
+        images, a CSV or JSONL file of texts or rows, an npz file.
     classes : list of str
         More can be added on the page.
     y : array-like, optional
@@ -67,7 +67,7 @@ def label(
         Another frozen network that computes features: a name of :func:`skal.features.pretrained`, or "FILE.py:NAME".
     strategy : str, strategy or None, default="auto"
         What chooses the samples to ask for; "auto" and None are the recommended default.
-    target : array, list of str, or path, optional
+    target : array, list of str, data frame, or path, optional
         The samples that the model will be used on, given as X is: what is asked for serves them.
     query_size : int, default=20
         New labels before the next training.
@@ -106,6 +106,7 @@ def label(
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _read_labels(source, y)
+    given = dict(source.folder_labels) if y is None and isinstance(source, TableRows) else given
     how = {"model": model, "features": features, "backbone": backbone, "cache": Path(folder)}
     chosen = choose_model(source, **how)
     if target is not None:
@@ -153,6 +154,8 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
         return source
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
+    if isinstance(X, pd.DataFrame):
+        return TableRows.from_frame(X, ids)
     if isinstance(X, pd.Series):
         ids = X.index.tolist() if ids is None and X.index.is_unique else ids
         X = X.tolist()
@@ -162,7 +165,8 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
         return TextTable(X.tolist(), ids)
     if hasattr(X, "__array__") or isinstance(X, list):
         return ArraySource(X, ids)
-    expected, remedy = "an array, a list of texts, or the path of a folder or file", "Convert it with numpy.asarray."
+    expected = "an array, a list of texts, a data frame, or the path of a folder or file"
+    remedy = "Convert it with numpy.asarray."
     raise InvalidTypeError.for_parameter("label", "X", expected, X, remedy)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -21,10 +22,10 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
-from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures
+from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures, TableFeatures
 from skal.features._zoo import EXTRA
 from skal.labelling._backbones import Progress, at_hand, compute_features, load_backbone, load_object
-from skal.labelling._sources import ArraySource, ImageFolder, Source
+from skal.labelling._sources import ArraySource, ImageFolder, Source, TableRows
 from skal.nets import CNN
 
 
@@ -203,6 +204,8 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
             "a linear classifier on TF-IDF",
             note=_note("sentence model", "Words are only counted") if model is None else None,
         )
+    if isinstance(source, TableRows) and model != "network":
+        return _on_table(source.samples())
     if source.kind == "image" and model != "linear":
         X = source.samples()
         channels, size = X[0].shape[0], min(X[0].shape[1:])
@@ -214,13 +217,33 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
         note = _note("pre-trained network", "A small one learns from your labels alone") if model is None else None
         return Model(X, lambda n: small_network(channels, size, n), words, None, _reader(source), note)
     if model == "network":
-        expected, remedy = "None or 'linear' for rows of numbers", "Pass a model of your own: --model FILE.py:NAME."
+        expected, remedy = "None or 'linear' for rows", "Pass a model of your own: --model FILE.py:NAME."
         raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
     if source.kind == "image":
         X, prepare = _pixels(source, cache)
         reader = _reader(source, flatten=True)
         return Model(X, lambda n: linear_on_features(), "a linear classifier on pixels", prepare, reader)
     return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier", None, _reader(source))
+
+
+def _on_table(table: pd.DataFrame) -> Model:
+    """Logistic regression on columns that are read by their kinds; what those are all rows say, not a few."""
+    columns = TableFeatures().fit(table)
+    names = [str(name) for name in table.columns]
+    silent = [names[j] for j in columns.silent_columns()]
+    note = None
+    if silent:
+        note = (
+            f"The model does not see {', '.join(silent)}: nearly every row has another value there. If one of these is "
+            "a text to judge by, label texts: --text COLUMN."
+        )
+    frozen = FrozenEstimator(columns)
+    return Model(
+        table,
+        lambda n: Pipeline([("columns", frozen), ("linear", LogisticRegression(max_iter=2000))]),
+        "a linear classifier on the columns",
+        note=note,
+    )
 
 
 def _reader(source: Source, *, flatten: bool = False) -> Any:

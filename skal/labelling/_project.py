@@ -90,9 +90,8 @@ class Project:
         Written beside every label.
     labels : dict from id to label, default=None
         Labels that are known already.
-    source_name, text, target_name : str or None, default=None
-        The path of the source, the column of its texts and the path of the target, for ``skal export`` and the next
-        start.
+    source_name, target_name : str or None, default=None
+        The paths of the source and of the target, for ``skal export`` and the next start.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class Project:
         annotator: str | None = None,
         labels: dict[str, str] | None = None,
         source_name: str | None = None,
-        text: str | None = None,
         target_name: str | None = None,
     ) -> None:
         check_integer("label", "query_size", query_size, 1)
@@ -142,7 +140,8 @@ class Project:
         )
         y = [given.get(key) for key in source.ids] if given else None
         self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids, target=model.target))
-        self._settings = {"kind": source.kind, "source": source_name, "text": text, "classes": self.classes}
+        place = {"kind": source.kind, "source": source_name, "text": None, "columns": None, **source.chosen}
+        self._settings = place | {"classes": self.classes}
         if target_name is not None:
             self._settings["target"] = target_name
         try:
@@ -316,8 +315,12 @@ class Project:
 
     def _describe_sample(self, position: int) -> dict[str, Any]:
         """A sample as the page shows it."""
-        item = {"id": self.source.ids[position], "kind": self.source.kind}
-        return item if self.source.kind == "image" else item | {"text": self.source.text(position)}
+        source = self.source
+        item = {"id": source.ids[position], "kind": source.kind}
+        if source.kind == "image":
+            return item
+        cells = source.cells(position)
+        return item | {"text": source.text(position)} | ({"cells": cells} if cells else {})
 
     def _question(self, position: int) -> dict[str, Any]:
         """A sample to label, with what the model says of it; that would bias the labels that measure accuracy."""

@@ -10,7 +10,7 @@ from typing import Any
 from skal.exceptions import SampleError
 from skal.labelling._formats import MODEL
 from skal.labelling._predict import check_kind, predict_parts, project_model
-from skal.labelling._settings import read_settings
+from skal.labelling._settings import chosen_columns, read_settings
 from skal.labelling._sources import Source, open_source
 
 
@@ -23,7 +23,7 @@ def project_source(folder: Path, source: Any = None) -> Source:
         raise SampleError(
             f"The samples of {folder} must be at hand for this. Got {got}. Say where they are: --source PATH."
         )
-    found = open_source(name, text=settings.get("text"))
+    found = open_source(name, **chosen_columns(settings))
     check_kind(folder, found)
     return found
 

@@ -16,16 +16,26 @@ from skal.validation import as_list
 FILE = "project.json"
 
 
-def parse_classes(text: str) -> list[str]:
-    """Classes from the command line, separated by commas; one that has a comma in it stands in double quotes.
+def parse_names(text: str) -> list[str]:
+    """Names from the command line, separated by commas; one that has a comma in it stands in double quotes.
 
     Examples
     --------
-    >>> parse_classes('cat, dog,"red, white"')
+    >>> parse_names('cat, dog,"red, white"')
     ['cat', 'dog', 'red, white']
     """
     rows = list(csv.reader([text], skipinitialspace=True))
-    return check_classes(rows[0] if rows else [])
+    return rows[0] if rows else []
+
+
+def parse_classes(text: str) -> list[str]:
+    """Classes from the command line."""
+    return check_classes(parse_names(text))
+
+
+def chosen_columns(settings: dict[str, Any]) -> dict[str, Any]:
+    """Which columns of a file were labelled, for :func:`skal.labelling._sources.open_source`."""
+    return {name: settings.get(name) for name in ("text", "columns")}
 
 
 def check_classes(classes: Iterable[Any], *, strip: bool = True) -> list[str]:
@@ -73,6 +83,9 @@ def _check_types(found: dict[str, Any]) -> None:
     for name in ("kind", "source", "text", "target"):
         if not isinstance(found.get(name), (str, type(None))):
             raise TypeError(f"{name!r} must be a text or null")
+    columns = found.get("columns")
+    if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
+        raise TypeError("'columns' must be a list of texts or null")
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 from contextlib import ExitStack
 
+import pandas as pd
 import pytest
 
 from benchmarks._label_page import Keys
@@ -307,3 +308,20 @@ def test_every_width_and_scheme_can_be_read_and_used(page, visit, tmp_path):
     assert "11solid" in reached
     assert any(text.endswith("Cannot saysolid") for text in reached)
     assert page.complaints() == []
+
+
+def test_the_row_of_a_table_is_shown_as_a_table(page, tmp_path):
+    frame = pd.DataFrame({"age": [31.0, None], "job": ["<b>nurse</b>", "smith"]}, index=["a", "b"])
+    with label_page(frame, ["yes", "no"], tmp_path / "out", share=0) as client:
+        page.open(client.address.geturl())
+        seen = {}
+        for key in ("1", "2"):
+            cells = page.find("figure.sample table th, figure.sample table td")
+            seen[page.current()] = [cell.text for cell in cells]
+            page.label(key)
+        assert seen == {"a": ["age", "31", "job", "<b>nurse</b>"], "b": ["age", "missing", "job", "smith"]}
+        page.press("g")
+        page.click(".card", 0)
+        page.wait_for(lambda: page.find("dialog.correct table td"))
+        assert not page.complaints()
+    assert set(labels_of(tmp_path / "out")) == {"a", "b"}

@@ -23,14 +23,17 @@ from skal.labelling._sources import ArraySource, open_source
 
 from .conftest import DIGITS, label_page, wait_for_training
 
+KINDS = ("image", "text", "numbers", "table")
 TEXTS = [f"{word} film number {i}" for i in range(30) for word in ("good", "awful")]
 LOAD = """
 import json, sys
 for name in ("starlette", "uvicorn", "anywidget", "skal.labelling"):
     sys.modules[name] = None  # as if the extra were not installed
 import skal
+import pandas as pd
 for folder, samples in json.load(sys.stdin):
     model = skal.load_model(folder)
+    samples = pd.read_csv(samples)[list(model.feature_names_in_)] if isinstance(samples, str) else samples
     print(json.dumps([model.predict(samples).tolist(), model.predict_proba(samples).max(1).tolist()]))
 """
 
@@ -48,16 +51,40 @@ def make_source(kind, place):
     if kind == "text":
         pd.DataFrame({"id": range(60), "text": TEXTS}).to_csv(place / "texts.csv", index=False)
         return place / "texts.csv", lambda item: item["text"].split()[0]
+    if kind == "table":
+        write_table(place / "people.csv", rng)
+        return place / "people.csv", lambda item: "yes" if float(dict(item["cells"])["age"] or 50) > 50 else "no"
     X = rng.normal(size=(60, 4))
     np.savez(place / "rows.npz", X=X, ids=np.arange(60).astype(str))
     return place / "rows.npz", lambda item: "yes" if X[int(item["id"]), 0] > 0 else "no"
+
+
+def write_table(path, rng):
+    """Numbers, strings, dates and truth values, with gaps; and two columns that are named as those of labels."""
+    table = pd.DataFrame(
+        {
+            "id": np.arange(60),
+            "age": rng.normal(50, 15, 60).round(2),
+            "children": rng.integers(0, 4, 60),
+            "job": rng.choice(["nurse", "clerk", "smith, black", "=1+1"], 60),
+            "since": pd.date_range("2020", periods=60, freq="11D").strftime("%Y-%m-%d"),
+            "smokes": rng.random(60) > 0.5,
+            "time": rng.choice(["day", "night"], 60),
+            "name": [f"person {i}" for i in range(60)],
+        }
+    )
+    for name in ("age", "children", "job", "since", "time"):
+        table[name] = table[name].astype(object).mask(rng.random(60) < 0.2)
+    table.to_csv(path, index=False)
 
 
 def label_on_the_page(kind, place, n=30, model="linear"):
     """A project whose labels came over HTTP; the path of its source."""
     path, truth = make_source(kind, place)
     out = place / "labels"
-    classes = {"image": ["red", "blue"], "text": ["good", "awful"], "numbers": ["yes", "no"]}[kind]
+    classes = {"image": ["red", "blue"], "text": ["good", "awful"], "numbers": ["yes", "no"], "table": ["yes", "no"]}[
+        kind
+    ]
     with label_page(path, classes, out, query_size=10, model=model) as client:
         wait_for_training(client, rounds=0)
         for number in range(n):
@@ -72,6 +99,8 @@ def samples_of(kind, path):
     """What a model takes: paths, texts or rows, in the order of the source."""
     if kind == "image":
         return [str(picture) for picture in sorted(path.iterdir())]
+    if kind == "table":
+        return str(path)
     return TEXTS if kind == "text" else np.load(path)["X"].tolist()
 
 
@@ -87,8 +116,7 @@ def read(path):
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory):
     """A labelled project of each kind, and its source; for reading."""
-    kinds = ("image", "text", "numbers")
-    return {kind: label_on_the_page(kind, tmp_path_factory.mktemp(kind)) for kind in kinds}
+    return {kind: label_on_the_page(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
 
 
 def predict(project, source, table, *more):
@@ -111,7 +139,7 @@ def test_another_process_without_the_extra_says_the_same(projects, tmp_path):
         np.testing.assert_allclose(probabilities, [float(row["probability"]) for row in rows], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["image", "text", "numbers"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_labelled_project_predicts_and_exports_the_rest(kind, projects, tmp_path, capsys):
     out, path = projects[kind]
     rows = predict(out, path, tmp_path / "predictions.csv")
@@ -304,6 +332,26 @@ def test_parquet(projects, tmp_path):
     assert table["probability"].notna().sum() == 30
     with Image.open(table["image"][0]) as picture:
         assert picture.size == (16, 20)
+
+
+def test_columns_of_a_table_come_along(projects, tmp_path):
+    out, path = projects["table"]
+    given = pd.read_csv(path, dtype={"id": str}).set_index("id")
+    export = ["export", str(out), "--predictions"]
+    assert main([*export, "--out", str(tmp_path / "all.csv")]) == 0
+    table = pd.read_csv(tmp_path / "all.csv", dtype={"id": str}).set_index("id")
+    assert len(table) == 60
+    columns = [f"{name}_" if name == "time" else name for name in given]  # labels have a time of their own
+    pd.testing.assert_frame_equal(table.loc[given.index, columns].set_axis(given.columns, axis=1), given)
+    assert main([*export, "--to", "parquet", "--out", str(tmp_path / "all.parquet")]) == 0
+    kept = pd.read_parquet(tmp_path / "all.parquet").set_index("id").loc[given.index, columns]
+    assert kept["age"].tolist() == pytest.approx(given["age"].tolist(), nan_ok=True)
+    assert kept["job"].fillna("").tolist() == given["job"].fillna("").tolist()
+    assert kept["smokes"].tolist() == given["smokes"].astype(str).tolist()
+    assert main([*export, "--to", "label-studio", "--out", str(tmp_path / "tasks.json")]) == 0
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert tasks[0]["data"]["text"].startswith("age: ")
+    assert main(["export", str(out), "--to", "folders", "--out", str(tmp_path / "sorted")]) == 1
 
 
 def test_a_pretrained_network_is_part_of_the_model(projects, tmp_path):

@@ -10,7 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+import skal
 from skal.cli import main
 from skal.exceptions import InvalidTypeError, SampleError
 from skal.features import PixelFeatures
@@ -18,7 +24,7 @@ from skal.labelling import export_labels, import_labels
 from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder, open_source
 
-from .conftest import Client, label_page
+from .conftest import Client, label_page, wait_for_training
 
 
 @contextmanager
@@ -171,7 +177,9 @@ def test_texts_by_column(tmp_path, capsys):
         assert client.call("status")["kind"] == "text"
         shown = {item["id"]: item["text"] for item in client.call("next", n=5)["items"]}
     assert shown == {"7": "good, very", "8": "bad\nand long"}
-    refuse(r"must have the column 'text'.*review.*--text", path, tmp_path)
+    assert {key: item["text"] for key, item in ids_of(path, tmp_path / "alone").items()} == shown  # the only one
+    assert main(["label", str(path), "--text", "body", "--classes", "a,b", "--out", str(tmp_path / "no")]) == 1
+    assert re.search(r"must have the column 'body'.*review.*--text", capsys.readouterr().err)
 
 
 def test_texts_of_jsonl_are_known_by_their_content(tmp_path):
@@ -281,3 +289,95 @@ def test_an_array_that_is_larger_than_its_file_is_refused(tmp_path):
     content = (tmp_path / "a.npz").read_bytes().replace(b"(60, 8, 8)", b"(9999999,)")
     (tmp_path / "a.npz").write_bytes(content)
     refuse("X cannot be read", tmp_path / "a.npz", tmp_path)
+
+
+PEOPLE = "id,age,job,since,label\n1,31,nurse,2020-05-01,yes\n2,,smith,2021-01-31,\n3,55.5,NA,,no\n"
+
+
+def test_a_file_with_several_columns_is_a_table(tmp_path, capsys):
+    path = tmp_path / "people.csv"
+    path.write_text(PEOPLE)
+    out = tmp_path / "out"
+    with label_command(capsys, path, "--out", out) as client:
+        status = client.call("status")
+        assert (status["kind"], status["labelled"]) == ("table", 2)
+        assert status["note"].startswith("The model does not see job: nearly every row")
+        (item,) = client.call("next", n=5)["items"]
+    assert (item["id"], item["text"]) == ("2", "age: missing, job: smith, since: 2021-01-31")
+    assert item["cells"] == [["age", ""], ["job", "smith"], ["since", "2021-01-31"]]
+    assert [each["name"] for each in status["classes"]] == ["no", "yes"]
+    path.write_text(re.sub(r"\n(\d),", r"\n\1,9,", PEOPLE.replace("id,age", "id,height,age")))
+    with label_command(capsys, path, "--out", out) as client:  # a column that is new changes no sample
+        assert client.call("gallery")["items"][0]["cells"][0][0] == "age"
+
+
+def test_columns_are_chosen(tmp_path, capsys):
+    path = tmp_path / "people.csv"
+    path.write_text(PEOPLE)
+    command = [path, "--classes", "a,b", "--out", tmp_path / "out"]
+    with label_command(capsys, *command, "--columns", "since,label") as client:
+        cells = {item["id"]: item["cells"] for item in client.call("next", n=5)["items"]}
+    assert cells["1"] == [["since", "2020-05-01"], ["label", "yes"]]  # named, so no label
+    for given, words in (
+        (["--columns", "age,weight"], r"must have the columns \['weight'\].*Got the columns .*--columns A,B"),
+        (["--text", "body"], "must have the column 'body'"),
+    ):
+        assert main(["label", *map(str, command), *given]) == 1
+        assert re.search(words, capsys.readouterr().err)
+    with pytest.raises(SystemExit):
+        main(["label", *map(str, command), "--text", "job", "--columns", "age"])
+    assert "not allowed with" in capsys.readouterr().err
+    path.write_text("id,age,job\n1,2,a\n1,3,b\n")
+    refuse("name every row once", path, tmp_path)
+    path.write_text("id,age,job\n")
+    refuse("at least one row", path, tmp_path)
+
+
+def test_data_frames_are_tables(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "age": [31, np.nan, 40.5],
+            "day": pd.to_datetime(["2020-05-01", None, "2021-01-31"]),
+            "smokes": pd.array([True, None, False], dtype="boolean"),
+            "kind": pd.Categorical(["a", "b", "a"]),
+        },
+        index=["x", "y", "z"],
+    )
+    shown = {key: item["cells"] for key, item in ids_of(frame, tmp_path / "index").items()}
+    assert shown == {
+        "x": [["age", "31"], ["day", "2020-05-01"], ["smokes", "True"], ["kind", "a"]],
+        "y": [["age", ""], ["day", ""], ["smokes", ""], ["kind", "b"]],
+        "z": [["age", "40.5"], ["day", "2021-01-31"], ["smokes", "False"], ["kind", "a"]],
+    }
+    named = frame.assign(id=["p", "q", "r"], label=["a", None, "b"])
+    with label_page(named, ["a", "b"], tmp_path / "named") as client:
+        assert {item["id"]: item["label"] for item in client.call("gallery")["items"]} == {"p": "a", "r": "b"}
+    refuse("at least one row", frame.iloc[:0], tmp_path)
+    refuse("each another one", pd.concat([frame, frame], axis=1), tmp_path)
+    refuse("names are texts", frame.rename(columns={"age": 7}), tmp_path)
+
+
+def test_rows_of_jsonl_have_types(tmp_path):
+    path = tmp_path / "people.jsonl"
+    rows = [{"id": 1, "age": 3, "tags": ["x"], "ok": True}, {"id": 2, "age": None, "ok": False}, {"id": 3, "age": 4.5}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = open_source(path)
+    assert source.samples()["age"].dtype.kind == "f"
+    assert source.fields(0) == {"age": 3.0, "tags": '["x"]', "ok": True}
+    assert source.fields(1) == {"age": None, "tags": None, "ok": False}
+    assert source.fields(2) == {"age": 4.5, "tags": None, "ok": None}
+
+
+def test_a_model_of_ones_own_gets_the_data_frame(tmp_path):
+    frame = pd.DataFrame({"age": np.arange(40.0), "job": ["nurse", "smith"] * 20})
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    columns = make_column_transformer((numbers, ["age"]), (OneHotEncoder(), ["job"]))
+    own = make_pipeline(columns, LogisticRegression())
+    with label_page(frame, ["old", "young"], tmp_path / "out", model=own, query_size=5, share=0) as client:
+        for _ in range(20):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label="old" if float(dict(item["cells"])["age"]) > 20 else "young")
+        wait_for_training(client, rounds=2)
+    model = skal.load_model(tmp_path / "out")
+    assert model.card_["takes"] == "a data frame with the columns age, job"
+    assert model.predict(frame.iloc[[0, 39]]).tolist() == ["young", "old"]

@@ -34,6 +34,15 @@ export async function seen(pictures, item, size) {
   await Promise.race([loaded, new Promise((resolve) => setTimeout(resolve, 3000))]);
 }
 
+// A sample itself: a picture, the columns of a row, or a text.
+export function bodyOf(pictures, item, size, text) {
+  if (item.kind === "image") return pictureOf(pictures, item, size, text);
+  if (!item.cells) return h("p", { class: "text" }, item.text);
+  const rows = item.cells.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name),
+    value === "" ? h("td", { class: "quiet" }, "missing") : h("td", {}, value)));
+  return h("div", { class: "text cells" }, h("table", { "aria-label": text }, h("tbody", {}, ...rows)));
+}
+
 // An <img> that is filled when its picture has come, or a sentence if there is none.
 export function pictureOf(pictures, item, size, text) {
   const image = h("img", { alt: text, draggable: "false" });

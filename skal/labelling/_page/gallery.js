@@ -1,6 +1,6 @@
 // What has been labelled, and corrections by click.
 import { classOf, classPanel } from "./classes.js";
-import { h, percent, pictureOf } from "./dom.js";
+import { bodyOf, h, percent, pictureOf } from "./dom.js";
 
 const PAGE = 60;
 
@@ -56,7 +56,7 @@ export function gallery(app) {
     const panel = classPanel(app.classes(), choose, async (name) => { await app.addClass(name); await choose(name); });
     dialog.append(
       h("header", {}, h("strong", {}, item.id), h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
-      item.kind === "image" ? pictureOf(app.pictures, item, 640, item.id) : h("p", { class: "text" }, item.text),
+      bodyOf(app.pictures, item, 640, item.id),
       h("p", {}, "Label: ", h("strong", {}, item.label ?? "none")),
       panel.element,
       h("div", { class: "actions" },

@@ -1,6 +1,6 @@
 // One sample at a time, or a grid of them.
 import { classOf, classPanel } from "./classes.js";
-import { h, percent, pictureOf, seen } from "./dom.js";
+import { bodyOf, h, percent, pictureOf, seen } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
@@ -65,7 +65,7 @@ export function labelling(app) {
     }
     stage.replaceChildren(...current.map((item, place) => {
       const text = `Sample ${item.id}`;
-      const body = item.kind === "image" ? pictureOf(app.pictures, item, 1024, text) : h("p", { class: "text" }, item.text);
+      const body = bodyOf(app.pictures, item, 1024, text);
       if (size() === 1) return h("figure", { class: "sample", "data-id": item.id, tabindex: "-1", onclick: item.kind === "image" ? zoom : null }, body, h("figcaption", {}, item.id));
       return h("button", { type: "button", class: "sample cell", "data-id": item.id, "aria-label": `${text}: ${item.said ?? "no label yet"}`,
         "aria-pressed": place === focus, onclick: () => { focus = place; draw(); } }, body, h("span", { class: "said" }, item.said ?? ""));

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from skal._files.spreadsheet import SAFE, remove_apostrophe
 from skal.exceptions import SampleError, shorten
 from skal.loop._journal import COLUMNS
 
-ID_COLUMNS = ("id", "file", "filename", "path", "image")
+ID = "id"
+ID_COLUMNS = (ID, "file", "filename", "path", "image")
 LABEL_COLUMNS = ("label", "class", "target", "y")
 LONGEST_CELL = 2**31 - 1
 
@@ -60,6 +62,20 @@ def read_pairs(path: Path) -> list[tuple[Any, Any]]:
         by_people = (source != "model" for source in columns["source"])
         return [pair for pair, given in zip(pairs, by_people, strict=True) if given and pair[1] is not None]
     return [(str(key), str(label)) for key, label in pairs if label not in (None, "")]
+
+
+def distinct_ids(path: Path, columns: Columns) -> list[str] | None:
+    """The column "id" as texts, None if there is none; SampleError if it names two rows alike."""
+    if ID not in columns:
+        return None
+    keys = [str(key) for key in columns[ID]]
+    twice = [key for key, n in Counter(keys).items() if n > 1]
+    if twice:
+        raise SampleError(
+            f"The column 'id' of {path} must name every row once. Got {shorten(twice)} more than once. "
+            "Make the ids distinct, or rename the column: rows are then known by their content."
+        )
+    return keys
 
 
 def _read_csv(text: str, separator: str) -> Columns:

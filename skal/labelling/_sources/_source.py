@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from skal.exceptions import SampleError, shorten
@@ -33,17 +34,20 @@ class Source(ABC):
 
     Attributes
     ----------
-    kind : {"image", "text", "numbers"}
+    kind : {"image", "text", "numbers", "table"}
         How a sample is shown.
     ids : Ids
         One for each sample.
     left_out : sequence of str
         Files beside the samples that are of no kind we read.
+    chosen : dict
+        For :func:`open_source`: which columns of a file the samples are, so that it is read alike the next time.
     """
 
     kind: str = "numbers"
     ids: Ids
     left_out: Sequence[str] = ()
+    chosen: Mapping[str, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,6 +75,14 @@ class Source(ABC):
         """A sample in words."""
         name: str = self.ids[position]
         return name
+
+    def cells(self, position: int) -> list[tuple[str, str]]:
+        """Names and contents of the columns of a row, empty for what is no row of a table."""
+        return []
+
+    def fields(self, position: int) -> dict[str, Any]:
+        """What a file of labels should say of a sample beside its id, by the names of columns."""
+        return {}
 
     def check_readable(self) -> None:
         """Refuse a source of which no sample can be read; where all are in memory there is nothing to look at."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError, shorten
-from skal.labelling._sources._columns import read_columns
+from skal.labelling._sources._columns import Columns, distinct_ids
 from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
 
@@ -43,18 +42,18 @@ class TextTable(Source):
         self.ids = Ids(keys, lambda position: _hash(self.texts[position]))
 
     @classmethod
-    def from_file(cls, path: Path, column: str | None) -> TextTable:
-        """The texts of a CSV or JSONL file.
+    def from_columns(cls, path: Path, columns: Columns, column: str) -> TextTable:
+        """The texts of a file.
 
         Parameters
         ----------
         path : path
-        column : str or None
-            Which column has the text; may be None if it is named "text", or is the only one.
+            For messages.
+        columns : dict of lists
+            All columns of the file.
+        column : str
+            Which one has the text.
         """
-        columns = read_columns(path)
-        if column is None:
-            column = "text" if "text" in columns or len(columns) != 1 else next(iter(columns))
         if column not in columns:
             raise SampleError(
                 f"{path} must have the column {column!r} with the texts. Got the columns {shorten(list(columns))}. "
@@ -62,14 +61,9 @@ class TextTable(Source):
             )
         if not columns[column]:
             raise SampleError(f"{path} must have at least one row. Got none. Check the file.")
-        keys = [str(key) for key in columns["id"]] if "id" in columns else None
-        twice = [] if keys is None else [key for key, n in Counter(keys).items() if n > 1]
-        if twice:
-            raise SampleError(
-                f"The column 'id' of {path} must name every row once. Got {shorten(twice)} more than once. "
-                "Make the ids distinct, or rename the column: rows are then known by their text."
-            )
-        return cls(["" if text is None else str(text) for text in columns[column]], keys)
+        found = cls(["" if text is None else str(text) for text in columns[column]], distinct_ids(path, columns))
+        found.chosen = {"text": column}
+        return found
 
     def samples(self) -> np.ndarray:
         """(n,) array of texts."""
@@ -78,6 +72,10 @@ class TextTable(Source):
     def originals(self, rows: Sequence[int]) -> np.ndarray:
         """The texts."""
         return np.array([self.texts[position] for position in rows], dtype=object)
+
+    def fields(self, position: int) -> dict[str, Any]:
+        """The text."""
+        return {"text": self.texts[position]}
 
     def text(self, position: int) -> str:
         """The text."""
