@@ -20,7 +20,7 @@ from skal.validation import check_integer
 MOST_PIXELS = 4096  # a side
 
 
-class _Fixed(TransformerMixin, BaseEstimator):
+class FixedTransformer(TransformerMixin, BaseEstimator):
     """A transformer that learns nothing."""
 
     def fit(self, X: Any = None, y: Any = None) -> Any:
@@ -47,7 +47,7 @@ class _Fixed(TransformerMixin, BaseEstimator):
         return tags
 
 
-class PixelFeatures(_Fixed):
+class PixelFeatures(FixedTransformer):
     """The pixels of pictures, at one size: files of any size become arrays.
 
     Parameters
@@ -104,7 +104,7 @@ class PixelFeatures(_Fixed):
         return result.reshape(len(result), -1) if self.flatten else result
 
 
-class ArrayPictures(_Fixed):
+class ArrayPictures(FixedTransformer):
     """Arrays as pictures of bytes, as the labelling page shows them: for a network that was trained on pictures.
 
     Parameters
@@ -155,7 +155,7 @@ def pixels_of(sample: np.ndarray) -> np.ndarray:
     return np.asarray((255 * (values - low) / ((high - low) or 1.0)).round(), dtype=np.uint8)
 
 
-class ArrayFeatures(_Fixed):
+class ArrayFeatures(FixedTransformer):
     """Arrays in the form that a model was trained on: channels first, bytes scaled to [0, 1].
 
     Parameters

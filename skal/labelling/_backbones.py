@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import io
 import json
 import time
@@ -15,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.pipeline import make_pipeline
 from tqdm.auto import tqdm
 
 from skal._core.cache import Cache
 from skal._core.identity import digest_bytes
-from skal._core.pool import Samples
 from skal.config import config_context, get_config
 from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeError, SampleError, SkalError
-from skal.features import PretrainedFeatures, pretrained
-from skal.features._compute import pass_module
+from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures, PretrainedFeatures, pretrained
+from skal.features._own_file import FileFeatures, load_file
 from skal.features._pictures import open_picture
 from skal.features._zoo import find_network, kind_of
-from skal.labelling._sources import ImageFolder, Source
+from skal.labelling._sources import ArraySource, ImageFolder, Source
 
 _BATCH = 8  # a small one, so that the page can be ended soon
 _KINDS = {"image": "images", "text": "texts"}
@@ -45,8 +43,8 @@ class Backbone:
         Features are kept under it: it changes with the weights, or with the user's file.
     compute : callable
         From a list of images of pillow or texts, or an array of rows, to an (n, d) array.
-    transformer : PretrainedFeatures or None
-        The same from files or texts, if it is one of ours.
+    transformer : transformer
+        The same from files, texts or rows.
     takes_tensors : bool
         Whether ``compute`` is given the small pictures, as a tensor.
     """
@@ -54,7 +52,7 @@ class Backbone:
     name: str
     identity: str
     compute: Callable[[Any], Any]
-    transformer: PretrainedFeatures | None = None
+    transformer: PretrainedFeatures | FileFeatures
     takes_tensors: bool = False
 
 
@@ -74,7 +72,7 @@ def load_backbone(text: Any, source: Source) -> Backbone:
         expected, remedy = "the name of a network, or FILE.py:NAME", "Pass for example 'images' or 'timm:resnet18'."
         raise InvalidTypeError.for_parameter("label", "backbone", expected, text, remedy)
     if text not in ("images", "texts") and kind_of(text) is None:
-        return _own_backbone(text)
+        return _own_backbone(text, source)
     transformer = pretrained(text)
     if kind_of(transformer.name) != _KINDS.get(source.kind):
         expected = f"a network for samples of kind {source.kind!r}"
@@ -84,38 +82,27 @@ def load_backbone(text: Any, source: Source) -> Backbone:
     return Backbone(transformer.name, identity, transformer.transform, transformer)
 
 
-def _own_backbone(text: str) -> Backbone:
-    made = load_object(text, "backbone")
-    if isinstance(made, type) or (_is_plain(made) and not _needs_arguments(made)):
-        try:
-            made = made()
-        except Exception as error:
-            raise _own_error(text, f"{type(error).__name__}: {error} from calling it") from error
-    if not callable(made) and not hasattr(made, "transform"):
-        raise _own_error(text, made)
-    content = Path(text.rpartition(":")[0]).read_bytes()
-    identity = f"{text} {digest_bytes(content).hex()}"
-
-    if isinstance(made, torch.nn.Module):
-        return Backbone(text, identity, lambda batch: pass_module(made, Samples(batch)).cpu(), takes_tensors=True)
-    return Backbone(text, identity, made.transform if hasattr(made, "transform") else made)
+def _own_backbone(text: str, source: Source) -> Backbone:
+    features = load_file(text)
+    is_module = features.is_module
+    features.pictures = source.kind == "image" and not is_module
+    return Backbone(text, f"{text} {features.digest}", features.apply, features, takes_tensors=is_module)
 
 
-def _is_plain(made: Any) -> bool:
-    """Whether it is a function, and not something that can be called beside what it is."""
-    return callable(made) and not isinstance(made, torch.nn.Module) and not hasattr(made, "transform")
+def saved_features(source: Source, backbone: Backbone) -> Any:
+    """What a saved model needs to make features of samples as a user has them."""
+    if source.kind == "image" and not backbone.takes_tensors:
+        reader: Any = ArrayPictures(source.shape) if isinstance(source, ArraySource) else None
+    else:
+        reader = as_model_input(source)
+    return backbone.transformer if reader is None else make_pipeline(reader, backbone.transformer)
 
 
-def _needs_arguments(function: Any) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.default is inspect.Parameter.empty and each.kind in named for each in parameters)
-
-
-def _own_error(text: str, got: Any) -> InvalidParameterError:
-    expected = f"a module, a transformer, or a function from samples to an (n, d) array, by its name ({text})"
-    remedy = "See the guide's page on pre-trained networks."
-    return InvalidParameterError.for_parameter("label", "backbone", expected, got, remedy)
+def as_model_input(source: Source, *, flatten: bool = False) -> Any:
+    """What makes of files or arrays what the source makes of them; None for what a model takes as it is."""
+    if isinstance(source, ImageFolder):
+        return PixelFeatures(source.size, flatten=flatten)
+    return ArrayFeatures(source.shape, flatten=flatten) if isinstance(source, ArraySource) else None
 
 
 def compute_features(
@@ -224,26 +211,3 @@ def _open(source: Source, position: int) -> Any:
     except SampleError as error:
         source.mark_unreadable(position, str(error))
         return None
-
-
-def load_object(text: str, name: str) -> Any:
-    """What ``FILE.py:NAME`` names; the file is run."""
-    path, _, attribute = text.rpartition(":")
-    place = Path(path)
-    if not path or not place.is_file():
-        expected, remedy = "FILE.py:NAME with a file that is there", "Check the path, and name the function after ':'."
-        raise InvalidParameterError.for_parameter("label", name, expected, text, remedy)
-    spec = importlib.util.spec_from_file_location(place.stem, place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        expected, got = f"FILE.py:NAME with a file that runs ({path})", f"{type(error).__name__}: {error}"
-        remedy = f"Try python {place.name} by itself."
-        raise InvalidParameterError.for_parameter("label", name, expected, got, remedy) from error
-    if not hasattr(module, attribute):
-        there = [key for key in vars(module) if not key.startswith("_")]
-        raise InvalidParameterError.for_parameter("label", name, f"a name in {path}", attribute, f"It has {there}.")
-    return getattr(module, attribute)

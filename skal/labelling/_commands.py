@@ -89,7 +89,7 @@ def _label(args: argparse.Namespace) -> None:
         print(f"Label at {address}\nCtrl-C ends it; every label is on the disk at once.", flush=True)
 
     result = serve(project, args.port, not args.no_browser, announce)
-    _print_summary(result)
+    _print_summary(result, project.worker.unsaved)
 
 
 def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], dict[str, str]]:
@@ -127,10 +127,12 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
     return source, str(Path(name).resolve()), out, classes, known
 
 
-def _print_summary(result: Any) -> None:
+def _print_summary(result: Any, unsaved: str | None) -> None:
     _say(f"\n{len(result.labels)} labels in {result.folder / 'labels.jsonl'}.")
     _say(result.forecast.text)
-    if (result.folder / "model" / "model.json").exists():
+    if unsaved is not None:
+        _say(unsaved)
+    elif (result.folder / "model" / "model.json").exists():
         _say(f"The model: skal.load_model({str(result.folder / 'model')!r})")
         _say(f"Classify other files: skal predict {result.folder} SOURCE --out predictions.csv")
     if result.unreadable:

@@ -21,11 +21,19 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
-from skal.features import ArrayFeatures, ArrayPictures, PixelFeatures, TableFeatures
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, shorten
+from skal.features import TableFeatures
+from skal.features._own_file import load_object
 from skal.features._zoo import EXTRA
-from skal.labelling._backbones import Progress, at_hand, compute_features, load_backbone, load_object
-from skal.labelling._sources import ArraySource, ImageFolder, Source, TableRows
+from skal.labelling._backbones import (
+    Progress,
+    as_model_input,
+    at_hand,
+    compute_features,
+    load_backbone,
+    saved_features,
+)
+from skal.labelling._sources import ImageFolder, Source, TableRows
 from skal.nets import CNN
 
 
@@ -112,20 +120,17 @@ def choose_model(
         frozen = load_backbone(backbone, source)
         X, prepare = compute_features(source, frozen, cache)
         words = f"a linear classifier on features of {frozen.name}"
-        way = frozen.transformer
-        if isinstance(source, ArraySource) and way is not None:
-            way = make_pipeline(ArrayPictures(source.shape), way)
         # a function of the user's own may give a column or two, whose directions say nothing
         linear = linear_on_features if ".py:" in backbone else linear_on_embeddings
-        return Model(X, _own(model) or (lambda n: linear()), words, prepare, way)
+        return Model(X, _own(model) or (lambda n: linear()), words, prepare, saved_features(source, frozen))
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)
     assert make is not None
     if source.kind == "image" and not isinstance(make(2), (NeuralNetClassifier, Pipeline)):
         X, prepare = _pixels(source, cache)
-        return Model(X, make, "your classifier on pixels", prepare, _reader(source, flatten=True))
-    return Model(source.samples(), make, "your model", None, _reader(source))
+        return Model(X, make, "your classifier on pixels", prepare, as_model_input(source, flatten=True))
+    return Model(source.samples(), make, "your model", None, as_model_input(source))
 
 
 def aim_model(
@@ -215,22 +220,26 @@ def _built_in(source: Source, model: str | None, cache: Path | None) -> Model:
             raise InvalidParameterError.for_parameter("label", "model", expected, tuple(X[0].shape), remedy)
         words = f"a small convolutional network on pictures of {size} × {size} pixels"
         note = _note("pre-trained network", "A small one learns from your labels alone") if model is None else None
-        return Model(X, lambda n: small_network(channels, size, n), words, None, _reader(source), note)
+        return Model(X, lambda n: small_network(channels, size, n), words, None, as_model_input(source), note)
     if model == "network":
         expected, remedy = "None or 'linear' for rows", "Pass a model of your own: --model FILE.py:NAME."
         raise InvalidParameterError.for_parameter("label", "model", expected, model, remedy)
     if source.kind == "image":
         X, prepare = _pixels(source, cache)
-        reader = _reader(source, flatten=True)
+        reader = as_model_input(source, flatten=True)
         return Model(X, lambda n: linear_on_features(), "a linear classifier on pixels", prepare, reader)
-    return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier", None, _reader(source))
+    return Model(source.samples(), lambda n: linear_on_features(), "a linear classifier", None, as_model_input(source))
 
 
 def _on_table(table: pd.DataFrame) -> Model:
     """Logistic regression on columns that are read by their kinds; what those are all rows say, not a few."""
-    columns = TableFeatures().fit(table)
-    names = [str(name) for name in table.columns]
-    silent = [names[j] for j in columns.silent_columns()]
+    columns = TableFeatures(min_frequency=max(2, min(10, len(table) // 20))).fit(table)
+    silent = [str(table.columns[j]) for j in columns.silent_columns()]
+    if len(silent) == table.shape[1]:
+        raise SampleError(
+            f"A table must have columns of numbers, of dates, or of values that come again. Got {shorten(silent)} "
+            "alone. If one of these is a text to judge by, label texts: --text COLUMN."
+        )
     note = None
     if silent:
         note = (
@@ -244,13 +253,6 @@ def _on_table(table: pd.DataFrame) -> Model:
         "a linear classifier on the columns",
         note=note,
     )
-
-
-def _reader(source: Source, *, flatten: bool = False) -> Any:
-    """What makes of files or arrays what the source makes of them; None for texts, which a model takes as they are."""
-    if isinstance(source, ImageFolder):
-        return PixelFeatures(source.size, flatten=flatten)
-    return ArrayFeatures(source.shape, flatten=flatten) if isinstance(source, ArraySource) else None
 
 
 def _note(what: str, instead: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skal._files.spreadsheet import format_table
+from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
 from skal.labelling._settings import read_settings
 from skal.labelling._sources import ImageFolder, Source, read_columns
@@ -245,7 +246,4 @@ class _GrowingTable:
         self._sum.update(data)
         self._size += len(data)
         note = {"model": self._model, "safe": self._safe, "size": self._size, "sum": self._sum.hexdigest()}
-        new = self._note.with_name(f"{self._note.name}.new")
-        new.unlink(missing_ok=True)
-        new.write_text(json.dumps(note))
-        os.replace(new, self._note)
+        replace_file(self._note, json.dumps(note).encode(), sync=False)

@@ -249,7 +249,7 @@ class Project:
                 "classes": [{"name": name, "count": counts.get(name, 0)} for name in self.classes],
                 "per_minute": self._per_minute(),
                 "model": self.model.words,
-                "note": self.model.note,
+                "note": self.worker.unsaved or self.model.note,
                 "left_out": say_left_out(self.source.left_out),
                 "strategy": self._strategy_words(),
                 "rounds": len(history),

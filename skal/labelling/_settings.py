@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from skal._files.json_text import format_json, is_utf8, parse_json
+from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.validation import as_list
 
@@ -92,13 +92,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Replace the settings in one step."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new = folder / f"{FILE}.new"
-        new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
-        with open(new, "x", encoding="utf-8") as file:
-            file.write(format_json(settings, indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, folder / FILE)
+        replace_file(folder / FILE, format_json(settings, indent=1).encode())
     except OSError as error:
         raise CheckpointError(
             f"{folder} must be a folder that can be written to. Got an error: {error.strerror or error}. "

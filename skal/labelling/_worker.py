@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,8 @@ class Worker:
     ----------
     predictions : dict from position to {"label", "probability"}
         What the last model says of samples that are labelled or asked for.
+    unsaved : str or None
+        Why the last model could not be saved.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Worker:
         self._rounds, self._model, self._folder = rounds, model, folder
         self._query_size, self._decline_unreadable = query_size, decline_unreadable
         self.predictions: dict[int, dict[str, Any]] = {}
+        self.unsaved: str | None = None
         self._wake, self._stopping = threading.Condition(), False
         self._changes = 0
         self._doing: str | None = "starting"
@@ -191,8 +193,11 @@ class Worker:
         self._measured = {"curve": curve, "later": later, "forecast": forecast.text}
 
     def _keep_model(self) -> None:
-        """Write the model beside the labels; some models cannot be written without pickle."""
+        """Write the model beside the labels, and say why if it cannot be written without pickle."""
         loop = self._rounds.session.classifier
         if hasattr(loop, "estimator_"):
-            with suppress(SkalError):
+            self.unsaved = None
+            try:
                 loop.save_model(self._folder / "model", features=self._model.features)
+            except SkalError as error:
+                self.unsaved = f"The model is not saved, and will be gone. {error}"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.utils.data import Dataset, Subset
 from skal._core.containers import n_rows, take_rows
 from skal._core.identity import digest_bytes, sample_digests
 from skal._files.json_text import parse_json
+from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError, shorten
 from skal.validation import as_list
 
@@ -153,10 +153,7 @@ class SampleIds:
         if self.folder is not None and not self.readonly and isinstance(self.X, (Dataset, np.memmap)):
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                new = self.folder / f"{_FILE}.new"
-                new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
-                new.write_text(json.dumps({"sum": _sum_of(ids), "ids": ids}))
-                os.replace(new, self.folder / _FILE)
+                replace_file(self.folder / _FILE, json.dumps({"sum": _sum_of(ids), "ids": ids}).encode(), sync=False)
             except OSError:
                 pass  # the next start reads all samples again
         return ids

@@ -9,7 +9,6 @@ good as none. Reading them runs no code.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import n_rows
 from skal._core.identity import object_digest
 from skal._files.json_text import format_json, from_json, parse_json, to_json
+from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, MissingSamplesWarning, SkalWarning, shorten
 from skal.loop._choice import random_states
 from skal.loop._fitting import Trainer
@@ -329,9 +329,9 @@ class CacheFiles:
         name = self._network
         if network is not None:
             name, data = pack_network(network)
-            replace_file(self.folder / name, data)
+            replace_file(self.folder / name, data, sync=False)
         body = to_json({"format": _FORMAT, "network": name, "state": state}, {})
-        replace_file(self.folder / _STATE, _HEAD % _sum(body) + body + b"}")
+        replace_file(self.folder / _STATE, _HEAD % _sum(body) + body + b"}", sync=False)
         self._network = name
         for path in self.folder.iterdir():
             if NETWORK.fullmatch(path.name.removesuffix(".new")) and path.name != name:
@@ -340,11 +340,3 @@ class CacheFiles:
 
 def _sum(data: bytes) -> bytes:
     return content_sum(data).encode()
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
-    with open(new, "xb") as file:
-        file.write(data)
-    os.replace(new, path)

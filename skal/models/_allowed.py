@@ -35,6 +35,7 @@ from torch import nn
 
 from skal import features, nets
 from skal.exceptions import CheckpointError, shorten
+from skal.features._own_file import FileFeatures, load_trusted
 from skal.features._zoo import BUNDLES
 
 # parts of scikit-learn's estimators that are no estimators, and what skal puts beside them; none of them runs anything
@@ -132,7 +133,9 @@ def unknown_names(data: bytes) -> list[str]:
 def object_names() -> frozenset[str]:
     """What may be made beyond skops' own list."""
     own = (part for part in vars(features).values() if _is_subclass(part, TransformerMixin))
-    return frozenset(_OBJECTS | {name_of(part) for part in own if part is not features.RememberedFeatures})
+    return frozenset(
+        _OBJECTS | {name_of(FileFeatures)} | {name_of(part) for part in own if part is not features.RememberedFeatures}
+    )
 
 
 @cache
@@ -194,13 +197,23 @@ def _check_tree(tree: Any, n_features: int) -> None:
         )
 
 
-def check_networks(parts: Iterable[Any], trusted: Iterable[Any]) -> None:
-    """Refuse pre-trained networks that would be downloaded or read from a folder, unless the user trusts their names.
+def network_names(parts: Iterable[Any]) -> tuple[list[str], list[FileFeatures]]:
+    """Pre-trained networks that are not on the list, and features by files of somebody's own."""
+    there = list(parts)
+    names = {part.name for part in there if isinstance(part, features.PretrainedFeatures)}
+    return sorted(names - set(BUNDLES)), [part for part in there if isinstance(part, FileFeatures)]
 
-    Those that come with a package of the extra ``backbones`` are compared with a digest.
+
+def check_networks(parts: Iterable[Any], trusted: Iterable[Any]) -> None:
+    """Refuse networks that would be downloaded or read from a folder or a file, unless the user trusts their names.
+
+    Those that come with a package of the extra ``backbones`` are compared with a digest, and so are files.
     """
-    names = {part.name for part in parts if isinstance(part, features.PretrainedFeatures)} - set(BUNDLES)
-    refused = sorted(names.difference(name for name in trusted if isinstance(name, str)))
+    names, files = network_names(parts)
+    texts = [name for name in trusted if isinstance(name, str)]
+    for file in files:
+        load_trusted(file, texts)
+    refused = sorted(set(names).difference(texts))
     if refused:
         raise CheckpointError(
             f"A model must use pre-trained networks that are on the list ({', '.join(BUNDLES)}), or trusted by name. "

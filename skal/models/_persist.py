@@ -21,7 +21,16 @@ from sklearn.exceptions import InconsistentVersionWarning
 from skorch import NeuralNet
 
 from skal.exceptions import CheckpointError, InvalidTypeError, shorten
-from skal.models._allowed import audit, check_networks, check_trees, class_names, name_of, resolve, unknown_names
+from skal.models._allowed import (
+    audit,
+    check_networks,
+    check_trees,
+    class_names,
+    name_of,
+    network_names,
+    resolve,
+    unknown_names,
+)
 from skal.models._net_training import initialize_network, load_network_state, network_state
 from skal.models._network_file import NETWORK, content_sum, pack_network, unpack_network
 
@@ -107,6 +116,8 @@ def pack(value: Any) -> tuple[dict[str, bytes], list[str]]:
     names = unknown_names(data)
     for name in names:
         _check_importable(name)
+    networks, own = network_names(walk(value))
+    names += [*networks, *(part.name for part in own)]
     return {f"estimator-{content_sum(data)}.skops": data} | files, names
 
 

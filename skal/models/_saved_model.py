@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 
+from skal._files.whole import replace_file
 from skal._version import __version__
 from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
 from skal.models._card import (
@@ -281,13 +281,7 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Put files into a folder, the card last: until then the folder holds the earlier model."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        new = folder / f"{name}.new"
-        new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
-        with open(new, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, folder / name)
+        replace_file(folder / name, data)
     for path in folder.iterdir():
         if FILE.fullmatch(path.name) and path.name not in files:
             path.unlink(missing_ok=True)

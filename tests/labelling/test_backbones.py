@@ -5,9 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import skal
-from skal.exceptions import InvalidParameterError, SkalError
+from skal.cli import main
+from skal.exceptions import CheckpointError, InvalidParameterError, SkalError
 
 from .conftest import Client, label_page
 
@@ -110,7 +112,24 @@ def test_a_backbone_of_ones_own_may_be_many_things(name, image_folder, own, tmp_
         status = wait_until_idle(client)
         assert status["error"] is None
         assert status["model"] == f"a linear classifier on features of {own}:{name}"
-    assert client.result.model.estimator_.n_features_in_ == 3
+    loop = client.result.model
+    assert loop.estimator_.n_features_in_ == 3
+    paths = sorted(image_folder.rglob("*.*"))
+    trusted = [f"{own}:{name}"]
+    with pytest.raises(CheckpointError, match=rf"come from own\.py:{name}, a file of its author's own.*trusted="):
+        skal.load_model(tmp_path / "out")
+    model = skal.load_model(tmp_path / "out", trusted=trusted)
+    assert model.predict(paths).tolist() == [path.parent.name for path in paths]
+    assert model.card_["needs_trust"] == [f"own.py:{name}"]
+    assert str(tmp_path) not in (tmp_path / "out" / "model" / "model.json").read_text()
+    if name == "module":
+        arrays = np.stack([np.asarray(Image.open(path).resize((32, 32))) for path in paths])
+        np.testing.assert_allclose(model.predict_proba(list(arrays)), model.predict_proba(paths), atol=0.05)
+    command = ["predict", str(tmp_path / "out"), str(image_folder), "--out", str(tmp_path / "p.csv"), "--trust"]
+    assert main([*command, trusted[0]]) == 0
+    own.write_text(own.read_text() + "# changed")
+    with pytest.raises(CheckpointError, match=r"own\.py must be as it was when the model was saved, with the sha256"):
+        skal.load_model(tmp_path / "out", trusted=trusted)
 
 
 def test_a_function_of_ones_own_for_texts_and_numbers(own, tmp_path):
@@ -129,6 +148,9 @@ def test_a_function_of_ones_own_for_texts_and_numbers(own, tmp_path):
             assert wait_until_idle(client)["error"] is None
         features = np.array([[19, 1], [19, 0]] if name == "count" else [[70], [10]], dtype=np.float32)
         assert client.result.model.predict(features).tolist() == ["good", "bad"]
+        raw = ["good film number 12", "awful film number 1"] if name == "count" else [[35.0], [5.0]]
+        model = skal.load_model(tmp_path / name, trusted=[f"{own}:{name}"])
+        np.testing.assert_array_equal(model.predict_proba(raw), client.result.model.predict_proba(features))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
         (lambda f: None, ["{f}/nothing", "--classes", "a,b"], "not there"),
         (lambda f: None, [], "needs a SOURCE"),
         (lambda f: (f / "t.csv").write_text("review\nx\ny,z\n"), ["{f}/t.csv", "--classes", "a,b"], "CSV or JSONL"),
-        (lambda f: (f / "t.csv").write_text("a,b\nx,y\n"), ["{f}/t.csv", "--classes", "a,b"], "the column 'text'"),
+        (lambda f: (f / "t.csv").write_text("a,b\nx,y\n"), ["{f}/t.csv", "--classes", "a,b"], "--text COLUMN"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv"], "--classes cat,dog"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv", "--classes", "a,,b"], "double quotes"),
         (lambda f: one_picture(f), ["{f}", "--classes", "a,b", "--size", "-3"], "'size' parameter of label"),

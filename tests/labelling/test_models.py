@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.tree import DecisionTreeClassifier
 from skorch import NeuralNetClassifier
 
@@ -130,7 +132,7 @@ def test_the_network_is_for_square_images_alone(tmp_path):
     refuse(InvalidParameterError, "not square", wide, tmp_path, model="network")
     with label_page(wide, ["a", "b"], tmp_path, model="linear") as client:
         assert "linear" in client.call("status")["model"]
-    refuse(InvalidParameterError, "rows of numbers", np.zeros((3, 5)), tmp_path, model="network")
+    refuse(InvalidParameterError, "for rows", np.zeros((3, 5)), tmp_path, model="network")
     refuse(InvalidParameterError, "texts", ["a", "b"], tmp_path, model="network")
 
 
@@ -184,3 +186,17 @@ def test_texts_without_words_are_known_by_their_letters(tmp_path):
         assert len(client.call("next", n=5)["items"]) == 5
     with pytest.raises(SampleError, match="must not all be empty"):
         skal.label(["", ""], ["x", "y"], folder=tmp_path / "other", model="linear", browser=False)
+
+
+def test_a_model_that_cannot_be_saved_is_said(tmp_path):
+    def own():
+        return make_pipeline(FunctionTransformer(lambda X: X), LogisticRegression())
+
+    with label_page(np.eye(20), ["x", "y"], tmp_path / "out", model=own, query_size=5, share=0) as client:
+        wait_for_training(client, rounds=0)
+        for number in range(10):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label="xy"[number % 2])
+        wait_for_training(client, rounds=1)
+        assert "The model is not saved, and will be gone. A model must be" in client.call("status")["note"]
+    assert not (tmp_path / "out" / "model").exists()

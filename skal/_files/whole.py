@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Files that are replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put a file in the place of another in one step.
+
+    Parameters
+    ----------
+    path : path
+        Until the end the file that was there stays as it is. A link in the place of the next one is not followed.
+    data : bytes
+        The content.
+    sync : bool, default=True
+        Wait until it is on the disk; not for what may be lost.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a")
+    ...     replace_file(path, b"1")
+    ...     replace_file(path, b"2")
+    ...     path.read_bytes(), os.listdir(folder)
+    (b'2', ['a'])
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
+    with open(new, "xb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(new, path)
