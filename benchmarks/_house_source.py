@@ -19,7 +19,8 @@ NOT_CORE = re.compile(
 # parts of the core that came after its aim was set: what they do is not in the number that the aim was made for
 LATER = re.compile(
     r"skal\.(audit\b.*|features\._(?!compute|remembered).*|models\._(allowed|card|persist|saved_model)"
-    r"|loop\._final|stopping\._(certified|labels_needed)|strategies\._(cluster_margin|leaves))"
+    r"|_core\.tasks|loop\._(final|active_regressor|row_labels)|stopping\._(certified|labels_needed)"
+    r"|strategies\._(cluster_margin|leaves|lcmd|linear_posterior|max_det|predictive_std))"
 )
 _LAYOUT = {getattr(tokenize, name) for name in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")}
 _PARTICIPLE = re.compile(r"\w{2,}(ed|en)|made|kept|found|told|held|built|sent|shown|drawn|done|lost|known|grown")

@@ -141,7 +141,7 @@ class KernelReader:
             found = self._context.features(self._spec, samples)
         return found.double() * self._scale
 
-    def labelled(self) -> Tensor:
+    def labelled_features(self) -> Tensor:
         """(n, d) features of the labelled samples; none without labels."""
         if self._context.n_labelled:
             return self.of(self._context.labelled)
@@ -177,7 +177,7 @@ def read_candidates(strategy: Any, context: QueryContext, n_instances: int) -> t
             expected = f"at least {needed} bytes for {n_instances} samples"
             raise InvalidParameterError.for_parameter(context.owner, "max_memory", expected, context.max_memory, remedy)
         rows = np.sort(make_generator(context.owner, strategy.random_state).choice(n, size=fits, replace=False))
-    return rows, reader.gather(rows), reader.labelled()
+    return rows, reader.gather(rows), reader.labelled_features()
 
 
 class LinearPosterior:

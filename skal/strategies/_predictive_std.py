@@ -153,7 +153,7 @@ class PredictiveStd(ScoreStrategy):
 
     def _by_posterior(self, context: QueryContext) -> np.ndarray:
         reader = KernelReader(context, self.features, self.n_features)
-        posterior = LinearPosterior(reader.labelled(), self.noise)
+        posterior = LinearPosterior(reader.labelled_features(), self.noise)
         return torch.cat([posterior.variances(block).sqrt() for block in reader.blocks()]).cpu().numpy()
 
     def _unusable(self, expected: str, context: QueryContext) -> InvalidParameterError:

@@ -99,6 +99,13 @@ def test_prints_all_tables(capsys):
         assert int(switches.replace(",", "")) >= int(modules) - 1
 
 
+def test_the_rules_that_need_no_judgement_are_kept():
+    package = house.read(house.HERE)
+    assert package.cycles() == []  # imports in functions and for type checkers count
+    assert package.double_names() == []
+    assert package.participles() == []
+
+
 def test_lists_the_functions_of_a_call(capsys):
     assert house.main(["--walk", "Margin, LogisticRegression"]) == 0
     first, *others = capsys.readouterr().out.splitlines()
