@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skal import ActiveLearner, ActiveLearningClassifier
 from skal.context import QueryContext
-from skal.exceptions import FeatureError
+from skal.exceptions import FeatureError, SkalError
 from skal.features import SparseFeatures, TableFeatures
 from skal.strategies import MaxHerding, UHerding
 
@@ -120,3 +120,37 @@ def test_columns_that_change_between_rounds_are_named():
     for changed, word in ((TABLE.drop(columns="job"), "job"), (TABLE.rename(columns={"age": "years"}), "years")):
         with pytest.raises(FeatureError, match=rf"(?s)must have the columns that it was fitted on.*- {word}"):
             UHerding(features="prepared").select(learner, changed, 3)
+
+
+@pytest.mark.parametrize("make", [columns, TableFeatures])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda table: table.drop(columns="job"), "job"),
+        (lambda table: table.rename(columns={"age": "years"}), "age"),
+        (lambda table: table.assign(age="old"), "old"),
+    ],
+    ids=["lost", "renamed", "another kind"],
+)
+def test_a_table_that_changes_between_rounds_is_refused_by_name_and_nothing_is_lost(make, change, word):
+    learner = ActiveLearner(make_pipeline(make(), LogisticRegression()), "auto", TABLE[:20], LABELS[:20])
+    before = learner.query(TABLE[20:], 3)[0].tolist()
+    with pytest.raises(SkalError, match=word):
+        learner.query(change(TABLE[20:]), 3)
+    assert learner.y_training.tolist() == LABELS[:20].tolist()
+    assert learner.query(TABLE[20:], 3)[0].tolist() == before
+
+
+def test_a_category_that_was_never_seen_is_queried_like_any_other():
+    new = TABLE[20:].assign(job=np.where(np.arange(60) % 2, "pilot", "cook"))
+    learner = ActiveLearner(make_pipeline(TableFeatures(), LogisticRegression()), "auto", TABLE[:20], LABELS[:20])
+    assert len(set(learner.query(new, 5)[0].tolist())) == 5
+    strict = ActiveLearner(make_pipeline(columns(), LogisticRegression()), "auto", TABLE[:20], LABELS[:20])
+    with pytest.raises(SkalError, match=r"unknown categories .'pilot'"):  # the user's own encoder takes none
+        strict.query(new, 5)
+
+
+def test_a_table_without_a_value_is_refused_by_name():
+    learner = ActiveLearner(make_pipeline(TableFeatures(), LogisticRegression()), "auto", force_all_finite=False)
+    with pytest.raises(FeatureError, match="must have values"):
+        learner.query(pd.DataFrame({"age": [np.nan] * 9, "job": [None] * 9}), 3)

@@ -129,10 +129,10 @@ def client(server):
 
 
 class Command:
-    """``skal label`` in a process of its own."""
+    """``skal label`` in a process of its own, as if some package were not installed if so wanted."""
 
-    def __init__(self, *arguments):
-        code = "import sys; from skal.cli import main; sys.exit(main())"
+    def __init__(self, *arguments, without="nothing"):
+        code = f"import sys; sys.modules[{without!r}] = None; from skal.cli import main; sys.exit(main())"
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "label", *map(str, arguments), "--no-browser"],
@@ -170,8 +170,8 @@ def command():
     """Starts commands, and ends those that still run."""
     started = []
 
-    def start(*arguments):
-        started.append(Command(*arguments))
+    def start(*arguments, **settings):
+        started.append(Command(*arguments, **settings))
         return started[-1]
 
     yield start

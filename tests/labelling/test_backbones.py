@@ -282,3 +282,11 @@ def test_the_command_says_which_network_and_what_is_left_out(image_folder, tmp_p
     assert "The model is a linear classifier on features of efficientnet-lite0." in printed
     assert "1 file is left out, which is no image of a kind we read (1 mp4): film.mp4." in printed
     assert "features: efficientnet-lite0: 100%" in errors
+
+
+def test_without_a_network_the_command_says_so_before_anybody_labels(image_folder, tmp_path, command):
+    given = ("--classes", "red,blue", "--out", tmp_path / "out")
+    running = command(image_folder, *given, without="efficientnet_lite_pytorch")
+    said = "".join(running.lines)  # up to the page's address
+    assert "There is no pre-trained network here." in said
+    assert "This helps: pip install 'skal-learn[backbones]'" in said
