@@ -250,7 +250,7 @@ class QueryContext:
 
     def _samples(self, X: Any, name: str) -> Samples:
         """Samples, checked for NaN once: here if they are in memory, otherwise when they are read."""
-        in_memory = not isinstance(X, (Dataset, np.memmap)) and not is_lazy(X)
+        in_memory = type(X) is np.ndarray or not (isinstance(X, (Dataset, np.memmap)) or is_lazy(X))
         transform = chain_transformers(self.transformers) if self.has_network and self.transformers else None
         allow_nan = transform is None and (in_memory or self._takes_nan())
         samples = Samples(X, name=name, transform=transform, allow_nan=allow_nan)

@@ -204,7 +204,14 @@ def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) 
     1
     """
     if hasattr(estimator, "predict_proba"):
-        return lambda X: _distributions(estimator.predict_proba(X))
+
+        def read(X: Any) -> np.ndarray:
+            rows = np.asarray(estimator.predict_proba(X))
+            if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+                raise _no_distributions(rows)
+            return rows.astype(float, copy=False)
+
+        return read
     if not hasattr(estimator, "decision_function"):
         raise InvalidTypeError(
             f"The estimator that {owner} works on must have predict_proba or decision_function. "
@@ -219,13 +226,6 @@ def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) 
         return proba
 
     return predict
-
-
-def _distributions(proba: Any) -> np.ndarray:
-    rows = np.asarray(proba)
-    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-        raise _no_distributions(rows)
-    return rows.astype(float, copy=False)
 
 
 def check_distributions(proba: np.ndarray) -> None:

@@ -127,29 +127,35 @@ class ActiveLearner(_ModalActiveLearner):
             With ``return_metrics=True`` only: what the strategy says of the chosen samples, mostly their scores.
         """
         strategy = as_strategy(self.query_strategy, **query_kwargs)
-        if strategy is not None:
+        if strategy is None:
+            indices, samples, metrics = self._ask_function(X_pool, n_instances, candidates, query_kwargs)
+        else:
             if n_instances is None:
                 n_instances = getattr(self.query_strategy, "keywords", {}).get("n_instances", 1)  # a partial has them
             chosen_among = {} if candidates is None else {"candidates": candidates}
             answer, metrics = strategy.select(self, X_pool, n_instances, **chosen_among)
-        else:
-            if n_instances is None and insists_on_n_instances(self.query_strategy):
-                n_instances = 1
-            pool, rows = X_pool, None
-            if candidates is not None:
-                rows = candidate_rows(type(self).__name__, candidates, n_rows(X_pool, "X_pool"))
-                pool = take_rows(X_pool, rows)
-            answer, metrics = ask(self.query_strategy, self, pool, n_instances, **query_kwargs)
-            if rows is not None:
-                checked = _check_indices(answer, len(rows), self.query_strategy)
-                answer = rows[checked] if np.ndim(answer) else rows[checked][0]
-        told = strategy is not None or takes_n_instances(self.query_strategy)
-        wanted = n_instances if told else None
-        indices = _check_indices(answer, n_rows(X_pool, "X_pool"), self.query_strategy, told, wanted)
+            indices = _check_indices(answer, n_rows(X_pool, "X_pool"), self.query_strategy, True, n_instances)
+            samples = take_rows(X_pool, indices)
+        return (indices, samples, metrics) if return_metrics else (indices, samples)
+
+    def _ask_function(
+        self, X_pool: Any, n_instances: int | None, candidates: Any, query_kwargs: dict[str, Any]
+    ) -> tuple[Any, Any, Any]:
+        """Indices, samples and metrics from a query function that is not skal's, in any of modAL's forms."""
+        function, told = self.query_strategy, takes_n_instances(self.query_strategy)
+        if n_instances is None and insists_on_n_instances(function):
+            n_instances = 1
+        pool, rows = X_pool, None
+        if candidates is not None:
+            rows = candidate_rows(type(self).__name__, candidates, n_rows(X_pool, "X_pool"))
+            pool = take_rows(X_pool, rows)
+        answer, metrics = ask(function, self, pool, n_instances, **query_kwargs)
+        indices = _check_indices(answer, n_rows(pool, "X_pool"), function, told, n_instances if told else None)
+        indices = indices if rows is None else rows[indices]
         samples = take_rows(X_pool, indices)
         if not told and n_instances is None and np.ndim(answer) == 0:  # as modAL hands it on
-            indices, samples = indices[0], _only_row(samples)
-        return (indices, samples, metrics) if return_metrics else (indices, samples)
+            return indices[0], _only_row(samples), metrics
+        return indices, samples, metrics
 
     def fit(self, X: Any, y: Any, bootstrap: bool = False, **fit_kwargs: Any) -> ActiveLearner:
         """Forget all labels and fit the estimator on these.
