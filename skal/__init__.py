@@ -5,7 +5,8 @@ The house, room by room:
 
 - ``skal.strategies``: the query strategies, each as a class and as a function in modAL's form.
 - ``skal.learners``: ``ActiveLearner`` and ``LinearizedLearner``, which a strategy is plugged into.
-- ``skal.loop``: ``ActiveLearningClassifier``, the whole loop as a scikit-learn classifier, and labelling sessions.
+- ``skal.loop``: ``ActiveLearningClassifier`` and ``ActiveLearningRegressor``, the whole loop as a scikit-learn
+  estimator, and labelling sessions.
 - ``skal.labelling``: from files to labels and a model, by a page in the browser or a cell in a notebook.
 - ``skal.models``: fitted models to take away, saved in a folder and loaded safely.
 - ``skal.stopping``: when to stop labelling, how good the model is, and how good it would be with more labels.
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from skal.config import config_context, get_config, set_config
     from skal.labelling import label
     from skal.learners import ActiveLearner, LinearizedLearner
-    from skal.loop import ActiveLearningClassifier
+    from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor
     from skal.models import load_model
     from skal.strategies import (
         ALBL,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         BALD,
         EGL,
         EPIG,
+        LCMD,
         NPC,
         ClusterMargin,
         CoreSet,
@@ -64,8 +66,10 @@ if TYPE_CHECKING:
         LearningLoss,
         LeastConfidence,
         Margin,
+        MaxDet,
         MaxHerding,
         NTKLookahead,
+        PredictiveStd,
         ProbCover,
         RandomSampling,
         TypiClust,
@@ -81,12 +85,15 @@ if TYPE_CHECKING:
         entropy,
         epig,
         falcun,
+        lcmd,
         learning_loss,
         least_confidence,
         margin,
+        max_det,
         max_herding,
         npc,
         ntk_lookahead,
+        predictive_std,
         prob_cover,
         random_sampling,
         typiclust,
@@ -100,9 +107,11 @@ __all__ = [
     "BALD",
     "EGL",
     "EPIG",
+    "LCMD",
     "NPC",
     "ActiveLearner",
     "ActiveLearningClassifier",
+    "ActiveLearningRegressor",
     "ClusterMargin",
     "CoreSet",
     "DropQuery",
@@ -113,8 +122,10 @@ __all__ = [
     "LeastConfidence",
     "LinearizedLearner",
     "Margin",
+    "MaxDet",
     "MaxHerding",
     "NTKLookahead",
+    "PredictiveStd",
     "ProbCover",
     "RandomSampling",
     "TypiClust",
@@ -134,13 +145,16 @@ __all__ = [
     "falcun",
     "get_config",
     "label",
+    "lcmd",
     "learning_loss",
     "least_confidence",
     "load_model",
     "margin",
+    "max_det",
     "max_herding",
     "npc",
     "ntk_lookahead",
+    "predictive_std",
     "prob_cover",
     "random_sampling",
     "set_config",
@@ -154,6 +168,7 @@ _HOMES = {
     "ActiveLearner": "skal.learners",
     "LinearizedLearner": "skal.learners",
     "ActiveLearningClassifier": "skal.loop",
+    "ActiveLearningRegressor": "skal.loop",
     "load_model": "skal.models",
     "label": "skal.labelling",
     "config_context": "skal.config",

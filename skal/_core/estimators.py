@@ -19,6 +19,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import BaseEnsemble
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier, MultiOutputRegressor, RegressorChain
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetRegressor
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from skal._core.memory import is_out_of_memory
-from skal._core.tasks import CLASSIFICATION, Task
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, Task, find_label_probabilities
 from skal.exceptions import (
     InvalidTypeError,
     NetworkError,
@@ -41,7 +42,17 @@ from skal.exceptions import (
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
 # which predict with several copies of the estimator that they keep
-_MANY_INSIDE = (BaseEnsemble, CalibratedClassifierCV, OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier)
+_MANY_INSIDE = (
+    BaseEnsemble,
+    CalibratedClassifierCV,
+    OneVsOneClassifier,
+    OneVsRestClassifier,
+    OutputCodeClassifier,
+    MultiOutputClassifier,
+    ClassifierChain,
+    MultiOutputRegressor,
+    RegressorChain,
+)
 
 # modules that raise where samples or labels are wrong; errors of callbacks and schedulers are left alone
 _ABOUT_DATA = ("torch.nn", "torch.utils.data", "skorch.dataset", "skorch.utils", "skorch.classifier")
@@ -203,6 +214,8 @@ def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) 
     >>> int(predict([[1.0]]).argmax())
     1
     """
+    if task == MULTILABEL:
+        return find_label_probabilities(estimator, owner)
     if hasattr(estimator, "predict_proba"):
 
         def read(X: Any) -> np.ndarray:
@@ -229,7 +242,7 @@ def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) 
 
 
 def check_distributions(proba: np.ndarray) -> None:
-    """Refuse class probabilities (N, C) that are not finite, or not one distribution per row.
+    """Refuse class probabilities (N, C) or (N, L, 2) that are not finite, or not one distribution per row.
 
     Examples
     --------
@@ -239,6 +252,8 @@ def check_distributions(proba: np.ndarray) -> None:
         ...
     skal.exceptions.OutputError: The estimator's predict_proba must give one distribution per row. ...
     """
+    if proba.ndim == 3:
+        proba = proba.reshape(-1, proba.shape[2])
     if proba.ndim == 2 and proba.size and proba.min() >= -1e-4:  # which neither NaN nor minus infinity is
         totals = proba.sum(axis=1)
         if totals.min() >= 1 - 1e-3 and totals.max() <= 1 + 1e-3:
@@ -341,8 +356,8 @@ def _refuse_several_labels(estimator: Any, y: Any) -> None:
     sums = y.sum(1)
     if y.shape[1] > 1 and not np.allclose(sums.detach().cpu() if isinstance(sums, Tensor) else sums, 1, atol=1e-3):
         raise NetworkError(
-            f"The labels must be one class per sample. Got rows of {y.shape[1]} numbers that do not sum to 1: samples "
-            "with several labels at once are not supported. Pass one integer each, or train one network per label."
+            f"The labels must be one class per sample. Got rows of {y.shape[1]} numbers that do not sum to 1. Pass one "
+            "integer each; for several labels at once use criterion=torch.nn.BCEWithLogitsLoss."
         )
 
 
@@ -366,13 +381,13 @@ def _advice(net: Any, X: Any, y: Any) -> str:
         return f"The labels must be one integer per sample, 0 … C−1; they are {shorten(y)}."
     if issubclass(criterion, (nn.BCEWithLogitsLoss, nn.BCELoss)) and not binary:
         return (
-            f"{criterion.__name__} is for skorch.NeuralNetBinaryClassifier, with labels 0 and 1 in float32; use that, "
-            "or criterion=torch.nn.CrossEntropyLoss. Samples with several labels at once are not supported."
+            f"{criterion.__name__} is for skorch.NeuralNetBinaryClassifier, with labels 0 and 1 in float32, or for "
+            "several labels at once, an indicator matrix in float32; use that, or criterion=torch.nn.CrossEntropyLoss."
         )
     if labels.ndim > 1:
         return (
-            f"The labels have the shape {labels.shape}: samples with several labels at once are not supported. Pass "
-            "one integer per sample (y.argmax(1) of one-hot rows), or train one network per label."
+            f"The labels have the shape {labels.shape}. Pass one integer per sample (y.argmax(1) of one-hot rows); for "
+            "several labels at once use criterion=torch.nn.BCEWithLogitsLoss."
         )
     if y is not None and not binary:
         outputs = _n_outputs(net)

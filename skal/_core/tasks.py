@@ -8,14 +8,18 @@ labels may be in :func:`check_targets`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.special import expit
 from sklearn.base import is_regressor
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.pipeline import Pipeline
 from sklearn.utils.multiclass import type_of_target
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from torch.nn import BCEWithLogitsLoss
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError, shorten
 
@@ -47,8 +51,19 @@ def find_task(estimator: Any, y: Any = None) -> Task:
             return REGRESSION
     except (AttributeError, TypeError):  # it follows scikit-learn's conventions in part
         pass
-    several = n_columns(y) > 1 if y is not None else isinstance(estimator, (MultiOutputClassifier, ClassifierChain))
+    several = _has_several_labels(estimator) if y is None else n_columns(y) > 1
     return MULTILABEL if several else CLASSIFICATION
+
+
+def _has_several_labels(estimator: Any) -> bool:
+    """Whether an estimator says by itself that a sample may have several labels."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    if isinstance(estimator, NeuralNetClassifier) and not isinstance(estimator, NeuralNetBinaryClassifier):
+        criterion = estimator.criterion
+        return isinstance(criterion, type) and issubclass(criterion, BCEWithLogitsLoss)
+    by_kind = isinstance(estimator, (MultiOutputClassifier, ClassifierChain))
+    return by_kind or bool(getattr(estimator, "multilabel_", False))
 
 
 def n_columns(y: Any) -> int:
@@ -120,6 +135,42 @@ def type_of_target_of(y: Any) -> str:
         return str(type_of_target(y))
     except ValueError:
         return shorten(y)
+
+
+def find_label_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray]:
+    """What gives (n, L, 2) probabilities that samples have not, or have, each of L labels.
+
+    Estimators give a list of (n, 2) arrays, of which one has a single column where only one value was seen, or one
+    (n, L) array.
+
+    Examples
+    --------
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> model = KNeighborsClassifier(1).fit([[0.0], [1.0]], [[0, 1], [1, 1]])
+    >>> find_label_probabilities(model, "Margin")([[1.0]])[..., 1]
+    array([[1., 1.]])
+    """
+    if not hasattr(estimator, "predict_proba") and not hasattr(estimator, "decision_function"):
+        raise InvalidTypeError(
+            f"The estimator that {owner} works on must have predict_proba or decision_function. "
+            f"Got {type(estimator).__name__} instead. Pass a classifier."
+        )
+
+    def predict(X: Any) -> np.ndarray:
+        if not hasattr(estimator, "predict_proba"):
+            found: Any = expit(np.asarray(estimator.decision_function(X), dtype=np.float64))
+        else:
+            found = estimator.predict_proba(X)
+        if isinstance(found, list):
+            known = [np.asarray(values) for values in estimator.classes_]
+            pairs = zip(found, known, strict=True)
+            found = np.stack([np.asarray(p)[:, values == 1].sum(axis=1) for p, values in pairs], axis=1)
+        p = np.asarray(found, dtype=np.float64)
+        if p.ndim == 3:  # of a skorch net: (n, 2, L)
+            p = p[:, 1]
+        return np.stack([1 - p, p], axis=-1)
+
+    return predict
 
 
 def predict_numbers(estimator: Any, X: Any) -> np.ndarray:

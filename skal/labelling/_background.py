@@ -55,7 +55,8 @@ class BackgroundRounds:
     @property
     def predictor(self) -> Predictor | None:
         """The last model."""
-        return self._engine.trainer.predictor
+        predictor: Predictor | None = self._engine.trainer.predictor
+        return predictor
 
     @property
     def known(self) -> dict[Any, dict[str, Any]]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The whole active-learning loop: as a scikit-learn classifier, and as a session that waits for somebody's labels."""
+"""The whole active-learning loop: as a scikit-learn estimator, and as a session that waits for somebody's labels."""
 
 from skal.loop._active_classifier import ActiveLearningClassifier
+from skal.loop._active_regressor import ActiveLearningRegressor
 from skal.loop._display import ActiveLearningCurveDisplay
 from skal.loop._final import AuditReport, FinalLabels
 from skal.loop._session import LabellingSession
@@ -9,6 +10,7 @@ from skal.loop._session import LabellingSession
 __all__ = [
     "ActiveLearningClassifier",
     "ActiveLearningCurveDisplay",
+    "ActiveLearningRegressor",
     "AuditReport",
     "FinalLabels",
     "LabellingSession",

@@ -7,25 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
-from sklearn.utils import get_tags
+from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skal._core.estimators import refuse_fit_params
-from skal.base import QueryCost, as_strategy
-from skal.exceptions import InvalidParameterError
-from skal.learners import ActiveLearner
-from skal.loop._fitting import Trainer
-from skal.loop._labels import check_one_label_each, find_labels, label_reader
-from skal.loop._progress import LoopState
-from skal.loop._rules import Rules, uses_unlabelled
-from skal.loop._session import LabellingSession
-from skal.models._predictor import Predictor, check_samples
+from skal._core.tasks import MULTILABEL, REGRESSION, check_targets, find_task
+from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
+from skal.loop._active_loop import ActiveLearningLoop
+from skal.loop._labels import find_labels
+from skal.loop._rules import uses_unlabelled
+from skal.models._predictor import Predictor
 from skal.models._saved_model import write_model
 
 
-class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
     """Active learning as a classifier: ``fit`` asks for the labels of some samples and learns from those.
 
     Works in cross-validation, grid search (``query_strategy__gamma``, ``estimator__lr``) and pipelines.
@@ -102,6 +97,9 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
 
     Notes
     -----
+    y may be an indicator matrix, dense or sparse: 1 where a sample has a label. ``predict`` and ``predict_proba`` then
+    give (n, L) arrays, and ``classes_`` are the numbers of the columns.
+
     Only the labels of queried samples are read from y, except for a stratified start. As long as the labels are too few
     to fit the estimator (none, or one class for an estimator that is not a network), rounds draw at random.
 
@@ -155,152 +153,12 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         self.stop = stop
         self.hold_out = hold_out
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        oracle: Callable[[np.ndarray, Any], Any] | None = None,
-        eval_set: tuple[Any, Any] | None = None,
-        target: Any = None,
-        **unknown: Any,
-    ) -> ActiveLearningClassifier:
-        """Run the loop.
-
-        Parameters
-        ----------
-        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
-            The samples.
-        y : array-like, optional
-            The labels, of which only those of queried samples are read. A sample with None or NaN cannot be labelled
-            and is passed over. A Dataset of ``(x, y)`` pairs brings its own.
-        oracle : callable, optional
-            Labels on demand, in the place of y: ``oracle(indices, samples)`` gives one label per sample, None where
-            it has none, or a dict from positions to labels.
-        eval_set : tuple of X and y, optional
-            To be scored in every round; nothing depends on the scores.
-        target : samples, or array-like of numbers, optional
-            The samples that the model will be used on, or a weight for each row of X: what ``query_strategy`` and
-            ``initial`` are to work for. See :class:`skal.strategies.MaxHerding`.
-        **unknown
-            Refused; ``sample_weight`` with what to do instead.
-
-        Returns
-        -------
-        ActiveLearningClassifier
-            Itself, fitted.
-        """
-        owner = type(self).__name__
-        refuse_fit_params(owner, unknown)
-        X = self._check_samples(X, reset=True)
-        reader = None if oracle is not None else label_reader(owner, X, y)
-        askable = None if oracle is not None else find_labels(y, unlabelled=uses_unlabelled(self.estimator))
-        self.session_ = self._start(X, eval_set, reader=reader, askable=askable, target=target)
-        self.session_.run(reader if oracle is None else oracle)  # type: ignore[arg-type]
-        del self.session_
-        return self
-
-    def start(
-        self,
-        X: Any,
-        y: Any = None,
-        ids: Any = None,
-        eval_set: tuple[Any, Any] | None = None,
-        readonly: bool = False,
-        target: Any = None,
-    ) -> LabellingSession:
-        """Begin, or with a checkpoint go on with, a session in which somebody labels between the rounds.
-
-        Parameters
-        ----------
-        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
-            The samples.
-        y : array-like, optional
-            Labels that are there already. None, NaN, masked entries and −1 (unless it is in ``classes``) are unknown.
-        ids : array-like of int or str, optional
-            By what the samples are known, whatever their order. By default the index of a data frame, the attribute or
-            method ``ids`` of a Dataset, or else, with a checkpoint, a hash of each sample's content.
-        eval_set : tuple of X and y, optional
-            To be scored in every round; nothing depends on the scores.
-        readonly : bool, default=False
-            Open the checkpoint to look, while somebody else may write.
-        target : samples, or array-like of numbers, optional
-            The samples that the model will be used on, or a weight for each row of X; see :meth:`fit`. A session that
-            goes on may have another one.
-
-        Returns
-        -------
-        LabellingSession
-            Which asks, and is told.
-        """
-        X = self._check_samples(X, reset=True)
-        if y is not None:
-            check_one_label_each(X, y, "start")
-        return self._start(X, eval_set, ids=ids, given=y, readonly=readonly, target=target)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels of the samples, as the estimator predicts them.
-
-        Parameters
-        ----------
-        X : array-like, tensor, data frame, Dataset, memory map, or dict of arrays, n samples
-            As ``fit`` takes them.
-
-        Returns
-        -------
-        (n,) array
-            Of the labels' own type.
-        """
-        check_is_fitted(self, "estimator_")
-        return self._predictor.predict(self._check_samples(X, reset=False))
-
     @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, C) probabilities of the classes in ``classes_``."""
+        """(n, C) probabilities of the classes in ``classes_``; of several labels at once, that a sample has each."""
         check_is_fitted(self, "estimator_")
-        return self._predictor.predict_proba(self._check_samples(X, reset=False))
-
-    @property
-    def learner_(self) -> ActiveLearner:
-        """The learner of the last training: what a strategy is asked with."""
-        check_is_fitted(self, "estimator_")
-        learner = ActiveLearner(self.estimator_, self.query_strategy_)
-        if self._labelled is not None:
-            learner.X_training, learner.y_training = self._labelled  # type: ignore[assignment]
-        return learner
-
-    def cost(self, X_pool: Any, n_instances: int | None = None) -> QueryCost:
-        """Forecast of what the next query will take, as ``strategy.cost`` gives it.
-
-        Parameters
-        ----------
-        X_pool : array-like, tensor, data frame, Dataset, memory map, or dict of arrays
-            The samples to choose from.
-        n_instances : int, optional
-            ``query_size`` by default.
-
-        Returns
-        -------
-        QueryCost
-            Passes through the network, memory and seconds.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> from skal import ActiveLearningClassifier
-        >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
-        >>> loop = ActiveLearningClassifier(LogisticRegression(), n_initial=10, n_rounds=1).fit(X, X[:, 0] > 0.4)
-        >>> loop.cost(X).passes  # there is no network
-        Passes(forward=0, backward=0)
-        """
-        check_is_fitted(self, "estimator_")
-        strategy = as_strategy(self.query_strategy_)
-        if strategy is None:
-            expected, remedy = "a strategy of skal to forecast a query", "Time a query of your own strategy."
-            owner = type(self).__name__
-            raise InvalidParameterError.for_parameter(owner, "query_strategy", expected, self.query_strategy, remedy)
-        return strategy.cost(self, X_pool, self.query_size if n_instances is None else n_instances)
+        proba: np.ndarray = self._predictor.predict_proba(self._check_samples(X, reset=False))
+        return proba
 
     def save_model(self, path: Any, *, features: Any = None) -> None:
         """Write the fitted model to a folder, without pickle, for :func:`skal.load_model`.
@@ -322,35 +180,34 @@ class ActiveLearningClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimato
         row = self.history_[-1] if self.history_ else None
         write_model(path, self._predictor, features=features, labelled=self._labelled, row=row, seen=seen)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # samples do not travel with a model; a session, which may hold a lock, does not either
-        state = dict(super().__getstate__())
-        state.pop("session_", None)
-        return state | {"_labelled": None} if "_labelled" in state else state
+    def _find_task(self, y: Any) -> str:
+        task = find_task(self.estimator, y)
+        if task == REGRESSION:
+            got, remedy = type(self.estimator).__name__, "Use ActiveLearningRegressor."
+            raise InvalidTypeError.for_parameter(type(self).__name__, "estimator", "a classifier", got, remedy)
+        return task
 
-    def _start(self, X: Any, eval_set: Any, **data: Any) -> LabellingSession:
-        rules = Rules.of(self, X, eval_set, **data)
-        for name in ("estimator_", "classes_", "session_"):  # the others have a value before the first training, too
-            self.__dict__.pop(name, None)
-        return LabellingSession(self, rules)
+    def _find_askable(self, y: Any, task: str) -> np.ndarray | None:
+        if task == MULTILABEL and y is not None:
+            self._check_indicators(y)
+            return None
+        return find_labels(y, unlabelled=uses_unlabelled(self.estimator))
 
-    def _take_results(self, state: LoopState, trainer: Trainer | None, strategy: Any) -> None:
-        """Set the fitted attributes."""
-        self.queried_ = np.array(state.labelled, dtype=np.int64)
-        self.history_ = [dict(row) for row in state.history]
-        self.stop_reason_, self.query_strategy_, self.initial_ = state.stop_reason, strategy, state.start
-        if trainer is not None and trainer.predictor is not None:
-            self._take_predictor(trainer.predictor, trainer.labelled)
+    def _check_indicators(self, y: Any) -> None:
+        rows = check_targets(type(self).__name__, y, MULTILABEL)
+        constant = np.flatnonzero((rows == rows[:1]).all(axis=0))
+        if len(rows) > 1 and len(constant):
+            has = "all" if rows[0, constant[0]] else "none"
+            raise InvalidParameterError(
+                f"Each label in the y of {type(self).__name__} must be present in some samples and absent in others. "
+                f"Got {has} of the {len(rows)} samples with label {constant[0]} (constant columns: "
+                f"{shorten(constant.tolist())}). There is nothing to learn about them: remove these columns."
+            )
 
-    def _take_predictor(self, predictor: Predictor, labelled: tuple[Any, np.ndarray] | None) -> None:
-        self._predictor, self._labelled = predictor, labelled
-        self.estimator_, self.classes_ = predictor.estimator, predictor.names
-
-    def _check_samples(self, X: Any, *, reset: bool) -> Any:
-        return check_samples(self, self.estimator, X, reset=reset)
+    def _take_predictor(self, predictor: Predictor) -> None:
+        self.classes_ = predictor.names
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags = get_tags(self.estimator).input_tags
         tags.classifier_tags.poor_score = True  # how good a score is depends on the budget
         return tags

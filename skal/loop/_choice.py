@@ -17,7 +17,7 @@ from skal.learners import ActiveLearner
 from skal.loop._final import draw_audit
 from skal.loop._fitting import Trainer
 from skal.loop._heldout import draw, mix, n_from_audit
-from skal.loop._labels import encode, read_labels
+from skal.loop._labels import read_labels
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.strategies._default import Recommended
@@ -76,8 +76,7 @@ class Selector:
             if trainer.predictor is not None:
                 # a strategy is part of the training: it does not see held-out labels
                 rows, labels = state.training_set()
-                codes = encode(labels, trainer.predictor.names)
-                known = codes >= 0  # a class that came after the last training that succeeded has no output yet
+                codes, known = trainer.encode(labels)
                 labelled = take_rows(self.rules.X, rows[known]), codes[known]
             original = self.rules.query_strategy
             return self._query(trainer.estimator, labelled, self.strategy, original, state, "query", pool, size)

@@ -51,7 +51,7 @@ class Trainer:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.estimator: Any = None
-        self.predictor: Predictor | None = None
+        self.predictor: Any = None
         self.labelled: tuple[Any, np.ndarray] | None = None
         self._n_outputs: int | None = None
 
@@ -136,6 +136,12 @@ class Trainer:
             self._set_trained(estimator, names, state, None)
         state.names = names.tolist() if self.rules.network else None
         state.fitted = {"round": state.round, "n_labelled": len(state.labelled), "n_changes": state.n_changes}
+
+    def encode(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Labels as the last model was trained with them, and which of them it knows."""
+        assert self.predictor is not None
+        codes = encode(labels, self.predictor.names)
+        return codes, codes >= 0  # a class that came after the last training that succeeded has no output yet
 
     def raise_unfitted(self, state: LoopState) -> None:
         """Say why there was no training in a whole run."""

@@ -159,7 +159,8 @@ class Journal:
             del self.known[key]  # it comes last if it is labelled now
         if kind == "label":
             self.earlier.setdefault(key, []).append(label)
-            self.classes[label] = None
+            if not isinstance(label, list):  # rows of numbers are no class
+                self.classes[label] = None
             if before is not None and before["label"] is not None:
                 event = event | {"round": before["round"]}  # a corrected label is still one of its round
         if kind != "open":

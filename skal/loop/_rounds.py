@@ -13,17 +13,18 @@ import torch
 from sklearn.metrics import check_scoring
 
 from skal._core.containers import take_rows
+from skal._core.tasks import CLASSIFICATION
 from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._choice import Selector
 from skal.loop._display import ProgressReporter
 from skal.loop._final import count_errors, judge_audit, plan_audit, report_audit
-from skal.loop._fitting import Trainer
 from skal.loop._heldout import SOURCE, measure, release
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal, make_event
 from skal.loop._labels import common_dtype, read_labels
 from skal.loop._progress import LoopState
+from skal.loop._row_labels import make_trainer, read_rows
 from skal.loop._rules import Rules
 from skal.loop._saves import RunFolder
 from skal.validation import make_generator
@@ -56,7 +57,7 @@ class LoopEngine:
 
     def __init__(self, classifier: Any, rules: Rules) -> None:
         self.classifier, self.rules = classifier, rules
-        self.trainer, self.selector = Trainer(rules), Selector(rules)
+        self.trainer, self.selector = make_trainer(rules), Selector(rules)
         self.closed, self.opened, self.audits = False, perf_counter(), True
         n_planned = rules.plan_labels()
         self.folder = None if rules.checkpoint is None else RunFolder(rules, classifier.get_params())
@@ -109,7 +110,9 @@ class LoopEngine:
         dtype = common_dtype(self.state.label_dtype, dtype)
         new = {index: label for index, label in answers if label is not None}
         if new and (
-            dtype != self.state.label_dtype or not all(label in self.journal.classes for label in new.values())
+            self.rules.task != CLASSIFICATION
+            or dtype != self.state.label_dtype
+            or not all(label in self.journal.classes for label in new.values())
         ):
             # refuses what is not a class before anything is changed
             self.trainer.check_labels(replace(self.state, label_dtype=dtype, answers=self.state.answers | new))
@@ -121,6 +124,12 @@ class LoopEngine:
         if self.state.stop_reason != "callback" and self.state.history:
             self.state.stop_reason = self.rules.stop_reason(self.state)
         self.publish()
+
+    def read(self, labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
+        """Labels as plain values, None where there is none, and numpy's name of their type."""
+        if self.rules.task == CLASSIFICATION:
+            return read_labels(labels, no_label)
+        return read_rows(self.rules.owner, labels, self.rules.task)
 
     def bring_up_to_date(self) -> None:
         """Train where a training is due."""
@@ -239,7 +248,7 @@ class LoopEngine:
         self.state = folder.open(self.trainer, self.selector.strategy, seed)
         self.ids = folder.ids
         reader, rows = self.rules.reader, np.array(self.state.labelled, dtype=np.int64)
-        if len(rows) and reader is not None and read_labels(reader(rows, None))[0] != self.state.labels:
+        if len(rows) and reader is not None and self.read(reader(rows, None))[0] != self.state.labels:
             raise CheckpointError(
                 f"The checkpoint in {self.rules.checkpoint} must be of the same labels. Got a y that differs at "
                 "samples which it has labelled. Pass the y that the run was started with, or another folder."
@@ -247,8 +256,9 @@ class LoopEngine:
 
     def _take_given_labels(self) -> None:
         """Labels from before the start: those that are new are the answers of a round of their own."""
-        values, dtype = read_labels(self.rules.given, self.rules.no_given_label)
-        if dtype is not None and np.dtype(dtype).kind == "f" and None in values:  # integers, but for the gaps
+        values, dtype = self.read(self.rules.given, self.rules.no_given_label)
+        if self.rules.task == CLASSIFICATION and dtype is not None and np.dtype(dtype).kind == "f" and None in values:
+            # integers, but for the gaps
             values, dtype = [None if value is None else int(value) for value in values], "<i8"
         rows = [i for i, value in enumerate(values) if value is not None]
         keys, earlier = self.ids.of(rows), self.journal.earlier
@@ -306,5 +316,7 @@ class LoopEngine:
         if self.trainer.predictor is not None:
             scorer = check_scoring(self.classifier, scoring=self.rules.scoring)
             with self.state.use_seed("score"):
-                scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in sets.items() if len(y)}
+                fewest = 1 if self.rules.task == CLASSIFICATION else 2  # R² of one number is nothing
+                known = {name: pair for name, pair in sets.items() if len(pair[1]) >= fewest}
+                scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in known.items()}
         return scores

@@ -19,6 +19,7 @@ from skorch import NeuralNet
 
 from skal._core.containers import n_rows
 from skal._core.estimators import unwrap_estimator
+from skal._core.tasks import CLASSIFICATION, Task
 from skal.base import as_strategy
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._progress import LoopState
@@ -54,6 +55,8 @@ class Rules:
         Write nothing to the checkpoint.
     target : samples, (n,) weights, or None
         What the strategies are to work for; handed on to them.
+    task : {"classification", "regression", "multilabel"}
+        What is learnt.
     n_samples : int
     initial_size : int
         Samples in round 0.
@@ -96,6 +99,7 @@ class Rules:
     askable: np.ndarray | None = None
     readonly: bool = False
     target: Any = None
+    task: Task = CLASSIFICATION
     n_samples: int = field(init=False)
     initial_size: int = field(init=False)
     network: bool = field(init=False)
@@ -116,7 +120,7 @@ class Rules:
             own["query_strategy"] = _aim(owner, own["query_strategy"], data["target"])
             if callable(own["initial"]) and _takes_target(own["initial"]):
                 own["initial"] = _aim(owner, own["initial"], data["target"])
-        return cls(owner, X, eval_set, **own, **data)
+        return cls(owner, X, eval_set, **({"classes": None} | own), **data)
 
     def __post_init__(self) -> None:
         owner = self.owner
@@ -143,7 +147,7 @@ class Rules:
         in_place = self.network and final_network(self.estimator) is not None
         warm_started = not in_place and _is_warm_started(self.estimator)
         self.continues = in_place or warm_started
-        self.no_label = -1 if uses_unlabelled(self.estimator) else None
+        self.no_label = -1 if self.task == CLASSIFICATION and uses_unlabelled(self.estimator) else None
         if self.scoring is not None:
             self._check_scoring()
         if self.callbacks is not None:
@@ -161,6 +165,8 @@ class Rules:
             self.certified = next((part for part in self.stop.parts() if isinstance(part, Certified)), None)
         if self.hold_out == "audit":
             self.heldout_share = self.heldout_share or AUDIT_SHARE
+        if self.task != CLASSIFICATION:
+            self._check_other_task()
 
     @property
     def no_given_label(self) -> int | None:
@@ -202,6 +208,17 @@ class Rules:
         if self.stop is not None and (reason := self.stop.reason(state.history, len(state.labelled))) is not None:
             return f"stop: {reason}"
         return "pool exhausted" if len(self.pool(state)) == 0 else None
+
+    def _check_other_task(self) -> None:
+        """Refuse what counts how often a class is right, and what looks for classes."""
+        if self.heldout_share or self.watches or self.certified is not None:
+            name = "hold_out" if self.stop is None else "stop"
+            expected = f"'random' with {self.task}" if name == "hold_out" else f"Budget or MaxTime with {self.task}"
+            remedy = "The others count how often one class is right. Score with eval_set instead."
+            raise InvalidParameterError.for_parameter(self.owner, name, expected, getattr(self, name), remedy)
+        if isinstance(self.initial, str) and self.initial == "stratified":
+            expected, remedy = f"'random', 'auto', positions or a strategy with {self.task}", "There are no classes."
+            raise InvalidParameterError.for_parameter(self.owner, "initial", expected, self.initial, remedy)
 
     def _check_scoring(self) -> None:
         known = isinstance(self.scoring, str) and self.scoring in get_scorer_names()

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import n_rows
 from skal._core.identity import object_digest
+from skal._core.tasks import CLASSIFICATION
 from skal._files.json_text import format_json, from_json, parse_json, to_json
 from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, MissingSamplesWarning, SkalWarning, shorten
@@ -30,6 +31,7 @@ from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal
 from skal.loop._labels import resume_dtype
 from skal.loop._progress import LoopState
+from skal.loop._row_labels import read_rows
 from skal.loop._rules import Rules
 from skal.models._network_file import NETWORK, content_sum, pack_network, unpack_network
 
@@ -220,7 +222,10 @@ class RunFolder:
         there = {key: position for key, position in places.items() if position is not None}
         state.answers = {position: known[key]["label"] for key, position in there.items()}
         state.n_changes = self.journal.n_changes
-        state.label_dtype = resume_dtype(state.labels, state.label_dtype)
+        if self.rules.task == CLASSIFICATION:
+            state.label_dtype = resume_dtype(state.labels, state.label_dtype)
+        else:
+            state.label_dtype = read_rows(self.rules.owner, state.labels, self.rules.task)[1]
         if lost:  # without a cache the journal alone knows which labels were held out, and how probable that was
             state.audit = [position for key, position in there.items() if known[key].get("source") == SOURCE]
             state.chances = {i: known[key]["chance"] for key, i in there.items() if "chance" in known[key]}

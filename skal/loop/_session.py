@@ -21,7 +21,6 @@ from skal.exceptions import (
     shorten,
 )
 from skal.loop._ids import plain_id
-from skal.loop._labels import read_labels
 from skal.loop._rounds import LoopEngine
 from skal.loop._rules import Rules
 from skal.loop._session_view import SessionView
@@ -144,7 +143,7 @@ class LabellingSession(SessionView):
             raise InvalidTypeError.for_parameter("tell", "labels", expected, labels, remedy)
         unanswered = self.state.open_questions()
         positions = (unanswered if indices is None else np.asarray(indices).reshape(-1)).tolist()
-        values, dtype = read_labels(labels, self.engine.rules.no_label)
+        values, dtype = self.engine.read(labels, self.engine.rules.no_label)
         self.state.check_answer(positions, values)
         said = {int(index): value for index, value in zip(positions, values, strict=True)}
         # in the order of ask: strategies that learn from a batch find it as they returned it
@@ -292,7 +291,7 @@ class LabellingSession(SessionView):
             if owner == "relabel":
                 expected, remedy = "ids of labelled samples", "Use add for samples without a label."
             raise InvalidParameterError.for_parameter(owner, "labels", expected, self.engine.ids.of(other), remedy)
-        values, dtype = read_labels(list(labels.values()), self.engine.rules.no_label)
+        values, dtype = self.engine.read(list(labels.values()), self.engine.rules.no_label)
         missing = [key for key, value in zip(labels, values, strict=True) if value is None]
         if missing:
             expected, remedy = "a label for every id", "Use decline to take labels back."

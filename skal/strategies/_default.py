@@ -9,6 +9,7 @@
 | a network that is mostly frozen | MaxHerding | UHerding |
 | a network that is trained | MaxHerding on the inputs | NTKLookahead; BADGE for large ones |
 | other inputs, constant inputs | RandomSampling | Margin |
+| anything that predicts numbers | MaxHerding by distance | LCMD |
 
 The settings called development in ``benchmarks/evidence`` decided this; the others judge it. Inputs are prepared by
 their kind, see :mod:`skal.features`, behind the steps of a Pipeline. A network without labels has no features yet, and
@@ -54,6 +55,8 @@ def recommend(context: QueryContext) -> tuple[str, str]:
     ("max_herding(features='prepared')", 'no labels yet, and the inputs are rows of length 1')
     """
     started = context.is_fitted and context.n_labelled > 0
+    if context.task == "regression":
+        return _for_numbers(context, started)
     if context.has_network:
         return _for_network(context, started)
     kind = None if context.preparation is None else context.preparation.kind
@@ -69,6 +72,16 @@ def recommend(context: QueryContext) -> tuple[str, str]:
         return "margin", "the inputs are a table, but a forest on the labels tells them no better than chance"
     reason = "the inputs are a table, and a forest on the labels tells which rows are alike"
     return "uherding(features='prepared', kernel='forest')", reason
+
+
+def _for_numbers(context: QueryContext, started: bool) -> tuple[str, str]:
+    if started:
+        what = "the gradients of the network" if context.has_network else "its members, or the inputs,"
+        return "lcmd", f"numbers are predicted, and {what} tell which samples are alike"
+    kind = None if context.preparation is None else context.preparation.kind
+    if kind is None or _are_constant(context):
+        return "random", "no labels yet, and nothing is known of such inputs"
+    return "max_herding(features='prepared', normalize=False)", f"no labels yet, and the inputs are a {kind}"
 
 
 def _for_network(context: QueryContext, started: bool) -> tuple[str, str]:
@@ -103,6 +116,8 @@ def _say_nothing(context: QueryContext, features: str, *, by_forest: bool = Fals
 
     The neighbour is the one in the nearest direction, or all that end in the same leaves of a forest.
     """
+    if context.task == "multilabel":  # nobody has looked at that
+        return False
     rows = np.linspace(0, context.n_labelled - 1, min(context.n_labelled, _MOST_NEIGHBOURS)).astype(np.int64)
     _, codes, counts = np.unique(context.labels[rows], return_inverse=True, return_counts=True)
     asked = counts[codes] > 1
@@ -206,11 +221,11 @@ class Recommended(QueryStrategy):
         try:
             return self._ask(name, context, n_instances)
         except SkalError as error:
-            if name != "ntk_lookahead" or isinstance(error, SampleError):
+            if name not in ("ntk_lookahead", "lcmd") or isinstance(error, SampleError):
                 raise
             # gradients need more of a network than outputs do; what is wrong with the pool, Margin refuses, too
-            self.reason_ = f"look-ahead cannot work on this network: {error}"
-            return self._ask("margin", context, n_instances)
+            self.reason_ = f"{'look-ahead' if name == 'ntk_lookahead' else 'LCMD'} cannot work on this network: {error}"
+            return self._ask("random" if name == "lcmd" else "margin", context, n_instances)
 
     def _ask(self, name: str, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         self.strategy_ = make_strategy(name)

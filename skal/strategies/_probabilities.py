@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import entr
@@ -21,14 +22,24 @@ _MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 _GRID = np.geomspace(0.1, 10, 41)
 
 
+def _mean_over_labels(scores: Callable[[np.ndarray], np.ndarray], proba: np.ndarray) -> np.ndarray:
+    """Of several labels, each a question of yes or no: (N, L, 2) -> (N,)."""
+    mean: np.ndarray = scores(proba.reshape(-1, 2)).reshape(proba.shape[:2]).mean(axis=1)
+    return mean
+
+
 def least_confidence_scores(proba: np.ndarray) -> np.ndarray:
     """One minus the largest probability: (N, C) -> (N,)."""
+    if proba.ndim == 3:
+        return _mean_over_labels(least_confidence_scores, proba)
     doubt: np.ndarray = 1 - proba.max(axis=1)
     return doubt
 
 
 def margin_scores(proba: np.ndarray) -> np.ndarray:
     """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
+    if proba.ndim == 3:
+        return _mean_over_labels(margin_scores, proba)
     if proba.shape[1] > 1 and (proba.shape[1] > _FEW_CLASSES or len(proba) < _MANY_ROWS):
         parted = np.partition(proba, proba.shape[1] - 2, axis=1)
         closeness: np.ndarray = parted[:, -2] - parted[:, -1]
@@ -44,6 +55,8 @@ def margin_scores(proba: np.ndarray) -> np.ndarray:
 
 def entropy_scores(proba: np.ndarray) -> np.ndarray:
     """Entropy in nats, ``0 log 0 = 0``: (N, C) -> (N,)."""
+    if proba.ndim == 3:
+        return _mean_over_labels(entropy_scores, proba)
     entropies: np.ndarray = entr(np.clip(proba, 0, None)).sum(axis=1)
     return entropies
 
@@ -65,9 +78,9 @@ def temper(proba: np.ndarray, temperature: float) -> np.ndarray:
     array([[0.059, 0.941]])
     """
     logits = _logs(proba) / temperature
-    logits -= logits.max(axis=1, keepdims=True)
+    logits -= logits.max(axis=-1, keepdims=True)
     powers = np.exp(logits)
-    probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    probabilities: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
     return probabilities
 
 
@@ -110,7 +123,11 @@ def can_fit(context: QueryContext) -> bool:
 
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
     """
-    if context.n_labelled == 0 or (context.has_network and not context.only_head_is_trained):
+    if (
+        context.task != "classification"
+        or context.n_labelled == 0
+        or (context.has_network and not context.only_head_is_trained)
+    ):
         return False
     if not context.has_network and not hasattr(context.estimator, "predict_proba"):
         return False

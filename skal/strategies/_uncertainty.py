@@ -14,6 +14,9 @@ from skal.validation import Choice
 
 
 class _Uncertainty(ScoreStrategy):
+    """Of several labels at once the score is the mean over them, each a question of yes or no."""
+
+    tasks = ("classification", "multilabel")
     needs_network = False
 
     def __init__(self, *, subset: int | None = None, random_state: Any = None) -> None:
@@ -117,7 +120,10 @@ class Margin(_Uncertainty):
         if self.on == "logits":
             behind_softmax = context.logit_network is not context.network
             logits = context.embeddings()[1] if behind_softmax else context.network.to_logits(context.outputs())
-            return margin_scores(logits.double().cpu().numpy())
+            numbers = logits.double().cpu().numpy()
+            if context.task == "multilabel":  # a label's logit against that of not having it
+                numbers = np.stack([np.zeros_like(numbers), numbers], axis=-1)
+            return margin_scores(numbers)
         return margin_scores(context.predict_proba())
 
 

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Labels that are no class: numbers, or several labels for each sample, and how an estimator is trained on them.
+
+An estimator is trained on numbers less their mean, over their deviation: a network learns them as well in cents as in
+millions. What it predicts is scaled back. Of several labels a classifier that is no network learns those of which both
+values have been seen; it predicts the others as they were.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch.utils.data import Dataset
+
+from skal._core.containers import n_rows, take_rows
+from skal._core.tasks import (
+    MULTILABEL,
+    REGRESSION,
+    Task,
+    check_targets,
+    find_label_probabilities,
+    n_columns,
+    predict_numbers,
+)
+from skal.exceptions import InvalidParameterError, NoLabelledDataError
+from skal.loop._fitting import Trainer
+from skal.loop._progress import LoopState
+from skal.loop._rules import Rules
+from skal.models._net_training import final_network, fit_network, initialize_network
+from skal.models._predictor import RelabelledDataset, make_readable
+
+_DTYPES = {REGRESSION: "<f8", MULTILABEL: "<i8"}
+
+
+def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | None]:
+    """Labels as plain numbers or lists of them, None where there is none, and numpy's name of their type.
+
+    None, NaN and masked entries, or rows of them, stand for "no label".
+
+    Examples
+    --------
+    >>> read_rows("tell", [1, None, 2.5], "regression")
+    ([1.0, None, 2.5], '<f8')
+    """
+    if isinstance(labels, torch.Tensor):
+        labels = labels.detach().cpu().numpy()
+    labels = labels.toarray() if sp.issparse(labels) else labels
+    labels = np.ma.filled(labels.astype(float), np.nan) if isinstance(labels, np.ma.MaskedArray) else labels
+    if hasattr(labels, "to_numpy"):
+        labels = labels.to_numpy()
+    values = list(labels)
+    known = [i for i, value in enumerate(values) if not _is_missing(value)]
+    if not known:
+        return [None] * len(values), None
+    rows = check_targets(owner, _stack(owner, [values[i] for i in known]), task).tolist()
+    found = dict(zip(known, rows, strict=True))
+    return [found.get(i) for i in range(len(values))], _DTYPES[task]
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a label is None or NaN, or a row of nothing else."""
+    if value is None:
+        return True
+    try:
+        return bool(np.isnan(np.asarray(value, dtype=np.float64)).all())
+    except (TypeError, ValueError):
+        return False
+
+
+def _stack(owner: str, values: list[Any]) -> np.ndarray:
+    widths = {np.shape(value) for value in values}
+    if len(widths) > 1:
+        raise InvalidParameterError(
+            f"The y of {owner} must have as many numbers for one sample as for another. Got the shapes "
+            f"{sorted(widths)}. Give every sample all of its numbers."
+        )
+    return np.array(values)
+
+
+@dataclass(frozen=True)
+class NumberPredictor:
+    """A fitted regressor that speaks in the numbers that it was told, not in those that it was trained with.
+
+    Attributes
+    ----------
+    estimator : fitted regressor
+    mean, scale : (k,) arrays
+        Of the targets that it was trained on.
+    one : bool
+        Whether a label is a number, not a row.
+    """
+
+    estimator: Any
+    mean: np.ndarray
+    scale: np.ndarray
+    one: bool
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) or (n, k) numbers."""
+        numbers: np.ndarray = predict_numbers(self.estimator, make_readable(X)) * self.scale + self.mean
+        return numbers[:, 0] if self.one else numbers
+
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """Labels as the estimator was trained with them."""
+        scaled: np.ndarray = (labels.reshape(len(labels), -1) - self.mean) / self.scale
+        return scaled[:, 0] if self.one else scaled
+
+
+@dataclass(frozen=True)
+class LabelsPredictor:
+    """A fitted classifier of several labels, some of which it was not trained on.
+
+    Attributes
+    ----------
+    estimator : fitted classifier
+    names : (L,) array
+        Numbers of the labels.
+    learnt : (L,) bool array
+        Which of them the estimator knows.
+    otherwise : (L,) array
+        The value that each of the others had in all samples.
+    """
+
+    estimator: Any
+    names: np.ndarray
+    learnt: np.ndarray
+    otherwise: np.ndarray
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n, L) zeros and ones."""
+        readable = make_readable(X)
+        if self.learnt.any():
+            found = self.estimator.predict(readable)
+            found = np.asarray(found.toarray() if sp.issparse(found) else found).astype(np.int64)
+            return self._fill(found.reshape(len(found), -1))
+        return self._fill(np.empty((n_rows(X), 0), dtype=np.int64))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, L) probabilities that samples have each label."""
+        return self._fill(find_label_probabilities(self.estimator, "predict_proba")(make_readable(X))[..., 1])
+
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """Labels as the estimator was trained with them."""
+        known: np.ndarray = labels[:, self.learnt]
+        return known
+
+    def _fill(self, found: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = np.tile(self.otherwise, (len(found), 1)).astype(found.dtype)
+        rows[:, self.learnt] = found
+        return rows
+
+
+class RowTrainer(Trainer):
+    """Trains the estimator of one run on labels that are numbers or rows of them."""
+
+    _form: tuple[int | None, str] | None = None  # see _look_at_outputs
+
+    def check_labels(self, state: LoopState) -> None:
+        """Refuse labels that have more or fewer numbers than others."""
+        _stack(self.rules.owner, state.labels)
+
+    def can_fit(self, state: LoopState) -> bool:
+        """One label is enough."""
+        return len(state.training_set()[0]) > 0
+
+    def fit(self, state: LoopState) -> None:
+        """Train on the labels of a state, with the randomness of its round."""
+        with state.use_seed("fit"):
+            goes_on = self.estimator is not None and self.rules.continues and not self.rules.reinitialize
+            estimator = self.estimator if goes_on else self._unfitted_copy()
+            names, X, y = self._training_data(state, None)
+            if self.rules.network:
+                fit_network(estimator, X, y, names, [])
+            else:
+                estimator.fit(X, y)
+            self._set_trained(estimator, names, state, None)
+        state.fitted = {"round": state.round, "n_labelled": len(state.labelled), "n_changes": state.n_changes}
+
+    def encode(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Labels as the last model was trained with them: all are known."""
+        codes = self.predictor.encode(labels)
+        return codes, np.ones(len(codes), dtype=bool)
+
+    def raise_unfitted(self, state: LoopState) -> None:
+        """Say why there was no training in a whole run."""
+        raise NoLabelledDataError(
+            f"{self.rules.owner} needs at least one label. Got none: every sample it asked for was declined. Check y, "
+            "or the oracle."
+        )
+
+    def _training_data(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, Any, np.ndarray]:
+        X, (rows, labels) = self.rules.X, state.training_set(n_labelled)
+        y = self._predictor_of(None, labels).encode(labels)
+        if self.rules.network:
+            y = self._as_network_targets(state, rows, y)
+        names = np.empty(0)
+        return names, RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows), y
+
+    @abstractmethod
+    def _predictor_of(self, estimator: Any, labels: np.ndarray) -> Any:
+        """What speaks in labels for an estimator that is trained on these."""
+
+    def _set_trained(self, estimator: Any, names: np.ndarray, state: LoopState, n_labelled: int | None) -> None:
+        rows, labels = state.training_set(n_labelled)
+        predictor = self._predictor_of(estimator, labels)
+        self.estimator, self.predictor = estimator, predictor
+        self.labelled = take_rows(self.rules.X, rows), predictor.encode(labels)
+
+    def _as_network_targets(self, state: LoopState, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Targets in the shape and type of the network's outputs: torch's losses broadcast others, without a word."""
+        if self._form is None:
+            self._form = self._look_at_outputs(state, rows)
+        n_outputs, dtype = self._form
+        told, found = n_columns(y), n_outputs or 1
+        if n_outputs != -1 and found != told:
+            raise InvalidParameterError(
+                f"The estimator of {self.rules.owner} must predict {told} numbers for a sample, as many as its label "
+                f"has. Got {found} outputs. Give the last layer one output per target, or correct y."
+            )
+        return (y.reshape(len(y)) if n_outputs is None else y.reshape(len(y), -1)).astype(dtype)
+
+    def _look_at_outputs(self, state: LoopState, rows: np.ndarray) -> tuple[int | None, str]:
+        """How many outputs a network has: None if one comes without a dimension, −1 if it cannot be tried."""
+        trial = self._unfitted_copy()
+        net = final_network(trial)
+        if net is None:  # inside a search object
+            return -1, "float32"
+        # sizes that are only known in training, too few samples for a transformer, …: the training will tell
+        with suppress(Exception), state.use_seed("fit", round=0), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            net.set_params(callbacks="disable")
+            X = take_rows(self.rules.X, rows)
+            initialize_network(trial, make_readable(X), np.zeros((len(rows), 1), dtype=np.float32))
+            outputs = np.asarray(net.forward(make_readable(X)).cpu())
+            return outputs.shape[1] if outputs.ndim > 1 else None, str(outputs.dtype)
+        return -1, "float32"
+
+
+class NumberTrainer(RowTrainer):
+    """Trains the regressor of one run, on scaled numbers."""
+
+    def _predictor_of(self, estimator: Any, labels: np.ndarray) -> NumberPredictor:
+        numbers = labels.reshape(len(labels), -1)
+        scale = numbers.std(axis=0)
+        # what varies by less than its own rounding does not vary
+        tiny = np.finfo(np.float64).eps * np.abs(numbers).max(axis=0, initial=0.0) * 8
+        return NumberPredictor(estimator, numbers.mean(axis=0), np.where(scale > tiny, scale, 1.0), labels.ndim == 1)
+
+
+class LabelsTrainer(RowTrainer):
+    """Trains the classifier of one run on several labels for each sample."""
+
+    def can_fit(self, state: LoopState) -> bool:
+        """A network needs one sample, other classifiers two labels of which both values have been seen."""
+        labels = state.training_set()[1]
+        return len(labels) > 0 and (self.rules.network or int((labels != labels[:1]).any(axis=0).sum()) > 1)
+
+    def raise_unfitted(self, state: LoopState) -> None:
+        """Say why there was no training in a whole run."""
+        if not state.labels:
+            super().raise_unfitted(state)
+        raise InvalidParameterError(
+            f"The labels that {self.rules.owner} sees must have both values of at least two columns. Got "
+            f"{len(state.labels)} rows without. Raise n_initial or the number of rounds."
+        )
+
+    def _predictor_of(self, estimator: Any, labels: np.ndarray) -> LabelsPredictor:
+        learnt = np.ones(labels.shape[1], dtype=bool)
+        if not self.rules.network:
+            learnt = (labels != labels[:1]).any(axis=0)
+        return LabelsPredictor(estimator, np.arange(labels.shape[1]), learnt, labels[0])
+
+
+def make_trainer(rules: Rules) -> Trainer:
+    """The trainer for what a run learns."""
+    kinds = {REGRESSION: NumberTrainer, MULTILABEL: LabelsTrainer}
+    return kinds.get(rules.task, Trainer)(rules)
