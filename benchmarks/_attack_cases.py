@@ -97,6 +97,25 @@ def _nan_for_some(z: torch.Tensor) -> torch.Tensor:
     return torch.where((z[:, :1] * 1000).floor() % 10 == 0, torch.nan, z)
 
 
+def _along_the_batch(z: torch.Tensor) -> torch.Tensor:
+    """Each row with a part of the one before, as of a recurrent layer that takes samples for steps."""
+    return z + 0.5 * torch.cat([torch.zeros_like(z[:1]), z[:-1]])
+
+
+# outputs that depend on more than the sample, in eval mode
+BY_BATCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "differences from the batch's mean": lambda z: z - z.mean(0),
+    "batch norm that is always training": lambda z: nn.functional.batch_norm(z, None, None, training=True),
+    "a softmax over the batch": lambda z: 10 * z.softmax(0),
+    "sums along the batch": _along_the_batch,
+}
+BY_CHANCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "noise": lambda z: z + torch.randn_like(z),
+    "a little noise": lambda z: z + 0.01 * torch.randn_like(z),
+    "dropout that is always on": lambda z: nn.functional.dropout(z, 0.2),
+}
+
+
 def _fail(row: int) -> Any:
     raise OSError("image file is truncated")
 
@@ -266,8 +285,10 @@ def learners(learner: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
         "returns complex": (REFUSED, lambda: _returning(learner, lambda z: torch.complex(z, z))),
         "returns probabilities": (REFUSED, lambda: _returning(learner, lambda z: z.softmax(1))),
         "returns NaN for a part": (REFUSED, lambda: _returning(learner, _nan_for_some)),
-        "returns what depends on the batch": (MAY_WORK, lambda: _returning(learner, lambda z: z - z.mean(0))),
-        "returns what depends on chance": (MAY_WORK, lambda: _returning(learner, lambda z: z + torch.randn_like(z))),
+        **{
+            f"returns {what}": (REFUSED, lambda c=change: _returning(learner, c))
+            for what, change in {**BY_BATCH, **BY_CHANCE}.items()
+        },
         "runs under no_grad": (MAY_WORK, lambda: _cut_off(learner, torch.no_grad)),
         "runs under inference_mode": (
             MAY_WORK,
@@ -331,7 +352,7 @@ def labels(y: np.ndarray) -> dict[str, Any]:
 
 
 # networks of which no strategy gets what it should
-SILENT = {"returns NaN for a part", "returns what depends on the batch", "returns what depends on chance"}
+SILENT = {"returns NaN for a part", *(f"returns {what}" for what in (*BY_BATCH, *BY_CHANCE))}
 # pools that no estimator can have looked at
 NOTHING_THERE = {
     "masked array",

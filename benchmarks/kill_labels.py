@@ -3,10 +3,13 @@
 ``python -m benchmarks.kill_labels --kills 200 [--out FILE]`` labels in two ways, and kills with SIGKILL:
 
 - in Python: forked processes use ``fit``, an oracle, ``ask`` and ``tell``, ``relabel``, ``add``, ``decline`` (also of
-  labelled samples, which takes the label back) and ``undecline``. Each has another pool (reordered, with samples
-  missing or added) and other parameters than the one before; some are two at a time on one folder;
+  labelled samples, which takes the label back) and ``undecline``; a label is undone by these two, and a class added by
+  a label of it. Each has another pool (reordered, with samples missing or added) and other parameters than the one
+  before; some are two at a time on one folder;
 - over HTTP: a forked process serves the labelling page, and this one answers, corrects, declines, takes answers back
   and adds classes; the pool grows from start to start.
+
+Both with a linear model and with a network, which are trained meanwhile.
 
 Every process says what it is about to do, and that it was confirmed. After each kill an independent reading of
 ``labels.jsonl`` is compared with that record, and so is a session that starts again, with the cache and without it.
@@ -56,9 +59,10 @@ N = 120
 NAMES = ["ant", "bee", "cow"]
 X_ALL = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
 DIGITS = load_digits()
-KINDS = ("python, frame", "python, array", "http, linear", "http, network")
-COUNTS = ("projects", "kills", "confirmed", "corrected", "undone", "taken back", "declined", "added", "classes added")
-COUNTS += ("refused",)
+KINDS = ("python, linear", "python, network", "http, linear", "http, network")
+COUNTS = ("projects", "kills", "trainings", "confirmed", "corrected", "undone", "taken back", "declined", "undeclined")
+COUNTS += ("added", "classes added", "refused")
+OUTPUTS = 64  # of a network: as many classes as a project may come to
 
 State = Any  # of a sample: its label, False if it was declined, None if it is open
 Allowed = dict[str, list[State]]  # by id, as text: the states that a sample may be in
@@ -111,6 +115,7 @@ def take_record(lines: list[Any], allowed: Allowed, counts: Counter[str]) -> Non
         if what == "done" and states:
             counts["confirmed"] += len(states)
             counts[operation] += len(states)
+        counts["trainings"] += what == "trained"
         for key, value in states:
             allowed[key] = [value] if what == "done" else [*allowed.get(key, [None]), value]
 
@@ -126,7 +131,7 @@ def truth(i: int) -> str:
 def make_pool(kind: str, rng: random.Random) -> tuple[Any, list[int]]:
     """Most of the samples, in any order, and which they are."""
     rows = rng.sample(range(N), rng.randint(N - 12, N))
-    return (pd.DataFrame(X_ALL[rows], index=rows, columns=list("abcd")) if "frame" in kind else X_ALL[rows]), rows
+    return (pd.DataFrame(X_ALL[rows], index=rows, columns=list("abcd")) if "linear" in kind else X_ALL[rows]), rows
 
 
 def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClassifier:
@@ -134,7 +139,7 @@ def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClas
     net = NeuralNetClassifier(
         MLP,
         module__n_features=4,
-        module__n_classes=3,
+        module__n_classes=OUTPUTS,
         module__hidden=(rng.choice([4, 8]),),
         lr=rng.choice([0.1, 0.01]),
         criterion=torch.nn.CrossEntropyLoss,
@@ -144,13 +149,12 @@ def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClas
     )
     linear = LogisticRegression(C=rng.choice([1.0, 2.0]))
     return ActiveLearningClassifier(
-        linear if "frame" in kind or rng.random() < 0.4 else net,
+        linear if "linear" in kind else net,
         rng.choice(["margin", "random_sampling", "entropy"]),
         n_initial=6,
         initial="random",
         query_size=rng.choice([2, 3]),
         n_rounds=None,
-        classes=NAMES,
         checkpoint=folder,
         random_state=rng.randrange(3),
     )
@@ -193,7 +197,8 @@ def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
 def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
     """One operation of a session."""
     state, ids = session.state, session.ids
-    operation = rng.choice(["told", "told", "part", "corrected", "added", "declined", "taken back", "undone"])
+    operations = ["told", "told", "part", "corrected", "added", "classes added", "declined", "taken back"]
+    operation = rng.choice([*operations, "undeclined", "undone"])
     if operation in ("told", "part"):
         asked = session.ask()
         asked = asked if operation == "told" else asked[: max(1, len(asked) // 2)]
@@ -203,22 +208,32 @@ def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -
     else:
         known = {*state.labelled, *state.declined}
         chosen = [i for i in range(len(rows)) if i not in known]
-        chosen = {"undone": state.declined, "taken back": state.labelled}.get(operation, chosen)
-        chosen = rng.sample(chosen, min(2, len(chosen)))
-        labels = {int(i): truth(rows[i]) if operation == "added" else None for i in chosen}
+        of = {"undeclined": state.declined, "taken back": state.labelled, "undone": state.labelled}
+        chosen = of.get(operation, chosen)
+        chosen = rng.sample(chosen, min(1 if operation == "classes added" else 2, len(chosen)))
+        new = {"added": truth, "classes added": lambda _: f"class {len(set(state.labels))}"}.get(operation)
+        labels = {int(i): None if new is None else new(rows[i]) for i in chosen}
     if not labels:
         return
-    nothing = None if operation == "undone" else False
+    verbs = {"corrected": session.relabel, "added": session.add, "classes added": session.add}
+    nothing = None if operation == "undeclined" else False
     states = {str(ids[i]): nothing if label is None else label for i, label in labels.items()}
     record.say("about", states)
     if operation in ("told", "part"):
+        n_rounds = len(state.history)
         session.tell(labels, end_round=operation == "told" or rng.random() < 0.5)
-    elif operation in ("corrected", "added"):
-        verb = session.relabel if operation == "corrected" else session.add
-        verb({ids[i]: label for i, label in labels.items()})
+        record.say("trained" if len(session.state.history) > n_rounds else "waits", {})
+    elif operation in verbs:
+        verbs[operation]({ids[i]: label for i, label in labels.items()})
+    elif operation == "undeclined":
+        session.undecline([ids[i] for i in labels])
     else:
-        verb = session.undecline if operation == "undone" else session.decline
-        verb([ids[i] for i in labels])
+        session.decline([ids[i] for i in labels])
+    if operation == "undone":  # a label, as the page undoes it: taken back, and the sample may be asked for again
+        record.say("done", states)
+        states = dict.fromkeys(states)
+        record.say("about", states)
+        session.undecline([ids[i] for i in labels])
     record.say("done", states, operation)
 
 
@@ -393,6 +408,7 @@ def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, cou
         assert session_states(session.state, session.ids) == {key: s for key, s in found.items() if s is not None}, (
             place
         )
+        counts["trainings"] = max(counts["trainings"], status["rounds"])  # of the project so far
         assert status["labelled"] == sum(bool(state) for state in found.values())
         assert status["declined"] == sum(state is False for state in found.values())
         assert classes <= {each["name"] for each in status["classes"]}, place

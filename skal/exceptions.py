@@ -45,6 +45,7 @@ __all__ = [
     "SkalWarning",
     "TrainingFailedWarning",
     "TwoLevelWarning",
+    "UnsteadyOutputWarning",
     "UnsupportedLayerError",
     "VanishingKernelWarning",
     "WorkerError",
@@ -617,6 +618,29 @@ class TwoLevelWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only ... of 40 embeddings, so BADGE selects in two ...
+    """
+
+
+class UnsteadyOutputWarning(SkalWarning):
+    """A network's outputs for a sample depend on the other samples of its batch, or on chance, in eval mode.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.checks import make_learner
+    >>> from skal.strategies import margin
+    >>> learner, X_pool = make_learner()
+    >>> class Centred(type(learner.estimator.module_)):
+    ...     def forward(self, x):
+    ...         logits = super().forward(x)
+    ...         return logits - logits.mean(0)
+    >>> learner.estimator.module_.__class__ = Centred
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     margin(learner, X_pool)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.UnsteadyOutputWarning: The network's outputs for a sample depend on the other samples of its ...
     """
 
 

@@ -84,7 +84,7 @@ def test_passes_are_those_that_are_made(strategy, learner):
 def test_passes_over_a_large_pool_are_extrapolated(strategy, passes, learner):
     module, n = learner.estimator.module_, 20_000
     cost = strategy.cost(learner, pool(n), 5)
-    assert passes * n <= cost.passes.forward <= passes * n + 20
+    assert passes * n <= cost.passes.forward <= passes * n + 24
     assert module.count[0] < n  # nothing like the query itself was made
 
 
@@ -117,7 +117,9 @@ def test_a_cache_is_not_counted_on_and_not_filled(learner):
     assert Margin().cost(learner, X, 5).passes == expected
     learner.estimator.module_.count[:] = 0, 0
     Margin().select(learner, X[::-1].copy(), 5)
-    assert learner.estimator.module_.count[0] == N
+    assert (
+        learner.estimator.module_.count[0] == N + 4
+    )  # which are passed again, to see whether their outputs stay the same
 
 
 def test_a_classifier_without_a_network_has_no_passes(flat_data):

@@ -20,7 +20,7 @@ from skal._core.guard import evaluating
 from skal._core.losses import Loss, is_cross_entropy, loss_of
 from skal._core.memory import fill_rows
 from skal._core.network import Network
-from skal._core.outputs import check_floating
+from skal._core.outputs import are_alike, check_floating
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
 from skal.exceptions import SampleOrderWarning, UnsupportedLayerError
@@ -144,7 +144,9 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
     """
     with evaluating(network.module):
         with torch.enable_grad():
-            calls, output = _cut_calls(network, next(network.batches(samples, 2)))
+            rows = ordered_rows(samples)[::2]
+            few = next(network.batches(samples.take(rows), len(rows)))
+            calls, output = _cut_calls(network, few)
         if not isinstance(output, Tensor):
             network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
         check_floating(output)
@@ -159,14 +161,18 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
         own = [call is found for call in calls if call.name == found.name]
         number = -1 if own[-1] else own.index(True)  # the last one, even if other samples take more calls
         with torch.no_grad():
-            return _look_at(network, samples, found, number)
+            return _look_at(network, samples, found, number, (few, output))
 
 
-def _look_at(network: Network, samples: Samples, found: _Call, number: int) -> LastLayer:
-    """What the layer receives and gives, from a few samples, in two orders if one does not tell enough."""
+def _look_at(network: Network, samples: Samples, found: _Call, number: int, seen: tuple[Any, Tensor]) -> LastLayer:
+    """What the layer receives and gives, from a few samples, in two orders if one does not tell enough.
+
+    ``seen`` is a batch of every other one of them, and its outputs.
+    """
     orders = two_orders(network, samples)
     passes = [_observe(network, next(orders), found.name, number)]
     features, given, output = passes[0]
+    network.check_steady(*seen, output[::2])
     epsilon = torch.finfo(network.dtype).eps
     in_order = type(found.layer) is nn.Linear and _gives_rows(features, given, output, epsilon)
     if not in_order:
@@ -322,10 +328,15 @@ class LastOutput(Network):
 N_ORDERED = 8  # samples that are passed in two orders, one of them twice
 
 
-def two_orders(network: Network, samples: Samples) -> Iterator[Any]:
-    """A batch of a few samples from all over the given ones with the first again at its end, and the same rolled."""
+def ordered_rows(samples: Samples) -> np.ndarray:
+    """Positions of a few samples from all over the given ones, with the first again at the end."""
     rows = np.linspace(0, len(samples) - 1, min(N_ORDERED, len(samples))).round().astype(np.int64)
-    rows = np.append(rows, rows[0])
+    return np.append(rows, rows[0])
+
+
+def two_orders(network: Network, samples: Samples) -> Iterator[Any]:
+    """A batch of a few samples, and the same rolled."""
+    rows = ordered_rows(samples)
     for some in (rows, np.roll(rows, -1)):
         yield next(network.batches(samples.take(some), len(rows)))
 
@@ -339,17 +350,12 @@ def row_digests(x: Tensor) -> Tensor:
 
 def keeps_order(x: Tensor, second: Tensor, epsilon: float) -> bool:
     """Whether the rows of the second tensor are those of x with the first at the end, and x ends as it begins."""
-    return x.shape == second.shape and _alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
+    return x.shape == second.shape and are_alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
 
 
 def ends_as_it_begins(x: Tensor, epsilon: float) -> bool:
     """Whether the first row of x is its last, up to rounding."""
-    return _alike(x[0], x[-1], x, epsilon)
-
-
-def _alike(one: Tensor, other: Tensor, x: Tensor, epsilon: float) -> bool:
-    # kernels that round rows by where they stand are off by a few units, other rows by much more
-    return bool((one.double() - other.double()).norm() <= epsilon**0.5 * x.double().norm())
+    return are_alike(x[0], x[-1], x, epsilon)
 
 
 def nodes_behind(tensor: Tensor) -> Iterator[Node]:

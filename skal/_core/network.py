@@ -13,7 +13,7 @@ import torch
 from skorch import NeuralNet
 from skorch.dataset import Dataset as SkorchDataset
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
@@ -43,6 +43,7 @@ _FOR_TRAINING = (
 # for each thread: bytes of a layer's output, at most, and samples that are enough to work on
 _TENSOR_BYTES = 2**22
 _ROWS = 16
+_FEW = 8  # samples that are looked at before all are passed
 
 
 class Network:
@@ -82,6 +83,7 @@ class Network:
     def __init__(self, net: NeuralNet | nn.Module, sharding: Sharding | None = None, task: Task | None = None) -> None:
         self.sharding = sharding
         self._rows_per_pass = 0  # unknown yet
+        self._is_steady = False  # not looked at yet
         if isinstance(net, nn.Module):
             self.net, self.module = None, getattr(net, "_orig_mod", net)  # the module behind torch.compile
         elif isinstance(net, NeuralNet):
@@ -357,6 +359,39 @@ class Network:
             )
         return self.to_logits(output)
 
+    def check_steady(self, few: Any, one: Tensor, other: Tensor) -> None:
+        """Warn, once, if the outputs of samples are others in another batch, or when they are passed again.
+
+        Parameters
+        ----------
+        few : tensor, or dict or tuple of tensors
+            A small batch, to be passed again if they are.
+        one, other : tensors
+            Outputs of the same samples from two passes.
+        """
+        if self._is_steady or one.shape != other.shape:
+            return
+        self._is_steady = True
+
+        def repeat() -> Tensor:  # with a copy: a module may write into its input
+            with torch.no_grad():
+                return self.output(tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, few))
+
+        outputs.check_steady(one, other, max(torch.finfo(x).eps for x in (self.dtype, one.dtype)), repeat)
+
+    def look(self, samples: Samples) -> None:
+        """Pass a few samples in this process, where warnings about their outputs are heard.
+
+        Parameters
+        ----------
+        samples : Samples
+            All that are going to be passed.
+        """
+        if not self._is_steady:
+            few = samples.take(range(min(len(samples), _FEW)))
+            for _ in self._output_batches(few, _FEW):
+                pass
+
     def all_outputs(self, samples: Samples, batch_size: int) -> Tensor:
         """Outputs of all samples, checked, without gradient.
 
@@ -373,6 +408,9 @@ class Network:
             On the network's device.
         """
 
+        if self.sharding is not None:
+            self.look(samples)
+
         def shard(part: Samples) -> Tensor:
             whole = fill_rows(self._output_batches(part, batch_size), len(part))
             outputs.check_values(whole, self.criterion, self.task)
@@ -384,10 +422,13 @@ class Network:
         """Outputs batch by batch; only the first one's values are checked here, for an early error."""
         with evaluating(self.module), torch.no_grad():
             for number, batch in enumerate(self.passes(samples, batch_size)):
+                few, rows = (None, []) if number or self._is_steady else _every_other(batch)
                 output = self.output(batch)
                 outputs.check_form(output, self.criterion, self.task)
                 if number == 0:
                     outputs.check_values(output, self.criterion, self.task)
+                if rows:
+                    self.check_steady(few, self.output(few), output[rows])
                 yield output
 
     def collect(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Result:
@@ -501,6 +542,19 @@ class Network:
 
 def _take(leaves: list[Any], rows: slice) -> list[Any]:
     return [leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim else leaf for leaf in leaves]
+
+
+def _every_other(batch: Any) -> tuple[Any, list[int]]:
+    """A few samples of a batch from its end, two at least, and where they stand in it.
+
+    No positions if it is not clear which parts of the batch are a sample's.
+    """
+    leaves, structure = tree_flatten(batch)
+    sizes = {len(leaf) if isinstance(leaf, Tensor) and leaf.ndim else 0 for leaf in leaves}
+    n = sizes.pop() if len(sizes) == 1 else 0
+    rows = list(range(n - 1, max(-1, n - _FEW), -2))
+    rows = 2 * rows if len(rows) == 1 else rows  # a batch norm without running statistics cannot take one
+    return tree_unflatten([leaf[rows] for leaf in leaves] if rows else leaves, structure), rows
 
 
 def check_values_exist(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ decided.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from skal._core.estimators import check_distributions
 from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task, refuse_task
-from skal.exceptions import NonFiniteError, OutputError, shorten
+from skal.exceptions import NonFiniteError, OutputError, UnsteadyOutputWarning, shorten
 from skal.nets import SquaredLoss
 
 
@@ -221,6 +222,50 @@ def check_floating(output: Any) -> None:
             "The module must return floating-point numbers, one per class. Got "
             f"{str(output.dtype).removeprefix('torch.')} instead. Return the last layer's outputs, not their argmax."
         )
+
+
+def are_alike(one: Tensor, other: Tensor, whole: Tensor, epsilon: float) -> bool:
+    """Whether two tensors are the same up to rounding, measured by the size of the whole that they are parts of.
+
+    Kernels that round rows by where they stand are off by a few units, rows of other samples by much more.
+
+    Examples
+    --------
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> are_alike(x, x + 1e-6, x, 1e-7), are_alike(x, x + 0.1, x, 1e-7)
+    (True, False)
+    """
+    return bool((one.double() - other.double()).norm() <= epsilon**0.5 * whole.double().norm())
+
+
+_BY_BATCH = (
+    "The network's outputs for a sample depend on the other samples of its batch, in eval mode, so that scores depend "
+    "on batch_size and on the order of the pool. Look for a batch norm without running statistics or in training mode, "
+    "a mean or softmax over the first dimension, padding that is not masked, or a recurrent layer without batch_first."
+)
+_BY_CHANCE = (
+    "The network's outputs for a sample change from pass to pass, in eval mode, so that scores are partly chance. Look "
+    "for dropout that is always on (F.dropout without training=self.training), noise that forward draws, or a state "
+    "that it keeps."
+)
+
+
+def check_steady(one: Tensor, other: Tensor, epsilon: float, repeat: Callable[[], Tensor]) -> None:
+    """Warn if outputs of the same samples from two passes are not the same up to rounding.
+
+    Parameters
+    ----------
+    one, other : (k, ...) tensors
+        What is not finite is refused when it is read.
+    epsilon : float
+        Of the coarsest type that took part.
+    repeat : callable
+        Passes one and the same batch whenever it is called: tells chance from the rest of a batch.
+    """
+    if are_alike(one, other, one, epsilon) or not bool((one + other).isfinite().all()):
+        return
+    by_chance = not are_alike(first := repeat(), repeat(), first, epsilon)
+    warnings.warn(_BY_CHANCE if by_chance else _BY_BATCH, UnsteadyOutputWarning, stacklevel=2)
 
 
 # torch takes the numbers of a row one by one where there are fewer than these

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from skal._core.containers import refuse_hidden
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._models import aim_model, choose_model
 from skal.labelling._project import Labelled, Project
@@ -152,6 +153,7 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
         source = open_source(X, cache=cache)
         source.check_readable()
         return source
+    refuse_hidden(X, "X")
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
     if isinstance(X, pd.DataFrame):

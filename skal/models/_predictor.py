@@ -15,7 +15,7 @@ from sklearn.utils import check_array, get_tags
 from sklearn.utils.validation import validate_data
 from torch.utils.data import Dataset
 
-from skal._core.containers import dataset_input, n_rows
+from skal._core.containers import dataset_input, n_rows, refuse_hidden
 from skal._core.estimators import unwrap_estimator
 from skal._core.outputs import needs_softmax
 from skal.exceptions import InvalidParameterError, InvalidTypeError
@@ -27,6 +27,7 @@ def check_samples(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         expected, remedy = "a classifier with fit and get_params", "Pass an object, such as LogisticRegression()."
         raise InvalidTypeError.for_parameter(type(owner).__name__, "estimator", expected, estimator, remedy)
+    refuse_hidden(X, "X")
     inner, transformers = unwrap_estimator(estimator)
     # a Pipeline says nothing about text or NaN: its first step does
     tags = get_tags(transformers[0] if transformers else inner).input_tags

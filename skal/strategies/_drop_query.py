@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skal.base import QueryStrategy, query_function
 from skal.context import QueryContext, Samples, rows_within
-from skal.exceptions import InvalidParameterError, UnsupportedLayerError
+from skal.exceptions import InvalidParameterError, OutputError, UnsupportedLayerError
 from skal.strategies._kmeans import kmeans
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
@@ -138,7 +138,13 @@ class DropQuery(QueryStrategy):
 
         def predict(values: Tensor) -> np.ndarray:
             if last is None:
-                return np.asarray(context.inner_estimator.predict(values.cpu().numpy()))
+                classes = np.asarray(context.inner_estimator.predict(values.cpu().numpy()))
+                if classes.shape != (len(values),):
+                    raise OutputError(
+                        f"The estimator's predict must give one class for each of the {len(values)} samples. Got an "
+                        f"array of shape {classes.shape} instead. Pass a classifier."
+                    )
+                return classes
             with torch.no_grad():
                 return _classes(last.layer(values))
 

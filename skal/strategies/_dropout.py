@@ -38,6 +38,7 @@ def over_passes(
     """What ``reduce`` makes of a chunk's probabilities (T, n, C) in all passes, for all samples."""
     owner, network, batch_size = context.owner, context.network, context.batch_size
     memory = min(_PREFIX_BYTES, context.memory // 8)
+    network.look(samples)
 
     def shard(part: Samples) -> Tensor:
         chunks = dropout_outputs(network, part, batch_size, seeds, owner, memory)

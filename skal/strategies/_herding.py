@@ -225,9 +225,11 @@ class UHerding(CoverageStrategy):
     @property
     def _scoring(self) -> ScoreStrategy | None:
         """The strategy whose scores are the weights; None where the probabilities alone say it."""
-        if isinstance(self.uncertainty, str) and (self.uncertainty == "auto" or self.uncertainty in UNCERTAINTIES):
-            return None
-        given = "dynamic_al" if self.uncertainty == "dynamics" else self.uncertainty
+        given = self.uncertainty
+        if isinstance(given, str):
+            if given == "auto" or given in UNCERTAINTIES:
+                return None
+            given = "dynamic_al" if given == "dynamics" else given
         strategy = named_strategy(type(self).__name__, "uncertainty", given)
         if not isinstance(strategy, ScoreStrategy):
             expected = f"auto, one of {', '.join(UNCERTAINTIES)}, dynamics, or a strategy with scores"

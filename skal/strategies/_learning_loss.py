@@ -70,6 +70,8 @@ class LearningLoss(ScoreStrategy):
                 f"{type(context.net).__name__} that does not. Use skal.loss_prediction.LossPredictionClassifier."
             )
 
+        network.look(context.pool)
+
         def shard(part: Samples) -> Tensor:
             predicted = []
             for batch in network.passes(part, batch_size):

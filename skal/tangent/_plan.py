@@ -70,7 +70,6 @@ def make_plan(
         them, whatever the comparison says.
     """
     module = network.module
-    _refuse_mixing_layers(module)
     signature = (
         type(network.criterion),
         *((name, type(layer), find_rule(layer)) for name, layer in module.named_modules()),
@@ -100,7 +99,8 @@ def make_backends(network: Network, parts: Parts, idle: frozenset[str]) -> list[
     return [first, *(BACKENDS[name](network, set(covered)) for name, covered in others)]
 
 
-def _refuse_mixing_layers(module: nn.Module) -> None:
+def refuse_mixing_layers(module: nn.Module) -> None:
+    """Refuse layers that are known to mix the samples of a batch."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None:
             raise UnsupportedLayerError(
@@ -144,8 +144,8 @@ def _parameters_of(network: Network, layers: frozenset[str]) -> set[str]:
     return {name for name, p in network.trainable().items() if id(p) in own}
 
 
-def reordered_layers(network: Network, batch: Any, second: Any) -> frozenset[str]:
-    """Names of the layers with a rule to which samples come in another order than to the network.
+def reordered_layers(network: Network, batch: Any, second: Any) -> tuple[frozenset[str], list[Tensor]]:
+    """Names of the layers with a rule to which samples come in another order than to the network, and both outputs.
 
     Parameters
     ----------
@@ -154,18 +154,19 @@ def reordered_layers(network: Network, batch: Any, second: Any) -> frozenset[str
     batch, second : from :func:`skal._core.last_layer.two_orders`
         The same samples in two orders.
     """
-    first, then = (_input_digests(network, some) for some in (batch, second))
+    (first, one), (then, other) = (_input_digests(network, some) for some in (batch, second))
     n, epsilon = tree_leaves(batch)[0].shape[0], torch.finfo(network.dtype).eps
-    return frozenset(
+    reordered = frozenset(
         name
         for name, digests in first.items()
         if len(digests) == len(then.get(name, []))  # or it is used by some batches alone, which the backends notice
         and not all(keeps_order(a, b, epsilon) for a, b in zip(digests, then[name], strict=True) if len(a) == n)
     )
+    return reordered, [one, other]
 
 
-def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
-    """(n, 2) digests of what each layer with a rule receives, for each of its calls."""
+def _input_digests(network: Network, batch: Any) -> tuple[dict[str, list[Tensor]], Tensor]:
+    """(n, 2) digests of what each layer with a rule receives, for each of its calls, and the network's outputs."""
     digests: dict[str, list[Tensor]] = {}
 
     def record(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -181,8 +182,8 @@ def _input_digests(network: Network, batch: Any) -> dict[str, list[Tensor]]:
             if find_rule(layer) is not None or isinstance(layer, nn.MultiheadAttention):
                 handle = layer.register_forward_pre_hook(partial(record, name), with_kwargs=True)
                 stack.callback(handle.remove)
-        network.output(batch)
-    return digests
+        output = network.output(batch)
+    return digests, output
 
 
 def _verify(

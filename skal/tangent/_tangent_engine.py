@@ -23,7 +23,7 @@ from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, 
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
 from skal.tangent._layer_rules import register_rule, users_rules
-from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, reordered_layers
+from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, refuse_mixing_layers, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
@@ -81,12 +81,14 @@ class TangentEngine:
         self.network = net if isinstance(net, Network) else Network(net)
         self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
         parameters = check_parameters(self.network, samples, owner)
+        refuse_mixing_layers(self.network.module)
         with self._active():
             batch = next(self.network.batches(samples, N_CHECKED))
             logits = self.network.check_logits(batch)
             self.n_classes = logits.shape[1]
             _refuse_reentrant_checkpoints(logits)
-            reordered = reordered_layers(self.network, *two_orders(self.network, samples))
+            reordered, outputs = reordered_layers(self.network, *two_orders(self.network, samples))
+            self._check_steady(batch, logits, *map(self.network.to_logits, outputs))
             plan = make_plan(self.network, batch, backend, reordered=reordered)
             self.activation_bytes = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
         if layers == "last":
@@ -106,6 +108,11 @@ class TangentEngine:
         self._may_fall_back = backend == "auto"
         self._use(plan)
         self.autocast = autocast
+
+    def _check_steady(self, few: Any, logits: Tensor, first: Tensor, second: Tensor) -> None:
+        """Compare the logits of a few samples with those in two orders of others, which begin with the same sample."""
+        one = torch.cat([logits[:1], logits[:1], first.roll(-1, 0)])
+        self.network.check_steady(few, one.detach(), torch.cat([first[:1], first[-1:], second]))
 
     def _use(self, plan: Plan) -> None:
         wanted = frozenset(self.sizes)

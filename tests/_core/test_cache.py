@@ -164,7 +164,8 @@ def make_learner(flat_data, criterion=nn.CrossEntropyLoss, **kwargs):
     return learner
 
 
-LOOK = 12  # samples that show the last layer, the number of classes and the order
+LOOK = 14  # samples that show the last layer, the number of classes and the order
+AGAIN = 4  # samples that are passed again, to see whether their outputs stay the same
 
 
 def test_a_frozen_backbone_is_run_once_for_each_sample(flat_data, passed):
@@ -364,16 +365,16 @@ def test_outputs_of_datasets_are_computed_each_time(flat_data, passed):
     learner, data = make_learner(flat_data), TensorDataset(torch.as_tensor(flat_data[0]))
     for _ in range(2):
         Entropy().scores(learner, data)
-        assert passed() == 60
+        assert passed() == 60 + AGAIN
 
 
 def test_arms_share_their_passes_without_a_cache(flat_data, passed):
     learner = make_learner(flat_data)
     learner.cache = None
     ALBL(arms=[Entropy(), Margin()], random_state=0).select(learner, flat_data[0], 5)
-    assert passed() == 60
+    assert passed() == 60 + AGAIN
     ALBL(arms=[Entropy(), Margin(subset=50)], random_state=0).select(learner, flat_data[0], 5)
-    assert passed() == 110
+    assert passed() == 110 + AGAIN
 
 
 def test_batches_of_another_size_round_otherwise_and_are_computed_anew(flat_data, passed):
@@ -381,7 +382,7 @@ def test_batches_of_another_size_round_otherwise_and_are_computed_anew(flat_data
     for batch_size in (256, 8):
         with config_context(batch_size=batch_size):
             Entropy().scores(learner, flat_data[0])
-        assert passed() == 60
+        assert passed() == 60 + AGAIN
 
 
 def test_a_copy_of_a_learner_may_share_its_cache(flat_data, passed):

@@ -1,0 +1,197 @@
+"""Damage folders of labels at random, and look whether any label is another one, or gone without a word.
+
+``python -m benchmarks.damage_folders [--folders 3000] [--seed 0]``. Three folders are made, with labels, corrections,
+undone labels and declined samples: of a session with a linear model, of one with a network, and of the labelling page.
+One file of a copy is then damaged, as disks, file systems and editors do it, and the copy is opened again. It must be
+refused in words, or have the labels that were told; those of an earlier moment, if the end of the journal is lost, only
+with a warning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from skorch import NeuralNetClassifier
+
+from benchmarks._measure import markdown
+from skal import ActiveLearningClassifier
+from skal.exceptions import SkalError, SkalWarning
+from skal.labelling._label import as_source
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.nets import MLP
+
+OUTCOMES = ("refused", "all labels", "earlier ones, with a warning")
+BAD = ("earlier ones, silently", "other labels", "foreign error")
+X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+Labels = dict[str, Any]
+
+
+def start(kind: str, folder: Path, readonly: bool = True) -> Any:
+    """A session on a folder."""
+    net = NeuralNetClassifier(MLP(4, 3), criterion=torch.nn.CrossEntropyLoss, max_epochs=1, train_split=None, verbose=0)
+    loop = ActiveLearningClassifier(
+        net if "network" in kind else LogisticRegression(),
+        "margin",
+        n_initial=6,
+        query_size=4,
+        n_rounds=None,
+        classes=["a", "b", "c"],
+        checkpoint=folder,
+        random_state=0,
+    )
+    return loop.start(X, ids=[f"sample {i}" for i in range(len(X))], readonly=readonly)
+
+
+def open_page(folder: Path) -> Project:
+    """The project behind a page, which trains nothing unless it is started."""
+    source = as_source(X, [f"sample {i}" for i in range(len(X))], None)
+    return Project(source, ["a", "b", "c"], choose_model(source, model="linear"), folder, query_size=4)
+
+
+def make(kind: str, folder: Path) -> None:
+    """A folder with everything that may happen to labels."""
+    if kind == "page":
+        with open_page(folder) as project:
+            for i in range(12):
+                (item,) = project.next("me", 1)
+                project.answer(item["id"], "abc"[i % 3], client="me")
+                if i % 4 == 3:
+                    project.undo("me")
+            project.worker.wait_until_idle()
+        return
+    with start(kind, folder, readonly=False) as session:
+        for _ in range(4):
+            session.tell({int(i): "abc"[int(i) % 3] for i in session.ask()})
+        ids = [session.ids[i] for i in session.state.labelled]
+        session.relabel({ids[0]: "c", ids[1]: "b"})
+        session.decline(ids[2:5])
+        session.undecline(ids[3:5])
+        session.ask()
+
+
+def read(kind: str, folder: Path) -> Labels:
+    """The labels that whoever opens the folder finds."""
+    opened = open_page(folder) if kind == "page" else start(kind, folder)
+    try:
+        frame = opened.labels()
+        return dict(zip(frame["id"].astype(str), frame["label"], strict=True))
+    finally:
+        opened.close()
+
+
+def moments(folder: Path) -> list[Labels]:
+    """The labels after every event of the journal, by a reading of its own; the last are those that hold."""
+    found: list[Labels] = [{}]
+    for line in (folder / "labels.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        others = {key: label for key, label in found[-1].items() if key != event["id"]}
+        found.append(others | ({event["id"]: event["label"]} if event["event"] == "label" else {}))
+    return found
+
+
+def damages(rng: random.Random) -> dict[str, Callable[[bytes], bytes]]:
+    """What may happen to the bytes of a file."""
+
+    def place(data: bytes) -> int:
+        return rng.randrange(len(data) + 1)
+
+    def replace(data: bytes, new: Callable[[int], bytes], longest: int) -> bytes:
+        begin, size = place(data), rng.randint(1, longest)
+        return data[:begin] + new(min(size, len(data) - begin)) + data[begin + size :]
+
+    return {
+        "a bit turned": lambda data: replace(data, lambda n: bytes([1 << rng.randrange(8)] * n), 1),
+        "a few bytes of chance": lambda data: replace(data, rng.randbytes, 8),
+        "a digit or letter changed": lambda data: replace(data, lambda n: rng.choice(b"0123abc").to_bytes() * n, 1),
+        "a block of zeros": lambda data: replace(data, bytes, 512),
+        "a block that is missing": lambda data: replace(data, lambda n: b"", 512),
+        "a block from elsewhere": lambda data: replace(data, lambda n: data[(k := place(data)) : k + n], 512),
+        "cut short": lambda data: data[: place(data)],
+        "more at the end": lambda data: data + rng.randbytes(rng.randint(1, 64)),
+        "empty": lambda data: b"",
+    }
+
+
+def open_damaged(kind: str, folder: Path, told: list[Labels]) -> tuple[str, str]:
+    """One of OUTCOMES, and the words of an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = read(kind, folder)
+        except SkalError:
+            return "refused", ""
+        except Exception as error:
+            return "foreign error", f"{type(error).__name__}: {error}"
+    if found == told[-1]:
+        return "all labels", ""
+    if found not in told:
+        return "other labels", ""
+    warned = any(issubclass(warning.category, SkalWarning) for warning in caught)
+    return ("earlier ones, with a warning" if warned else "earlier ones, silently"), ""
+
+
+def run(n_folders: int, seed: int) -> dict[str, Counter[str]]:
+    """Counts of what became of damaged files, by file; what must not be is printed."""
+    counts: dict[str, Counter[str]] = {}
+    root = Path(tempfile.mkdtemp())
+    kinds = ("session, linear", "session, network", "page")
+    told = {}
+    for kind in kinds:
+        make(kind, root / kind)
+        told[kind] = moments(root / kind)
+        assert read(kind, root / kind) == told[kind][-1]
+    for number in range(n_folders):
+        rng, kind = random.Random(seed + number), kinds[number % len(kinds)]
+        damaged = root / "damaged"
+        shutil.copytree(root / kind, damaged)
+        files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.name != "lock")
+        journal = damaged / "labels.jsonl"
+        file = journal if rng.random() < 0.5 else rng.choice(files)
+        how, damage = rng.choice(list(damages(rng).items()))
+        before = file.read_bytes()
+        if (after := damage(before)) == before:
+            after = b""
+        file.write_bytes(after)
+        outcome, said = open_damaged(kind, damaged, told[kind])
+        counts.setdefault(re.sub("-[0-9a-f]{32}", "", str(file.relative_to(damaged))), Counter())[outcome] += 1
+        if outcome in BAD:
+            print(f"{outcome}: folder {number} ({kind}), {file.name}, {how} {said}", file=sys.stderr, flush=True)
+        shutil.rmtree(damaged)
+    shutil.rmtree(root)
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the counts; 1 if a label was another one, or gone without a word."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.damage_folders", description=__doc__.splitlines()[0])
+    parser.add_argument("--folders", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    counts = run(options.folders, options.seed)
+    counts = dict(sorted(counts.items())) | {"all": sum(counts.values(), Counter())}
+    rows = [
+        [name, sum(count.values()), *(count[outcome] for outcome in (*OUTCOMES, *BAD))]
+        for name, count in counts.items()
+    ]
+    print(markdown(["damaged file", "folders", *OUTCOMES, *BAD], rows))
+    return int(any(counts["all"][outcome] for outcome in BAD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
