@@ -57,6 +57,9 @@ CASES: dict[str, Any] = {
     "NPC greedy": NPC(search="greedy", n_candidates=2000, random_state=0),
     "NPC random": NPC(random_state=0),
     "NTKLookahead": NTKLookahead(random_state=0),
+    "NTKLookahead top": NTKLookahead(batch="top", random_state=0),
+    "NTKLookahead mlmoc": NTKLookahead(criterion="mlmoc", random_state=0),
+    "NTKLookahead mlmoc greedy": NTKLookahead(criterion="mlmoc", batch="greedy", random_state=0),
     "MaxHerding": MaxHerding(random_state=0),
     "MaxHerding laplace": MaxHerding(kernel="laplace", random_state=0),
     "MaxHerding tangent": MaxHerding(kernel="tangent", random_state=0),
@@ -150,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             forecast_bytes = _forked(forecast)
             used = peak(strategy, bound, learner, X, options.instances)
-            cells = [f"{int(text) / 1e6:.0f}" if text.isdecimal() else text[:120] for text in (forecast_bytes, used)]
+            cells = [f"{int(text) / 1e6:.0f}" if text.isdecimal() else text[:300] for text in (forecast_bytes, used)]
             excess = beyond(int(used), bound, int(forecast_bytes)) if used.isdecimal() else None
             worst = worst if excess is None else max(worst, excess)
             rows.append([name, bound, *cells, "" if excess is None else f"{max(0, excess) / 1e6:.0f}"])
