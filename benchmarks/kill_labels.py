@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
+import select
 import shutil
 import signal
 import tempfile
@@ -256,24 +258,30 @@ def fork(work: Callable[[Record], None]) -> tuple[int, int]:
     os._exit(0)
 
 
-def read_all(pipe: int) -> list[Any]:
-    """Every whole line that was written."""
-    data = b""
-    while part := os.read(pipe, 1 << 16):
+def read_lines(pipe: int, n: float = math.inf, seconds: float = 30) -> bytes:
+    """What was written, up to so many lines; and no more than comes within a time, unless all is wanted."""
+    data, end = b"", time.monotonic() + seconds
+    while data.count(b"\n") < n and (n == math.inf or select.select([pipe], [], [], max(0, end - time.monotonic()))[0]):
+        if not (part := os.read(pipe, 1 << 12)):
+            break
         data += part
-    os.close(pipe)
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    return data
 
 
 def kill_python(kind: str, folder: Path, rng: random.Random, allowed: Allowed, counts: Counter[str]) -> None:
     """Label in Python, kill, and compare."""
     seeds = [rng.randrange(10**9) for _ in range(rng.choice([1, 1, 1, 2]))]
     processes = [fork(lambda record, seed=seed: label_in_python(kind, folder, seed, record)) for seed in seeds]
-    time.sleep(rng.uniform(0.0, 0.8))
-    for process, pipe in processes:
+    # the moment depends on what has been done, so that a busy machine is killed in its work, too
+    n_lines, pause = rng.choice([0, 1, 2, 3, 5, 8, 13, 21, 34]), rng.uniform(0.0, 0.3)
+    begun = [read_lines(pipe, n_lines) for _, pipe in processes]
+    time.sleep(pause)
+    for (process, pipe), data in zip(processes, begun, strict=True):
         os.kill(process, signal.SIGKILL)
         counts["kills"] += os.WIFSIGNALED(os.waitpid(process, 0)[1])
-        take_record(read_all(pipe), allowed, counts)
+        data += read_lines(pipe)
+        os.close(pipe)
+        take_record([json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()], allowed, counts)
     found, _ = journal_states(folder)
     check_states(found, allowed)
     X, _ = make_pool(kind, rng)
