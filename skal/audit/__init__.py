@@ -3,8 +3,9 @@
 
 :func:`plan` draws the samples of an audit. With their labels, :func:`accuracy`, :func:`accuracy_by_class`,
 :func:`balanced_accuracy` and :func:`mean_score` estimate how good the model is, :func:`certify` says which samples it
-may label, and :func:`errors` audits labels from elsewhere. :func:`plan_sequence` and :func:`accuracy_sequence` are for
-audits that go on, with intervals that may be looked at after every label.
+may label, :func:`labels_left` how many are left for people with audits of other sizes, and :func:`errors` audits labels
+from elsewhere. :func:`plan_sequence` and :func:`accuracy_sequence` are for audits that go on, with intervals that may
+be looked at after every label.
 
 >>> from skal.audit import plan
 >>> positions, probabilities = plan(1000, 5, uniform=True, random_state=0)
@@ -18,6 +19,7 @@ from skal.audit._design import plan
 from skal.audit._estimate import Estimate, mean_score
 from skal.audit._files import audit_command
 from skal.audit._given_labels import ErrorEstimate, errors
+from skal.audit._labels_left import labels_left
 from skal.audit._sequence import Sequence, accuracy_sequence, plan_sequence
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "balanced_accuracy",
     "certify",
     "errors",
+    "labels_left",
     "mean_score",
     "plan",
     "plan_sequence",

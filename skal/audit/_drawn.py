@@ -34,6 +34,11 @@ def find_probabilities(
         ratio = given / draw_shares(confidences)[positions]
         if m > 1 and np.ptp(given) > 1e-9 * given.max() and np.ptp(ratio) < 1e-6 * ratio.max():
             refuse_incomplete(owner, m, round(float(ratio[0])))
+        if m > 1 and np.ptp(given) > 1e-9 * given.max() and are_among(given, planned):
+            expected = "those of the positions, in the same order"
+            got = "probabilities of this model's plan for other samples"
+            remedy = "Keep what skal.audit.plan returned together: sort or select both arrays in the same way."
+            raise InvalidParameterError.for_parameter(owner, "probabilities", expected, got, remedy)
     if m > 1 and np.ptp(given) <= 1e-9 * given.max():
         if abs(given[0] - m / n) > 1e-6 * given[0]:
             refuse_incomplete(owner, m, round(float(given[0] * n)))
@@ -41,11 +46,46 @@ def find_probabilities(
     return None
 
 
+def are_among(given: Floats, planned: Floats) -> bool:
+    """Whether every one of some numbers is one of others, up to rounding."""
+    ordered = np.sort(planned)
+    place = np.searchsorted(ordered, given).clip(1, len(ordered) - 1) if len(ordered) > 1 else np.zeros(len(given), int)
+    nearest = np.minimum(np.abs(ordered[place] - given), np.abs(ordered[place - 1] - given))
+    return bool((nearest <= 1e-9 * given).all())
+
+
 def refuse_incomplete(owner: str, m: int, planned: int) -> None:
     """Say that the probabilities belong to an audit of another size."""
     expected = f"the whole plan, which has {planned} samples by its probabilities"
     remedy = "Give all samples of the plan, with the pool that it was drawn from: a part of them is no random sample."
     raise InvalidParameterError.for_parameter(owner, "positions", expected, f"{m} of them", remedy)
+
+
+def check_sequence(owner: str, shares: Floats, chance: Floats) -> None:
+    """Refuse draws, one after the other, that are given in another order, or without some of them.
+
+    Parameters
+    ----------
+    owner : str
+        For the message.
+    shares : array of shape (m,)
+        What each sample's probability would have been at the first draw.
+    chance : array of shape (m,)
+        What it was, given the draws before it.
+    """
+    rest = shares / chance  # what was left before each draw
+    order = np.argsort(-rest, kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(shares[order])[:-1]])
+    ordered = np.allclose(rest[order], 1 - before, rtol=1e-6, atol=1e-9)
+    places = (1 - rest) / shares[0]  # of draws with equal shares: how many came before
+    whole = np.ptp(shares) <= 1e-9 * shares.max() and np.allclose(places, np.round(places), atol=1e-4)
+    if ordered and (order == np.arange(len(order))).all():
+        return
+    if ordered or (whole and (places > -0.5).all()):
+        expected = "all samples of plan_sequence, in the order in which they were drawn"
+        got = "another order" if ordered else "some of them"
+        remedy = "Label the samples in that order, and leave none out: a part of them is no random sample."
+        raise InvalidParameterError.for_parameter(owner, "positions", expected, got, remedy)
 
 
 def is_uniform(probabilities: Floats) -> bool:

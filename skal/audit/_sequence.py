@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._bounds import BETS
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
-from skal.audit._drawn import warn_of_choice
+from skal.audit._drawn import check_sequence, warn_of_choice
 from skal.validation import check_integer, make_generator
 
 Floats = NDArray[np.float64]
@@ -168,6 +168,7 @@ def least_share(confidences: Floats, positions: Positions, chance: Floats) -> Fl
     """Least probability that each of the N samples had at any draw at which it could be drawn, (N,)."""
     n = len(confidences)
     for shares in (np.full(n, 1 / n), draw_shares(confidences)):
+        check_sequence("accuracy_sequence", shares[positions], chance)
         rest = 1 - np.concatenate([[0.0], np.cumsum(shares[positions])[:-1]])
         if np.allclose(shares[positions], chance * rest, rtol=1e-6):
             return shares

@@ -3,8 +3,9 @@
 
 from skal.loop._active_classifier import ActiveLearningClassifier
 from skal.loop._active_regressor import ActiveLearningRegressor
+from skal.loop._audit_report import AuditReport
 from skal.loop._display import ActiveLearningCurveDisplay
-from skal.loop._final import AuditReport, FinalLabels
+from skal.loop._final import FinalLabels
 from skal.loop._session import LabellingSession
 
 __all__ = [

@@ -17,57 +17,13 @@ import pandas as pd
 
 from skal._core.containers import take_rows
 from skal._files.json_text import format_json
-from skal.audit import Estimate, certify, mean_score, plan
-from skal.loop._heldout import correctness
+from skal.audit import certify, plan
 from skal.loop._labels import encode
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.models._predictor import Predictor
 
 _KEPT = 0.7  # of the errors that were counted before, in every round
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """What the held-out labels say: how good the model is, and what finishing now would take.
-
-    Attributes
-    ----------
-    accuracy : Estimate
-        ``estimate``, ``low``, ``high`` and ``n_labels`` for samples like those of the pool. The interval is exact for
-        one look.
-    n_model : int
-        Samples that the model could label now, if these labels were an audit of its own.
-    n_people : int
-        Samples that would be left for people.
-    max_error, confidence : float
-        The share of errors in the whole data set that this is for, and how sure it should be.
-
-    Examples
-    --------
-    >>> from skal.audit import Estimate
-    >>> from skal.loop import AuditReport
-    >>> now = Estimate(0.89, 0.87, 0.91, confidence=0.95, n_labels=600, method="exact")
-    >>> print(AuditReport(now, n_model=41_200, n_people=310, max_error=0.05, confidence=0.95))
-    87.0 to 91.0 %, 95 % sure, from 600 audited labels. Finish now: the model could label about 41,200 samples, people \
-310 more, at most 5 % wrong.
-    """
-
-    accuracy: Estimate
-    n_model: int
-    n_people: int
-    max_error: float
-    confidence: float
-
-    @classmethod
-    def read(cls, kept: dict[str, Any] | None) -> AuditReport | None:
-        """The report that ``dataclasses.asdict`` made a dict of."""
-        return None if kept is None else cls(**(kept | {"accuracy": Estimate(**kept["accuracy"])}))
-
-    def __str__(self) -> str:
-        promise = f"at most {100 * self.max_error:g} % wrong"
-        counts = f"the model could label about {self.n_model:,} samples, people {self.n_people:,} more, {promise}"
-        return f"{self.accuracy}. Finish now: {counts}."
 
 
 @dataclass(frozen=True)
@@ -131,7 +87,12 @@ def plan_audit(state: LoopState, rules: Rules, predictor: Predictor | None) -> N
     share = min(1.0, guesses[: max(0, n - criterion.n_left)].sum() / n * (found + 1) / (expected + 1))
     sizes = criterion.audit_sizes(share, n, len(state.labelled), state.n_audits + 1)
     if sizes and _is_affordable(sizes[0], state, rules):
-        state.n_audits, state.stages, state.look = state.n_audits + 1, sizes, sizes[0]
+        begin_audit(state, sizes)
+
+
+def begin_audit(state: LoopState, sizes: list[int]) -> None:
+    """Let the next round be an audit of the model as it is, with so many labels after each of its stages."""
+    state.n_audits, state.stages, state.look, state.audited = state.n_audits + 1, sizes, sizes[0], []
 
 
 def _is_affordable(size: int, state: LoopState, rules: Rules) -> bool:
@@ -161,6 +122,8 @@ def _compare(state: LoopState, rules: Rules, predictor: Predictor, rows: list[in
 def draw_audit(state: LoopState, rules: Rules) -> np.ndarray:
     """Positions in X of an audit, which chance alone chooses."""
     pool = rules.pool(state)
+    if not state.audited:
+        state.before = sorted(state.answers)
     rows, chances = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
     positions = pool[rows]
     state.chances |= dict(zip(positions.tolist(), chances.tolist(), strict=True))
@@ -171,17 +134,19 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
     """The certificate of a round that was an audit, for the history; ``granted`` says whether it is good enough.
 
     A sample that was declined, or has a label that the model does not know, counts as one on which it is wrong. An
-    audit of which samples are missing grants nothing.
+    audit of which samples are missing grants nothing, nor does one with labels that were added between its stages.
     """
     criterion = rules.certified
     assert criterion is not None
     state.look, state.audited = 0, [*state.audited, *state.asked]
     audited = np.array(state.audited, dtype=np.int64)
     audit, missing = state.n_audits, [index for index in state.audited if index not in state.answers]
-    if missing or len(audited) not in state.stages:
+    added = set(state.answers).difference(state.before, state.audited)
+    if missing or len(audited) not in state.stages or (added and len(audited) > state.stages[0]):
         return {"granted": False, "audit": audit, "missing": len(missing), "max_error": criterion.max_error}
     stage = state.stages.index(len(audited))
-    rest = np.union1d(rules.pool(state), audited)
+    # all that were left when it was drawn, whatever people have added since: that may depend on what it found
+    rest = np.setdiff1d(rules.pool(replace(state, answers={})), state.before)
     proba = predictor.predict_proba(take_rows(rules.X, rest)).astype(np.float64)
     at = np.searchsorted(rest, audited)
     said = proba.argmax(axis=1)
@@ -192,8 +157,8 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
         np.array([label for label in labels if label is not None], dtype=state.label_dtype), predictor.names
     )
     wrong = truth != said[at]
-    n_labelled = len(state.labelled) - int(known.sum())
-    alpha = criterion.alpha(audit, stage)
+    n_labelled = sum(state.answers.get(index) is not None for index in state.before)
+    alpha = criterion.alpha(audit, stage, len(state.stages))
     found = certify(
         proba,
         at,
@@ -207,13 +172,13 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
     method = f"{found.method}; stage {stage + 1} of audit {audit}, which may be wrong with probability {alpha:.3g}"
     found = replace(found, confidence=criterion.confidence, method=method)
     certificate: dict[str, Any] = json.loads(found.to_json()) | {"audit": audit, "stage": stage + 1}
-    granted = found.n_left <= criterion.n_left
+    granted = found.n_left <= criterion.n_left and (found.n_left == 0 or bool(found.accepted.any()))
     if granted:
-        accepted = rest[found.accepted]
+        accepted = found.accepted & ~np.isin(rest, list(state.answers))
         state.final = {
             "certificate": certificate,
-            "positions": accepted.tolist(),
-            "labels": predictor.names[said[found.accepted]].tolist(),
+            "positions": rest[accepted].tolist(),
+            "labels": predictor.names[said[accepted]].tolist(),
         }
     elif stage + 1 < len(state.stages) and state.stages[stage + 1] > len(at):
         confidences = proba.max(axis=1)
@@ -224,26 +189,6 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
         size = state.stages[stage + 1] - len(at)
         state.look = size if likely and _is_affordable(size, state, rules) else 0
     return certificate | {"granted": granted}
-
-
-def report_audit(
-    state: LoopState, rules: Rules, predictor: Predictor, max_error: float, confidence: float
-) -> AuditReport | None:
-    """What the held-out labels say of the last model; None if there are none."""
-    held = [index for index in state.audit if state.answers.get(index) is not None]
-    if not held or not state.audit_predictions:
-        return None
-    right = correctness(state)[1][-1].astype(np.float64)
-    n, at = rules.n_samples, np.array(held, dtype=np.int64)
-    chances = np.full(len(at), len(at) / n)
-    accuracy = mean_score(n, at, right, chances, confidence)
-    proba = predictor.predict_proba(rules.X).astype(np.float64)
-    said = proba.argmax(axis=1)
-    labels = np.where(right > 0, said[at], (said[at] + 1) % proba.shape[1])
-    accepted = certify(proba, at, labels, chances, max_error, confidence).accepted
-    free = rules.pool(state)
-    n_model = int(accepted[free].sum())
-    return AuditReport(accuracy, n_model, len(free) - n_model, max_error, confidence)
 
 
 def combine_labels(state: LoopState, ids: list[Any]) -> FinalLabels:

@@ -71,6 +71,8 @@ class LoopState:
         Labels of the audit that is the next round, or the open one; 0 if it is none.
     audited : list of int
         Samples of the audits of the last model so far.
+    before : list of int
+        Samples that had been labelled or declined before they were drawn; the audit is about all others.
     n_audits : int
         Audits so far that might have granted a certificate.
     stages : list of int
@@ -110,6 +112,7 @@ class LoopState:
     chances: dict[int, float] = field(default_factory=dict)
     look: int = 0
     audited: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
     n_audits: int = 0
     stages: list[int] = field(default_factory=list)
     errors: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -276,7 +279,7 @@ class LoopState:
             pairs = zip(self.final["positions"], self.final["labels"], strict=True)
             there = [(new[index], label) for index, label in pairs if index in new]
             self.final = self.final | {"positions": [i for i, _ in there], "labels": [label for _, label in there]}
-        self.look, self.audited = 0, []  # an audit of other samples is none
+        self.look, self.audited, self.before = 0, [], []  # an audit of other samples is none
         if self.phase == "answer" and not self.asked:
             self.phase = "ask"
 

@@ -16,9 +16,10 @@ from skal._core.containers import take_rows
 from skal._core.tasks import CLASSIFICATION
 from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
+from skal.loop._audit_report import report_audit
 from skal.loop._choice import Selector
 from skal.loop._display import ProgressReporter
-from skal.loop._final import count_errors, judge_audit, plan_audit, report_audit
+from skal.loop._final import begin_audit, count_errors, judge_audit, plan_audit
 from skal.loop._heldout import SOURCE, measure, release
 from skal.loop._ids import SampleIds
 from skal.loop._journal import Journal, make_event
@@ -153,8 +154,7 @@ class LoopEngine:
         """Go on without the training that failed."""
         if self.state.phase == "train":
             self.state.notes = [*self.state.notes, f"training failed: {type(error).__name__}: {error}"]
-            missing = dict.fromkeys(("train_score", "seconds_fit")) | {"seconds_query": self.state.seconds_query}
-            self._end_round(self.state.describe_round() | missing, trained=False)
+            self.end_round_without_training()
 
     def select(self) -> np.ndarray:
         """Open a round if there is none, and give its unanswered samples."""
@@ -178,6 +178,22 @@ class LoopEngine:
             self.publish()  # which strategy chose them
             self.save()
         return state.open_questions()
+
+    def begin_audit(self, size: int) -> None:
+        """Ask for so many samples that chance draws from all that are left, to audit the model as it is now."""
+        self.check_writable()
+        self.end_round_without_training()
+        begin_audit(self.state, [size])
+        self.state.stop_reason = None
+        self.select()
+
+    def end_round_without_training(self) -> None:
+        """Take no more answers in this round, and let its labels be trained on later."""
+        if self.state.phase == "answer":
+            self.close_round()
+        if self.state.phase == "train":
+            missing = dict.fromkeys(("train_score", "seconds_fit")) | {"seconds_query": self.state.seconds_query}
+            self._end_round(self.state.describe_round() | missing, trained=False)
 
     def close_round(self) -> None:
         """Take no more answers in this round; what is left open goes back to the pool."""

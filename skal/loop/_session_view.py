@@ -11,8 +11,9 @@ import pandas as pd
 from skal._files.json_text import format_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import NoLabelledDataError
+from skal.loop._audit_report import AuditReport, report_audit
 from skal.loop._display import check_positions, draw_samples, summarize, to_html
-from skal.loop._final import AuditReport, FinalLabels, combine_labels, report_audit
+from skal.loop._final import FinalLabels, combine_labels
 from skal.loop._heldout import correctness, forecast
 from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine
@@ -98,8 +99,8 @@ class SessionView:
         -------
         AuditReport
             ``accuracy.estimate``, ``.low``, ``.high`` and ``.n_labels``; ``n_model`` and ``n_people``, the samples that
-            the model could label and that would be left. These counts are a preview: ``stop=Certified()`` makes the
-            promise, with labels that nobody has looked at.
+            the model could label and that would be left. These counts are a forecast, and 0 and all from fewer than 20
+            audit labels: ``stop=Certified()`` makes the promise, with labels that nobody has looked at.
 
         Examples
         --------

@@ -83,7 +83,7 @@ class Certified(StoppingCriterion):
                 return f"certified, {100 * found['confidence']:g} % sure: {promise}, people {found['n_left']:,} more"
         return None
 
-    def alpha(self, audit: int, stage: int) -> float:
+    def alpha(self, audit: int, stage: int, n_stages: int = len(STAGES)) -> float:
         """The chance to be wrong that a stage of an audit may take.
 
         Parameters
@@ -92,13 +92,16 @@ class Certified(StoppingCriterion):
             The number of the audit, from 1.
         stage : int
             The number of the stage, from 0.
+        n_stages : int, default=3
+            How many stages the audit may have: 3, or 1, which may take all of the audit's chance.
 
         Returns
         -------
         float
             Over all audits and stages they sum to 1 − confidence.
         """
-        return (1 - self.confidence) / (audit * (audit + 1)) * STAGES[stage]
+        share = STAGES[stage] if n_stages == len(STAGES) else 1.0
+        return (1 - self.confidence) / (audit * (audit + 1)) * share
 
     def passes(self, share: float, sizes: Any, n: int, n_labelled: int, audit: int, stage: int) -> np.ndarray:
         """Whether a stage is likely to grant the certificate: with one standard deviation more errors than expected.

@@ -5,7 +5,17 @@ import warnings
 import numpy as np
 import pytest
 
-from skal.audit import accuracy, certify, errors, mean_score, plan, plan_sequence
+from skal.audit import (
+    accuracy,
+    accuracy_by_class,
+    accuracy_sequence,
+    balanced_accuracy,
+    certify,
+    errors,
+    mean_score,
+    plan,
+    plan_sequence,
+)
 from skal.exceptions import BiasedAuditWarning, InvalidParameterError, SkalError
 
 from .projects import make_pool
@@ -54,6 +64,31 @@ def test_dropped_samples_are_noticed(drawn):
     at, chance = drawn[0][:50], drawn[1][:50]
     with pytest.raises(InvalidParameterError, match="which has 60 samples by its probabilities"):
         accuracy(P, at, Y[at], chance)
+
+
+@pytest.mark.parametrize("function", [accuracy, accuracy_by_class, balanced_accuracy])
+def test_probabilities_of_other_positions_are_noticed(function):
+    shuffled = np.random.default_rng(0).permutation(60)
+    others = plan(P, 60, random_state=1)[1]
+    for chance in (CHANCE[shuffled], others):
+        with pytest.raises(InvalidParameterError, match="in the same order"):
+            function(P, AT, Y[AT], chance)
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_a_sequence_has_an_order(uniform):
+    at, chance = plan_sequence(P, 40, uniform=uniform, random_state=0)
+    accuracy_sequence(P, at, Y[at], chance)
+    shuffled = np.random.default_rng(0).permutation(40)
+    with pytest.raises(InvalidParameterError, match="another order"):
+        accuracy_sequence(P, at[shuffled], Y[at[shuffled]], chance[shuffled])
+
+
+@pytest.mark.parametrize("kept", [slice(1, None), np.r_[0:20, 21:40]], ids=["first", "middle"])
+def test_samples_dropped_from_a_uniform_sequence_are_noticed(kept):
+    at, chance = plan_sequence(500, 40, uniform=True, random_state=0)
+    with pytest.raises(InvalidParameterError, match="some of them"):
+        accuracy_sequence(P, at[kept], Y[at[kept]], chance[kept])
 
 
 def test_a_certificate_needs_a_uniform_audit():
