@@ -1,14 +1,17 @@
 """Do intervals and certificates of ``skal.audit`` hold as often as they say, and how many labels do they save?
 
-Each project is a pool, a model and an audit of 20 to 500 labels. Simulated projects draw a new pool each; real ones
-train logistic regression on new labels each (``SKAL_DATA_HOME`` has ``banking77.npz``, ``cifar10_features.npz`` and
-``tables/adult.csv.gz``), and audit each model several times. ``python -m benchmarks.audit --keep FILE`` takes about
-half an hour on one core and goes on where it was stopped; ``--quick`` takes a tenth of the projects.
+Each project is a pool, a model and audits of 20 to 500 labels. Simulated projects draw a new pool each; real ones
+train a logistic regression on new labels each (``SKAL_DATA_HOME`` has ``banking77.npz``, ``cifar10_features.npz`` and
+``tables/adult.csv.gz``). ``python -m benchmarks.audit --keep FILE`` takes about an hour on one core and goes on where
+it was stopped; ``--parts 1`` makes a twentieth of the projects. Intervals that take longer (classes, balanced
+accuracy, sequences) are looked at in every fifth project.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,14 +20,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.stats import binom, norm
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks._kept import Kept
-from skal.audit import accuracy, accuracy_sequence, balanced_accuracy, certify, plan, plan_sequence
+from skal.audit import accuracy, accuracy_by_class, accuracy_sequence, balanced_accuracy, certify, plan, plan_sequence
 from skal.audit._bounds import count_limit
 from skal.exceptions import BiasedAuditWarning
 
@@ -100,23 +103,13 @@ def train(rng: np.random.Generator, X: np.ndarray, y: np.ndarray, n_labels: int)
     return model.fit(X[labelled], y[labelled]).predict_proba(X[rest]), y[rest]
 
 
-def real_pools(n_models: int) -> Iterator[tuple[str, Callable[[], list[Pool]]]]:
-    """Pools by setting, trained when they are needed."""
-    loaders = {
-        "banking77": (lambda: load_vectors("banking77"), 300, 2000),
-        "CIFAR-10 features": (lambda: load_vectors("cifar10_features"), 100, 1000),
-        "Adult": (load_adult, 100, 1000),
-    }
-    for name, (load, least, most) in loaders.items():
-
-        def make(load: Any = load, least: int = least, most: int = most) -> list[Pool]:
-            X, y = load()
-            rng = np.random.default_rng(0)
-            return [train(rng, X, y, int(np.exp(rng.uniform(np.log(least), np.log(most))))) for _ in range(n_models)]
-
-        yield name, make
-
-
+REAL: dict[
+    str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], int, int]
+] = {  # and how many labels it is trained on
+    "banking77": (lambda: load_vectors("banking77"), 300, 2000),
+    "CIFAR-10 features": (lambda: load_vectors("cifar10_features"), 100, 1000),
+    "Adult": (load_adult, 100, 1000),
+}
 VARIANTS: dict[str, Callable[[np.random.Generator, Pool], Pool]] = {
     "": lambda rng, pool: pool,
     ", overconfident": lambda rng, pool: sharpen(pool, 3),
@@ -147,7 +140,11 @@ def measure(pool: Pool, m: int, rng: np.random.Generator, extras: bool) -> dict[
     classes = np.unique(y)
     if extras and p.shape[1] <= 10 and len(classes) == p.shape[1]:
         balanced = balanced_accuracy(p, at, y[at], chance)
-        note("balanced", balanced.low, balanced.high, float(np.mean([right[y == c].mean() for c in classes])))
+        recalls = np.array([right[y == c].mean() for c in classes])
+        note("balanced", balanced.low, balanced.high, float(recalls.mean()))
+        each_class = accuracy_by_class(p, at, y[at], chance)
+        inside = [one.low <= recall <= one.high for one, recall in zip(each_class, recalls, strict=True)]
+        row["one class holds"] = float(inside[rng.integers(len(inside))])
     at, chance = plan(p, m, uniform=True, random_state=rng)
     found = accuracy(p, at, y[at], chance)
     note("uniform", found.low, found.high)
@@ -160,85 +157,116 @@ def measure(pool: Pool, m: int, rng: np.random.Generator, extras: bool) -> dict[
     row["oracle"] = float((np.cumsum(~right[order]) <= 0.05 * n).sum() / n)
     if extras and m == 200:
         at, chance = plan_sequence(p, m, random_state=rng)
-        each = accuracy_sequence(p, at, y[at], chance)
-        row["sequence holds"] = float(((each.low <= true) & (true <= each.high)).all())
-        row["sequence width"] = float(each.high[-1] - each.low[-1])
+        looks = accuracy_sequence(p, at, y[at], chance)
+        row["sequence holds"] = float(((looks.low <= true) & (true <= looks.high)).all())
+        row["sequence width"] = float(looks.high[-1] - looks.low[-1])
     return row
 
 
-def summarise(rows: list[dict[str, float]]) -> dict[str, Any]:
-    """Means over projects, and how many there were."""
-    table = pd.DataFrame(rows)
-    return {"projects": len(rows)} | {name: float(value) for name, value in table.mean().items()}
-
-
-def run(pools: list[Pool], m: int, seed: int) -> dict[str, Any]:
-    """All projects of a setting, each with an audit of m labels. False alarms are counted."""
+def run_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[dict[str, Any]]:
+    """Audits of every size of some projects: for each setting and size the sums over projects, and their numbers."""
     rng = np.random.default_rng(seed)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BiasedAuditWarning)
-        found = summarise([measure(pool, m, rng, i % 2 == 0) for i, pool in enumerate(pools)])
-    return found | {"alarms": sum(issubclass(w.category, BiasedAuditWarning) for w in caught)}
+    rows: list[dict[str, Any]] = []
+    for number, (setting, pool) in enumerate(projects):
+        for m in SIZES:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", BiasedAuditWarning)
+                row = measure(pool, m, rng, extras=number % 5 == 0)
+            alarms = sum(issubclass(w.category, BiasedAuditWarning) for w in caught)
+            rows.append({"setting": setting, "labels": m, "alarms": alarms} | row)
+    grouped = pd.DataFrame(rows).groupby(["setting", "labels"], sort=False)
+    sums = grouped.sum(min_count=1).join(grouped.count().add_suffix(" n")).reset_index()
+    return list(json.loads(sums.to_json(orient="records")))
 
 
-def tables(found: pd.DataFrame) -> Iterator[str]:
-    """The tables of the guide, in its form."""
-    percent = found[[c for c in found if c.endswith(("holds", "broken")) or c in ("accepted", "oracle")]] * 100
-    shown = percent.add_suffix(" %").round(1).join(found[[c for c in found if c.endswith("width")]].mul(100).round(1))
+def simulated_projects(part: int) -> Iterator[tuple[str, Pool]]:
+    """A part's simulated projects: new pools of each setting, so that all parts have 2,100."""
+    rng = np.random.default_rng([0, part])
+    for _ in range(15):
+        for setting, make in SIMULATED.items():
+            yield setting, make(rng)
+
+
+def real_projects(name: str, part: int) -> Iterator[tuple[str, Pool]]:
+    """A part's projects of a data set: newly trained models in each variant, so that all parts have 500 of each."""
+    load, least, most = REAL[name]
+    X, y = load()
+    rng = np.random.default_rng([1, part])
+    for _ in range(25):
+        pool = train(rng, X, y, int(np.exp(rng.uniform(np.log(least), np.log(most)))))
+        for variant, change in VARIANTS.items():
+            yield name + variant, change(rng, pool)
+
+
+def collect(parts: list[list[dict[str, Any]]]) -> pd.DataFrame:
+    """One row for each setting and number of labels: means over projects, and of how many."""
+    rows = pd.DataFrame([row for part in parts for row in part])
+    total = rows.groupby(["setting", "labels"], sort=False).sum(min_count=1)
+    names = [name for name in total if not name.endswith(" n")]
+    means = {name: total[name] / total[f"{name} n"] for name in names}
+    return pd.DataFrame(means | {f"{name} n": total[f"{name} n"] for name in names}).reset_index()
+
+
+def group(found: pd.DataFrame) -> pd.Series:
+    """The kind of project of each row."""
+    real = found["setting"].str.contains("|".join(REAL))
+    return real.map({True: "real", False: "simulated"}).rename("projects")
+
+
+def print_summary(found: pd.DataFrame) -> None:
+    """Coverage over all projects of a kind, what they save, and cells in which a promise is kept too seldom."""
+    promises = [name for name in found if name.endswith((" holds", " broken"))]
+    by = [group(found), found["labels"]]
+    percent = 100 * found.groupby(by)[[*promises, "accepted", "oracle"]].mean()
+    widths = 100 * found.groupby(by)[["accuracy width", "uniform width", "random width"]].mean()
+    sizes = found.groupby(by)["accuracy holds n"].sum().astype(int).rename("number")
+    print(percent.join(widths).round(1).join(sizes).reset_index().to_markdown(index=False), "\n")
+    rows = []
+    for name in promises:
+        size = found[f"{name} n"].fillna(0)
+        missed = ((found[name] if name.endswith("broken") else 1 - found[name]) * size)[size > 0].round()
+        chance = pd.Series(binom.sf(missed - 1, size[size > 0], 0.05), index=missed.index)
+        worst = found.loc[(missed / size[size > 0]).idxmax()]
+        rows.append(
+            {
+                "promise": name,
+                "audits": int(size.sum()),
+                "cells": len(missed),
+                "kept, %": round(100 * (1 - missed.sum() / size.sum()), 1),
+                "cells below 95 % beyond chance": int((chance < 0.05 / len(missed)).sum()),
+                "worst cell": f"{worst['setting']}, {worst['labels']} labels",
+                "kept there, %": round(100 * (1 - (missed / size[size > 0]).max()), 1),
+            }
+        )
+    print(pd.DataFrame(rows).to_markdown(index=False), "\n")
+
+
+def print_cells(found: pd.DataFrame) -> None:
+    """Every setting and number of labels: coverage, and what audits of uncertain samples save against random ones."""
     saved = (1 - (found["accuracy width"] / found["random width"]) ** 2) * 100
-    shown = found[["setting", "labels", "projects"]].join(shown).assign(saved=saved.round(0))
-    columns = ["setting", "labels", "projects", "accuracy holds %", "normal holds %", "uniform holds %"]
-    yield shown[[*columns, "balanced holds %", "sequence holds %", "certificate broken %"]].to_markdown(index=False)
-    columns = ["setting", "labels", "accuracy width", "uniform width", "random width", "saved", "sequence width"]
-    yield shown[[*columns, "accepted %", "oracle %"]].to_markdown(index=False)
+    names = [name for name in found if name.endswith((" holds", " broken")) or name in ("accepted", "oracle")]
+    shown = found[["setting", "labels"]].join(found[["accuracy holds n"]].astype(int).set_axis(["projects"], axis=1))
+    print(
+        shown.join((100 * found[names]).round(1)).assign(**{"labels saved, %": saved.round(0)}).to_markdown(index=False)
+    )
 
 
 def main() -> None:
     """Measure everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="a file that keeps results, so that a stopped run goes on")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the projects")
-    parser.add_argument("--only", choices=["simulated", "real"], help="one half of the projects")
+    parser.add_argument("--parts", type=int, default=20, help="of 20 parts, each of them complete in itself")
+    parser.add_argument("--cells", action="store_true", help="print every setting and number of labels")
     args = parser.parse_args()
-    kept, part = Kept(args.keep), 10 if args.quick else 1
-    rows = []
-
-    def add(setting: str, make: Callable[[], list[Pool]], seed: int) -> None:
-        pools: list[Pool] = []
-        for m in SIZES:
-
-            def measure_all(m: int = m) -> dict[str, Any]:
-                if not pools:
-                    pools.extend(make())
-                return run(pools, m, seed + m)
-
-            result = kept(f"{setting} {m} {part}", measure_all)
-            rows.append({"setting": setting, "labels": m} | result)
-            print(setting, m, {k: round(v, 3) for k, v in result.items()}, flush=True)
-
-    for number, (name, simulated) in enumerate(() if args.only == "real" else SIMULATED.items()):
-        rng = np.random.default_rng(number)
-        add(name, lambda make=simulated, rng=rng: [make(rng) for _ in range(150 // part)], 1000 * number)
-    for number, (name, make) in enumerate(() if args.only == "simulated" else real_pools(10 // part)):
-        trained: list[Pool] = []
-
-        def pools_of(change: Any, make: Any = make, trained: list[Pool] = trained) -> list[Pool]:
-            trained.extend([] if trained else make())
-            rng = np.random.default_rng(0)
-            return [change(rng, pool) for pool in trained for _ in range(5)]
-
-        for place, (variant, change) in enumerate(VARIANTS.items()):
-            add(
-                name + variant, lambda change=change, pools_of=pools_of: pools_of(change), 10**5 * (10 * number + place)
-            )
-    found = pd.DataFrame(rows)
-    real = found["setting"].str.contains("banking|CIFAR|Adult")
-    for title, some in (("simulated", found[~real]), ("real", found[real])):
-        largest = some.groupby("labels").mean(numeric_only=True)
-        print(f"\n{title}, mean over settings\n\n{largest.round(3).to_markdown()}")
-    print(f"\nalarms about audits that were drawn as planned: {int(found['alarms'].sum())}")
-    for table in tables(found):
-        print(f"\n{table}")
+    kept, parts = Kept(args.keep), []
+    for part in range(args.parts):
+        parts.append(kept(f"simulated {part}", functools.partial(run_part, simulated_projects(part), [2, part])))
+        for number, name in enumerate(REAL):
+            measure_part = functools.partial(run_part, real_projects(name, part), [3 + number, part])
+            parts.append(kept(f"{name} {part}", measure_part))
+    found = collect(parts)
+    print(f"alarms about audits that were drawn as planned: {int((found['alarms'] * found['alarms n']).sum())}\n")
+    (print_cells if args.cells else print_summary)(found)
 
 
 if __name__ == "__main__":

@@ -166,3 +166,33 @@ def count_limit(seen: Any, drawn: Any, total: Any, alpha: float) -> Any:
         possible = (hypergeom.cdf(seen, total, middle, drawn) > alpha) & (low < high)
         low, high = np.where(possible, middle, low), np.where(possible | (low >= high), high, middle - 1)
     return low
+
+
+def is_at_most(most: float, seen: Any, drawn: Any, total: Any, alpha: float) -> Any:
+    """Whether :func:`count_limit` is at most a number, which is quicker to say than what the limit is.
+
+    Parameters
+    ----------
+    most : float
+        The number.
+    seen, drawn, total : int or array of int
+        As for :func:`count_limit`.
+    alpha : float
+        The chance to be wrong.
+
+    Returns
+    -------
+    bool array
+        The answers.
+
+    Examples
+    --------
+    >>> from skal.audit._bounds import is_at_most
+    >>> [bool(is_at_most(most, 0, 59, 100_000, 0.05)) for most in (4948, 4949)]
+    [False, True]
+    """
+    seen, drawn, total = np.broadcast_arrays(*(np.asarray(value, dtype=np.int64) for value in (seen, drawn, total)))
+    next_count = int(np.floor(most)) + 1  # the least count that is too large: is it unlikely?
+    possible = np.clip(next_count, seen, total - drawn + seen)
+    unlikely = hypergeom.cdf(seen, total, possible, drawn) <= alpha
+    return np.where(next_count > total - drawn + seen, True, unlikely & (next_count > seen))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._accuracy import read_audit
-from skal.audit._bounds import count_limit
+from skal.audit._bounds import count_limit, is_at_most
 from skal.audit._drawn import is_uniform
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer, check_real
@@ -181,14 +181,17 @@ def certify(
     wrong = p.argmax(1)[audit.positions] != answers
     n, whole = len(p), len(p) + int(n_labelled)
     thresholds = list_thresholds(confidences)
-    limits, seen = bound_errors(confidences, audit.positions, wrong, thresholds, 1 - confidence)
-    passes = int(np.argmin(np.append(limits <= max_error * whole, False)))  # how many before the first that fails
+    seen, drawn, total = count_above(confidences, audit.positions, wrong, thresholds)
+    good = is_at_most(max_error * whole, seen, drawn, total, 1 - confidence)
+    passes = int(np.argmin(np.append(good, False)))  # how many before the first that fails
+    last = passes - 1
+    limit = int(count_limit(seen[last], drawn[last], total[last], 1 - confidence)) if passes else 0
     accepted = confidences >= thresholds[passes - 1] if passes else np.zeros(n, dtype=bool)
     accepted[audit.positions] = False
     return Certificate(
         accepted=accepted,
         threshold=float(thresholds[passes - 1]) if passes else float("inf"),
-        error_bound=float(limits[passes - 1] / whole) if passes else 0.0,
+        error_bound=limit / whole,
         n_left=n - int(accepted.sum()) - len(answers),
         n_samples=n,
         n_labelled=int(n_labelled),
@@ -207,18 +210,16 @@ def list_thresholds(confidences: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.unique(ordered[sizes - 1])[::-1]
 
 
-def bound_errors(
+def count_above(
     confidences: NDArray[np.float64],
     positions: NDArray[np.int64],
     wrong: NDArray[np.bool_],
     thresholds: NDArray[np.float64],
-    alpha: float,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each threshold an upper limit of the number of errors above it, and how many the audit has.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """For each threshold, how many lie above it: audited samples that are wrong, audited samples, and all.
 
     Given how many audited samples lie above a threshold, they are a random sample of all that do.
     """
     above = confidences[positions] >= thresholds[:, None]
     total = len(confidences) - np.searchsorted(np.sort(confidences), thresholds)
-    seen = (above & wrong).sum(1)
-    return count_limit(seen, above.sum(1), total, alpha), seen
+    return (above & wrong).sum(1), above.sum(1), total

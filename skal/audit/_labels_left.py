@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._accuracy import read_audit
-from skal.audit._bounds import count_limit
+from skal.audit._bounds import is_at_most
 from skal.audit._certificate import list_thresholds
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer, check_real
@@ -125,7 +125,7 @@ def forecast_left(shares: Floats, rates: Floats, n: int, sizes: Any, allowed: fl
     total = np.round(shares * n).astype(np.int64)
     drawn = np.minimum(np.round(size[:, None] * shares).astype(np.int64), total)
     seen = np.round(drawn * rates).astype(np.int64)
-    passes = count_limit(seen, drawn, total, alpha) <= allowed
+    passes = is_at_most(allowed, seen, drawn, total, alpha)
     count = np.argmin(np.column_stack([passes, np.zeros(len(size), dtype=bool)]), axis=1)  # before the first that fails
     rest = np.pad(total - drawn, ((0, 0), (1, 0)))  # none accepted where none passes
     left: Positions = n - size - rest[np.arange(len(size)), count]

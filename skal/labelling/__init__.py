@@ -4,8 +4,8 @@
 :func:`label` opens the page; ``skal label`` does the same from the command line.
 """
 
-from skal.labelling._exchange import export_labels, import_labels
+from skal.labelling._ending import Labelled
+from skal.labelling._exchange import export_final, export_labels, import_labels
 from skal.labelling._label import label
-from skal.labelling._project import Labelled
 
-__all__ = ["Labelled", "export_labels", "import_labels", "label"]
+__all__ = ["Labelled", "export_final", "export_labels", "import_labels", "label"]

@@ -51,10 +51,16 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None]) 
         return {"item": project.undo(_text(given, "client"))}
     if method == "add_class":
         return {"classes": project.add_class(_text(given, "name"))}
+    if method == "certify":
+        project.ending.begin()
+        return {}
+    if method == "resume":
+        project.ending.cancel()
+        return {}
     if method == "finish":
         finish()
         return {}
-    known = "next, status, gallery, answer, undo, add_class, finish"
+    known = "next, status, gallery, answer, undo, add_class, certify, resume, finish"
     raise InvalidParameterError.for_parameter("call", "method", f"one of {known}", method, "Reload the page.")
 
 

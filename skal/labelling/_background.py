@@ -9,7 +9,7 @@ result is taken over together with the labels that have come meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._heldout import draw
+from skal.loop._audit_report import AuditReport, report_audit
+from skal.loop._heldout import draw, release
 from skal.loop._journal import make_event
 from skal.loop._labels import read_labels
 from skal.loop._rounds import LoopEngine
@@ -50,6 +51,7 @@ class BackgroundRounds:
             raise InvalidParameterError("A session in the background must have a checkpoint. Got one without.")
         self._folder = self._engine.folder
         self._saving = threading.Lock()  # taken before the other one, where both are
+        self._engine.audits = False  # people answer in any order, and one by one; the page begins audits and the end
         draw(self._engine.state, self._engine.rules)  # before the first label: it may be one of these
 
     @property
@@ -106,9 +108,35 @@ class BackgroundRounds:
             else:
                 engine.take("open", pairs, dtype, "undone", annotator)
 
-    def step(self) -> None:
-        """Train on the labels so far, and choose the next samples; for the thread in the background."""
+    @property
+    def auditing(self) -> bool:
+        """Whether the samples that are asked for are an audit, of a model that stays as it is until it is judged."""
+        return self._engine.state.look > 0
+
+    @property
+    def audit_is_answered(self) -> bool:
+        """Whether all samples of the audit have an answer, so that it can be judged; takes no lock."""
+        state = self._engine.state
+        return state.look > 0 and all(position in state.answers for position in state.asked)
+
+    @property
+    def certified(self) -> bool:
+        """Whether there is a certificate, so that the model labels some samples."""
+        return self._engine.state.final is not None
+
+    def step(self, audit: int = 0) -> None:
+        """Train on the labels so far, and choose the next samples; for the thread in the background.
+
+        Parameters
+        ----------
+        audit : int, default=0
+            Let chance choose so many samples, to audit the model. Without, an audit that is open goes on, and is judged
+            when all of its samples have an answer.
+        """
         with self.lock:
+            if self.auditing and self.asked():
+                return
+            before = self._engine.state.final
             twin = twin_of(self._engine)
         self.error = None
         try:
@@ -118,7 +146,10 @@ class BackgroundRounds:
             twin.give_up_training(error)
         advice, twin.state.stop_reason = twin.state.stop_reason, None  # a person may go on
         try:
-            twin.select()
+            if audit and twin.trainer.predictor is not None:
+                twin.begin_audit(audit)
+            else:
+                twin.select()
         except CheckpointError:
             raise
         except Exception as error:
@@ -126,10 +157,41 @@ class BackgroundRounds:
         twin.state.stop_reason = twin.state.stop_reason or advice
         with self.lock:
             adopt(self._engine, twin)
+            if twin.state.final is not None and twin.state.final != before:
+                self._folder.save_final(twin.state.final)
             content = self._content(trained=True)
         with self._saving:
             if not self._engine.closed:
                 self._folder.save(*content)
+
+    def cancel_audit(self) -> None:
+        """Go on without the audit that is open; its labels are trained on, and the next one is judged more strictly."""
+        with self.lock:
+            if self.auditing and self.asked():
+                state = self._engine.state
+                state.look, state.audited = 0, []
+                self._engine.end_round_without_training()
+
+    def report(self, max_error: float, unreadable: Iterable[int] = ()) -> AuditReport | None:
+        """What the held-out labels say of the last model; None if there are none."""
+        predictor = self.predictor
+        with self.lock:
+            state = replace(self._engine.state, answers=dict(self._engine.state.answers))
+        if predictor is None or not hasattr(predictor.estimator, "predict_proba"):
+            return None
+        return report_audit(state, self._engine.rules, predictor, max_error, 0.95, frozenset(unreadable))
+
+    def train_on_all(self) -> Any:
+        """The classifier, trained on all labels, held-out ones too; the session stays as it is."""
+        with self.lock:
+            engine = self._engine
+            state, trainer, classifier = deepcopy(engine.state), engine.trainer.copy(), copy(engine.classifier)
+        if any(state.heldout):
+            release(state)
+        if state.stale and trainer.can_fit(state):
+            trainer.fit(state)
+            classifier._take_results(state, trainer, engine.strategy)
+        return classifier
 
     def add_classes(self, classes: Sequence[Any], estimator: Any = None, annotator: str | None = None) -> None:
         """Let there be more classes from now on, with an estimator that has an output for each.
@@ -189,7 +251,6 @@ def twin_of(engine: LoopEngine) -> LoopEngine:
     """
     engine.check_writable()
     twin = copy(engine)
-    twin.audits = False  # people answer in any order, and one by one
     twin.folder = None  # the journal has the labels, and a save would take its time
     if twin.state.phase == "answer":
         twin.close_round()  # of the engine as well: they still have one state
@@ -205,7 +266,8 @@ def adopt(engine: LoopEngine, twin: LoopEngine) -> None:
     if state.metrics is not None and len(state.metrics) == len(state.asked):
         pairs = zip(state.asked, state.metrics, strict=True)
         state.metrics = [value for position, value in pairs if position not in state.answers]
-    state.asked = [position for position in state.asked if position not in state.answers]
+    if not state.look:  # an audit is about all of its samples
+        state.asked = [position for position in state.asked if position not in state.answers]
     if state.phase == "answer" and not state.asked:
         state.phase = "ask"
     engine.state = state

@@ -41,6 +41,8 @@ def add_label(commands: Any) -> None:
     )
     hold_out = "share of the samples drawn at random and held out, to measure accuracy (0.2)"
     parser.add_argument("--hold-out", type=float, default=0.2, metavar="SHARE", help=hold_out)
+    promise = "the share of errors that the page offers to promise for the whole data set (0.05)"
+    parser.add_argument("--max-error", type=float, default=0.05, metavar="SHARE", help=promise)
     parser.add_argument("--annotator", metavar="NAME", help="written beside every label")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="0 takes any that is free (0)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
@@ -75,6 +77,7 @@ def _label(args: argparse.Namespace) -> None:
         strategy=args.strategy,
         query_size=args.query_size,
         share=args.hold_out,
+        max_error=args.max_error,
         annotator=args.annotator,
         labels=known,
         source_name=name,
@@ -128,8 +131,15 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
 
 
 def _print_summary(result: Any, unsaved: str | None) -> None:
+    from skal.labelling._words import say_certificate
+
     _say(f"\n{len(result.labels)} labels in {result.folder / 'labels.jsonl'}.")
-    _say(result.forecast.text)
+    if result.audit is not None:
+        _say(result.audit.say_accuracy())
+    certificate = result.final.certificate
+    if certificate is not None:
+        _say(say_certificate(certificate, int(result.final.labels["by"].isna().sum())))
+        _say(f"Who labelled what, and the certificate: skal export {result.folder} --to final")
     if unsaved is not None:
         _say(unsaved)
     elif (result.folder / "model" / "model.json").exists():
@@ -153,10 +163,13 @@ def add_export(commands: Any) -> None:
         "export",
         help="write the labels of skal label in another format",
         description="Write the labels of a folder as CSV, TSV, JSONL, Label Studio's JSON, COCO for classification or "
-        "parquet, or sort the samples into a folder for each class.",
+        "parquet, or sort the samples into a folder for each class. The format final is a JSON object that says who "
+        "labelled what, people or the model, and has the certificate.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the --out folder of skal label")
-    parser.add_argument("--to", choices=(*FORMATS, "parquet", "folders"), default="csv", help="the format (csv)")
+    parser.add_argument(
+        "--to", choices=(*FORMATS, "final", "parquet", "folders"), default="csv", help="the format (csv)"
+    )
     parser.add_argument("--out", type=Path, metavar="PATH", help="where to write; standard output for texts by default")
     rest = "add all other samples with what the model says of them, marked as the model's"
     parser.add_argument("--predictions", action="store_true", help=rest)
@@ -170,7 +183,7 @@ def add_export(commands: Any) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from skal.labelling._exchange import export_labels, export_parquet, labelled_rows
+    from skal.labelling._exchange import export_final, export_labels, export_parquet, labelled_rows
 
     if args.to in ("parquet", "folders") and args.out is None:
         expected, remedy = f"given with --to {args.to}", "Say where to write."
@@ -187,7 +200,11 @@ def _export(args: argparse.Namespace) -> None:
         failed = write_folders(project_source(args.folder, args.source), rows, args.out, links=args.links)
         _print_unreadable(dict(failed))
         return
-    text = export_labels(args.folder, args.to, prefix=args.prefix, safe_csv=args.safe_csv, rest=rest)
+    if args.to == "final":
+        text = export_final(args.folder)
+    else:
+        options = {"prefix": args.prefix, "safe_csv": args.safe_csv}
+        text = export_labels(args.folder, args.to, rest=rest, **options)
     data = text.encode("utf-8", "surrogatepass")  # bytes: no system may change the ends of lines
     if args.out is not None:
         args.out.write_bytes(data)

@@ -15,7 +15,9 @@ from skal.exceptions import CheckpointError, InvalidParameterError, SampleError,
 from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
 from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
+from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
+from skal.loop._saves import read_final
 
 FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 _TEXTS = ("id", "label", "time", "annotator", "source")
@@ -158,6 +160,38 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     finally:
         journal.release()
     return {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
+
+
+def export_final(folder: Any) -> str:
+    """The whole data set as one JSON object: who labelled what, and the certificate.
+
+    Parameters
+    ----------
+    folder : path
+        Of ``skal label``, or the checkpoint of an :class:`skal.ActiveLearningClassifier`.
+
+    Returns
+    -------
+    str
+        With ``certificate`` (None if none was granted), ``counts`` and ``labels``, whose ``by`` is "people" or "model".
+        Labels by people replace those of the model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skal.labelling import export_final, import_labels
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "known.csv").write_text("id,label\\na.jpg,cat\\n")
+    ...     _ = import_labels(folder, Path(folder, "known.csv"))
+    ...     export_final(folder)[:22]
+    '{"certificate": null, '
+    """
+    people = {row["id"]: row for row in labelled_rows(Path(folder))}
+    kept = read_final(Path(folder)) or {"certificate": None, "labels": []}
+    rows = [(row["id"], row["label"], "people", row["annotator"]) for row in people.values()]
+    rows += [(key, label, "model", None) for key, label in kept["labels"] if key not in people]
+    return FinalLabels.of(rows, kept["certificate"]).to_json()
 
 
 def labelled_rows(folder: Path) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ import torch
 
 from skal._core.containers import refuse_hidden
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.labelling._ending import Labelled
 from skal.labelling._models import aim_model, choose_model
-from skal.labelling._project import Labelled, Project
+from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.stopping import StoppingCriterion
@@ -39,6 +40,7 @@ def label(
     query_size: int = 20,
     share: float = 0.2,
     stop: StoppingCriterion | None = None,
+    max_error: float = 0.05,
     annotator: str | None = None,
     port: int = 0,
     browser: bool | Callable[[str], Any] = True,
@@ -73,9 +75,11 @@ def label(
     query_size : int, default=20
         New labels before the next training.
     share : float, default=0.2
-        Share of the samples that is drawn at random and held out, to measure accuracy.
+        Share of the samples that is drawn at random and held out, to measure accuracy. "Finish" trains on them, too.
     stop : StoppingCriterion, optional
         When the page advises to stop; by default :class:`skal.stopping.StablePredictions`.
+    max_error : float, default=0.05
+        The page says what it takes to finish with at most this share of errors in the whole data set.
     annotator : str, optional
         Written beside every label.
     port : int, default=0
@@ -105,6 +109,7 @@ def label(
     """
     check_integer("label", "port", port, 0, 65_535, remedy="Pass 0 for any port that is free.")
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
+    settings["max_error"] = max_error
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _read_labels(source, y)
     given = dict(source.folder_labels) if y is None and isinstance(source, TableRows) else given
@@ -138,6 +143,8 @@ def serve(
             if browser and _has_screen():
                 webbrowser.open(server.address)
             server.run()
+        if server.finished:  # otherwise the same call goes on another time
+            project.finish()
     except KeyboardInterrupt:
         pass
     finally:

@@ -12,7 +12,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import PAGE
 
 # in the order in which they need one another
-_MODULES = ("dom", "curve", "classes", "gallery", "labelling", "app", "notebook")
+_MODULES = ("dom", "finish", "curve", "classes", "gallery", "labelling", "app", "notebook")
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?(function|const))", re.MULTILINE)
 
@@ -37,7 +37,7 @@ def reply(project: Project, message: Any) -> tuple[dict[str, Any], list[bytes]]:
         if "picture" in message:
             data, kind = project.picture(str(message["picture"]), message.get("size"))
             return {"number": number, "kind": kind}, [data]
-        answer = call(project, message.get("method"), message.get("given"), project.close)
+        answer = call(project, message.get("method"), message.get("given"), project.finish)
         return {"number": number, "answer": answer}, []
     except (SampleError, SkalError) as error:
         return {"number": number, "error": str(error)}, []

@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,16 @@ import pandas as pd
 
 from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
 from skal.labelling._background import BackgroundRounds
+from skal.labelling._ending import Ending, Labelled
 from skal.labelling._models import Model
 from skal.labelling._queue import Leases
 from skal.labelling._settings import check_classes, read_settings, write_settings
 from skal.labelling._sources import Source
-from skal.labelling._words import guessing, say_left_out
+from skal.labelling._words import say_left_out
 from skal.labelling._worker import Worker
-from skal.loop import ActiveLearningClassifier
+from skal.loop import ActiveLearningClassifier, AuditReport
 from skal.loop._journal import Journal
-from skal.stopping import Forecast, HoldOut, StablePredictions, StoppingCriterion
+from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
 from skal.validation import check_integer, check_real
 
@@ -33,37 +33,6 @@ UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
 _CANDIDATES = 5_000  # of a larger pool the recommended strategy looks at so many, drawn anew for every query
 _RATE_WINDOW = 300.0
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """What labelling has come to.
-
-    Attributes
-    ----------
-    labels : data frame
-        ``id, label, round, time, annotator, source``.
-    model : ActiveLearningClassifier or None
-        Fitted on the labels; None if there were too few.
-    forecast : Forecast
-        Accuracy now, and with 100 more labels.
-    unreadable : list of str
-        Ids of samples that could not be read.
-    folder : Path
-        Where everything is: the same call goes on there.
-
-    Examples
-    --------
-    >>> from skal.labelling import Labelled
-    >>> sorted(Labelled.__annotations__)
-    ['folder', 'forecast', 'labels', 'model', 'unreadable']
-    """
-
-    labels: pd.DataFrame
-    model: ActiveLearningClassifier | None
-    forecast: Forecast
-    unreadable: list[str]
-    folder: Path
 
 
 class Project:
@@ -86,6 +55,8 @@ class Project:
         Share of the samples that is drawn at random and held out, to measure accuracy. With 0 it is not measured.
     stop : StoppingCriterion or None, default=None
         When to advise to stop; by default StablePredictions.
+    max_error : float, default=0.05
+        The share of errors in the whole data set that the page offers to promise.
     annotator : str or None, default=None
         Written beside every label.
     labels : dict from id to label, default=None
@@ -105,6 +76,7 @@ class Project:
         query_size: int = 20,
         share: float = 0.2,
         stop: StoppingCriterion | None = None,
+        max_error: float = 0.05,
         annotator: str | None = None,
         labels: dict[str, str] | None = None,
         source_name: str | None = None,
@@ -115,18 +87,23 @@ class Project:
         if stop is not None and not isinstance(stop, StoppingCriterion):
             expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
+        check_real("label", "max_error", max_error, 0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.")
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
+        self.max_error = max_error
         kept = read_settings(self.folder)
         given = labels or {}
         written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
         named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
         self.classes = check_classes(dict.fromkeys(named), strip=False)
+        estimator = model.make(len(self.classes))
         criterion = StablePredictions() if stop is None else stop
+        if hasattr(estimator, "predict_proba") and not any(isinstance(part, Certified) for part in criterion.parts()):
+            criterion = criterion | Certified(max_error, n_left=len(source))  # how many are left is for people to judge
         candidates = max(_CANDIDATES, 2 * _AHEAD * query_size)
         recommended: Any = Recommended(subset=candidates) if len(source) > candidates else "auto"
         is_named = strategy is not None and not (isinstance(strategy, str) and strategy == "auto")
         loop = ActiveLearningClassifier(
-            model.make(len(self.classes)),
+            estimator,
             strategy if is_named else recommended,
             initial=recommended,
             n_initial=_AHEAD * query_size,
@@ -136,6 +113,7 @@ class Project:
             reinitialize=True,
             checkpoint=self.folder,
             stop=criterion | HoldOut(share) if share else criterion,
+            hold_out="audit" if share else "random",
             random_state=0,
         )
         y = [given.get(key) for key in source.ids] if given else None
@@ -157,7 +135,9 @@ class Project:
         self._order = np.random.default_rng(0).permutation(len(source))
         self._first = 0  # all samples before this place of the order have been answered
         self._reread_unreadable()
-        self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable)
+        self._trained: ActiveLearningClassifier | None = None  # on all labels, when the project has ended
+        self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable, self._report)
+        self.ending = Ending(self.rounds, self.worker)
 
     def start(self) -> Project:
         """Begin to train in the background."""
@@ -170,7 +150,9 @@ class Project:
             asked = self.rounds.questions()
             source = self.rounds.session.state.source
             unreadable, among = set(self.source.unreadable()), set(asked)
-            order = (position for position in chain(asked, self._others(among)) if position not in unreadable)
+            questions = self.ending.questions()
+            order = chain(asked, self._others(among)) if questions is None else iter(questions)
+            order = (position for position in order if position not in unreadable)
             taken = self._leases.take(client, order, n)
             self._origin |= {self.source.ids[i]: source if i in among else "random" for i in taken}
             return [self._question(position) for position in taken]
@@ -254,11 +236,8 @@ class Project:
                 "strategy": self._strategy_words(),
                 "rounds": len(history),
                 "advice": _advice(state.stop_reason),
-                "measured": bool(state.audit),
-                "guessing": guessing(
-                    [state.answers[i] for i in state.audit if state.answers.get(i) is not None], len(self.classes)
-                ),
                 "folder": str(self.folder),
+                **self.ending.describe(len(self.classes)),
                 **self.worker.status(),
             }
 
@@ -271,8 +250,12 @@ class Project:
         """The result so far."""
         loop = self.rounds.session.classifier
         unreadable = sorted(self.source.ids[i] for i in self.source.unreadable())
+        loop = self._trained or loop
         model = loop if hasattr(loop, "estimator_") else None
-        return Labelled(self.labels(), model, self.rounds.forecast(100), unreadable, self.folder)
+        forecast = self.rounds.forecast(100)
+        return Labelled(
+            self.labels(), model, forecast, unreadable, self.folder, self.worker.report, self.ending.final()
+        )
 
     def picture(self, key: str, size: int | None = None) -> tuple[bytes, str]:
         """The picture of a sample; one that cannot be read is declined, and a SampleError says why."""
@@ -294,6 +277,16 @@ class Project:
             if new:
                 self.rounds.record(new, declined=True, annotator=UNREADABLE)
 
+    def finish(self) -> None:
+        """End the project: train on all labels, those too that measured accuracy, and close it."""
+        self.worker.stop()
+        try:
+            self._trained = self.rounds.train_on_all()
+            self.worker.keep_model(self._trained)
+        except Exception as error:  # whatever an estimator raises: the labels are there, and the last model
+            self.rounds.error = f"{type(error).__name__}: {error}"
+        self.close()
+
     def close(self) -> None:
         """End the training, save, and let others write to the folder."""
         self.worker.stop()
@@ -313,6 +306,9 @@ class Project:
         rest = map(int, order[self._first :])
         yield from (position for position in rest if position not in answers and position not in asked)
 
+    def _report(self) -> AuditReport | None:
+        return self.rounds.report(self.max_error, self.source.unreadable())
+
     def _describe_sample(self, position: int) -> dict[str, Any]:
         """A sample as the page shows it."""
         source = self.source
@@ -324,7 +320,7 @@ class Project:
 
     def _question(self, position: int) -> dict[str, Any]:
         """A sample to label, with what the model says of it; that would bias the labels that measure accuracy."""
-        if position in set(self.rounds.session.state.audit):
+        if self.rounds.auditing or position in set(self.rounds.session.state.audit):
             return self._describe_sample(position)
         return self._describe_sample(position) | {"suggestion": self.worker.predictions.get(position)}
 

@@ -40,6 +40,8 @@ class LabelServer:
     ----------
     address : str
         What to open in a browser.
+    finished : bool
+        Whether somebody has pressed "Finish".
     """
 
     def __init__(self, project: Project, port: int = 0, *, patience: float = PATIENCE) -> None:
@@ -49,7 +51,7 @@ class LabelServer:
             raise SkalError(
                 f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal-learn[label]'"
             ) from error
-        self.project, self._patience = project, patience
+        self.project, self._patience, self.finished = project, patience, False
         self._socket = _bind(port)
         self.port = self._socket.getsockname()[1]
         self.token = secrets.token_urlsafe(24)
@@ -83,6 +85,11 @@ class LabelServer:
         thread.start()
         return thread
 
+    def finish(self) -> None:
+        """The project is at its end: stop."""
+        self.finished = True
+        self.stop()
+
     def stop(self) -> None:
         """Answer what has been asked, and end."""
         self._server.should_exit = True
@@ -114,6 +121,11 @@ class LabelServer:
                 return answer_json({"error": str(error)}, 404)
             return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
 
+        def final(request: Any) -> Any:
+            data = self.project.ending.final().to_json().encode("utf-8", "surrogatepass")
+            name = "attachment; filename=final.json"
+            return Response(data, media_type="application/json", headers={"Content-Disposition": name})
+
         async def api(request: Any) -> Any:
             try:
                 given = parse_json(await asyncio.wait_for(request.body(), self._patience) or b"{}")
@@ -124,7 +136,7 @@ class LabelServer:
                 return answer_json({"error": why}, 408, {"Connection": "close"})
             try:  # in a thread: writing to the disk must not hold up the others
                 method = request.path_params["method"]
-                return answer_json(await run_in_threadpool(call, self.project, method, given, self.stop))
+                return answer_json(await run_in_threadpool(call, self.project, method, given, self.finish))
             except SkalError as error:
                 return answer_json({"error": str(error)}, 400)
 
@@ -132,6 +144,7 @@ class LabelServer:
         routes = [
             Route(f"{root}/", page, methods=["GET"]),
             Route(f"{root}/picture", picture, methods=["GET"]),
+            Route(f"{root}/final.json", final, methods=["GET"]),
             Route(f"{root}/api/{{method}}", api, methods=["POST"]),
             Route(f"{root}/{{name}}", page, methods=["GET"]),
         ]

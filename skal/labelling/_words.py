@@ -56,6 +56,34 @@ def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
     }
 
 
+def say_certificate(certificate: dict[str, Any], left: int) -> str:
+    """What a certificate promises, and what people still have to do for that.
+
+    Examples
+    --------
+    >>> say_certificate({"max_error": 0.05, "confidence": 0.95, "n_accepted": 41200}, left=310)
+    'The model labels 41,200 samples. Label the 310 that are left: at most 5 % will be wrong, 95 % sure.'
+    """
+    model = f"The model labels {certificate['n_accepted']:,} samples."
+    promise = f"at most {100 * certificate['max_error']:g} %"
+    sure = f"{100 * certificate['confidence']:g} % sure"
+    if left:
+        return f"{model} Label the {left:,} that are left: {promise} will be wrong, {sure}."
+    return f"{model} People have labelled all others: {promise} of the whole data set are wrong, {sure}."
+
+
+def say_refusal(max_error: float) -> str:
+    """That a last check found too many errors.
+
+    Examples
+    --------
+    >>> say_refusal(0.05)
+    'The last check found too many errors to promise at most 5 %. The model learns from it; go on labelling.'
+    """
+    promise = f"to promise at most {100 * max_error:g} %"
+    return f"The last check found too many errors {promise}. The model learns from it; go on labelling."
+
+
 def say_left_out(names: Sequence[str]) -> str | None:
     """What a folder has that is not labelled, None if there is nothing.
 

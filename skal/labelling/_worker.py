@@ -17,8 +17,8 @@ from skal.exceptions import SkalError
 from skal.labelling._background import BackgroundRounds
 from skal.labelling._models import Model
 from skal.labelling._words import say_seconds
+from skal.loop._audit_report import ENOUGH, AuditReport, estimate_accuracy
 from skal.loop._heldout import correctness
-from skal.stopping import wilson_interval
 
 FORECAST = 100
 
@@ -36,6 +36,8 @@ class Worker:
         New labels before the next training.
     decline_unreadable : callable
         Called when samples may have been found that cannot be read.
+    report : callable
+        Gives what the held-out labels say of the last model.
 
     Attributes
     ----------
@@ -43,6 +45,8 @@ class Worker:
         What the last model says of samples that are labelled or asked for.
     unsaved : str or None
         Why the last model could not be saved.
+    report : AuditReport or None
+        What the held-out labels say of it.
     """
 
     def __init__(
@@ -52,9 +56,12 @@ class Worker:
         folder: Path,
         query_size: int,
         decline_unreadable: Callable[[], None],
+        report: Callable[[], AuditReport | None],
     ) -> None:
         self._rounds, self._model, self._folder = rounds, model, folder
-        self._query_size, self._decline_unreadable = query_size, decline_unreadable
+        self._query_size, self._decline_unreadable, self._make_report = query_size, decline_unreadable, report
+        self.report: AuditReport | None = None
+        self._wanted = 0  # samples of an audit that somebody has asked for
         self.predictions: dict[int, dict[str, Any]] = {}
         self.unsaved: str | None = None
         self._wake, self._stopping = threading.Condition(), False
@@ -62,7 +69,7 @@ class Worker:
         self._doing: str | None = "starting"
         self._progress: dict[str, int] | None = None
         self._error: str | None = None
-        self._measured: dict[str, Any] = {"curve": [], "forecast": None}
+        self._measured: dict[str, Any] = {"curve": [], "later": None, "forecast": None}
         self._how = get_config()  # settings belong to a thread: this one gets those of the thread that orders the work
         self._thread = threading.Thread(target=self._run, name="skal-training", daemon=True)
 
@@ -86,6 +93,18 @@ class Worker:
             self._changes += 1
             self._wake.notify_all()
 
+    def want_audit(self, size: int) -> None:
+        """Train once more, and then let chance draw so many samples."""
+        with self._wake:
+            self._wanted = size
+            self._wake.notify_all()
+
+    def learn_on(self) -> None:
+        """Train and ask again, however few labels there are."""
+        with self._wake:
+            self._wanted, self._changes = 0, max(self._changes, self._query_size)
+            self._wake.notify_all()
+
     def wait_until_idle(self, timeout: float = 60.0) -> bool:
         """Wait until nothing is due; whether that came to pass."""
         with self._wake:
@@ -97,6 +116,10 @@ class Worker:
         return {"doing": self._doing, "progress": self._progress, "error": error, **self._measured}
 
     def _due(self) -> bool:
+        if self._wanted:
+            return True
+        if self._rounds.auditing:
+            return self._rounds.audit_is_answered
         return self._changes >= self._query_size
 
     def _run(self) -> None:
@@ -149,11 +172,12 @@ class Worker:
     def _step(self) -> None:
         self._doing = "training" if self._rounds.session.state.labels or self._changes else "choosing samples"
         rounds = self._rounds
-        rounds.step()
+        wanted, self._wanted = self._wanted, 0
+        rounds.step(wanted)
         self._decline_unreadable()
         self._predict()
         self._measure()
-        self._keep_model()
+        self.keep_model(rounds.session.classifier)
         flush = getattr(self._model.X, "flush", None)
         if callable(flush):
             flush()
@@ -176,25 +200,25 @@ class Worker:
             }
 
     def _measure(self) -> None:
-        """The learning curve on the labels that are held out now, and the forecast."""
+        """The learning curve on the labels that are held out now, and the forecast: none from too few of them."""
         rounds = self._rounds
+        self.report = self._make_report()
         with rounds.lock:
             n_labelled, correct = correctness(rounds.session.state)
             forecast = rounds.forecast(FORECAST)
         curve = []
-        for n, row in zip(n_labelled.tolist(), correct, strict=True):
-            if len(row):
-                low, high = wilson_interval(int(row.sum()), len(row))
-                curve.append({"n": n, "score": float(row.mean()), "low": low, "high": high})
         later: dict[str, Any] | None = None
-        if forecast.later is not None:
-            later = {"n": forecast.n_labelled + forecast.more, "score": forecast.later}
-            later |= {"low": forecast.later_low, "high": forecast.later_high}
-        self._measured = {"curve": curve, "later": later, "forecast": forecast.text}
+        if correct.shape[1] >= ENOUGH:
+            for n, row in zip(n_labelled.tolist(), correct, strict=True):
+                found = estimate_accuracy(row.astype(np.float64), 0, len(self._model.X))
+                curve.append({"n": n, "score": found.estimate, "low": found.low, "high": found.high})
+            if forecast.later is not None:
+                later = {"n": forecast.n_labelled + forecast.more, "score": forecast.later}
+                later |= {"low": forecast.later_low, "high": forecast.later_high}
+        self._measured = {"curve": curve, "later": later, "forecast": forecast.later_text if curve else None}
 
-    def _keep_model(self) -> None:
-        """Write the model beside the labels, and say why if it cannot be written without pickle."""
-        loop = self._rounds.session.classifier
+    def keep_model(self, loop: Any) -> None:
+        """Write a fitted loop's model beside the labels, and say why if it cannot be written without pickle."""
         if hasattr(loop, "estimator_"):
             self.unsaved = None
             try:

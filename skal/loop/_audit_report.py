@@ -21,7 +21,8 @@ from skal.stopping import Certified
 
 ENOUGH = 20  # audit labels; from fewer no percentage is worth saying
 _LOOKED_AT = 5000  # of a larger pool so many random samples stand for all
-_SIZES = np.unique(np.geomspace(20, 1000, 25).astype(np.int64))  # of the last check
+_SIZES = np.geomspace(20, 1000, 15).astype(np.int64)  # of the last check
+_COARSER = 4  # of the certificate's thresholds every so many are enough for a forecast
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class AuditReport:
     n_samples : int
         All samples of the project.
     n_model : int
-        Samples that the model could label now.
+        Samples that the model could label now; 0 if they are no more than the errors that are allowed.
     n_people : int
         Samples that people would have to label for that.
     n_check : int
@@ -80,7 +81,7 @@ class AuditReport:
         """
         n = self.accuracy.n_labels
         if n < ENOUGH:
-            return f"How good the model is can be said from {ENOUGH} audit labels on: {ENOUGH - n} are missing."
+            return say_missing(n)
         low, high = floor(100 * self.accuracy.low + 1e-9), ceil(100 * self.accuracy.high - 1e-9)
         words = f"{low} to {high} % right, {100 * self.confidence:g} % sure, from {n} audit labels."
         some = f" {self.n_skipped} skipped in the audit may be right or wrong."
@@ -109,6 +110,20 @@ class AuditReport:
 
     def __str__(self) -> str:
         return f"{self.say_accuracy()} {self.say_finish()}".strip()
+
+
+def say_missing(n_labels: int) -> str:
+    """How many audit labels are missing before accuracy can be told.
+
+    Examples
+    --------
+    >>> from skal.loop._audit_report import say_missing
+    >>> say_missing(12)
+    'How good the model is can be said from 20 audit labels on: 8 more are needed.'
+    """
+    missing = max(0, ENOUGH - n_labels)
+    needed = f"{missing} more {'is' if missing == 1 else 'are'} needed" if missing else "the next training tells"
+    return f"How good the model is can be said from {ENOUGH} audit labels on: {needed}."
 
 
 def report_audit(
@@ -142,10 +157,12 @@ def report_audit(
     shares, rates = error_rates(sure[len(held) :], sure[: len(held)], own != truth)
     alpha = Certified(max_error, confidence).alpha(state.n_audits + 1, 0, n_stages=1)
     sizes = np.unique(_SIZES.clip(max=len(pool)))
-    left = forecast_left(shares, rates, len(pool), sizes, max_error * (len(pool) + len(state.labelled)), alpha)
-    best = int(np.argmin(sizes + left))
-    n_people = int((sizes + left)[best])
-    if n_people >= len(pool):
+    allowed = max_error * (len(pool) + len(state.labelled))
+    some = slice(_COARSER - 1, None, _COARSER)
+    people = sizes + forecast_left(shares[some], rates[some], len(pool), sizes, allowed, alpha)
+    best = int(np.argmin(people))
+    n_people = int(people[best])
+    if len(pool) - n_people <= allowed:  # so many a model may label that is always wrong
         return replace(report, n_people=len(pool))
     return replace(report, n_model=len(pool) - n_people, n_people=n_people, n_check=int(sizes[best]))
 

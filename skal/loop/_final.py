@@ -33,23 +33,27 @@ class FinalLabels:
     Attributes
     ----------
     labels : pandas.DataFrame
-        One row for every sample: ``id``, ``label`` (None where nobody has labelled it) and ``by`` ("people", "model" or
-        None).
+        One row for every sample: ``id``, ``label`` (None where nobody has labelled it), ``by`` ("people", "model" or
+        None) and ``annotator``, where people have given a name.
     certificate : dict or None
         The promise: ``max_error``, ``confidence``, ``error_bound``, counts, ``method`` and ``seed``; None if none was
         granted.
 
     Examples
     --------
-    >>> import pandas as pd
     >>> from skal.loop import FinalLabels
-    >>> labels = pd.DataFrame({"id": [7, 8], "label": ["cat", "dog"], "by": ["people", "model"]})
-    >>> '"counts": {' in FinalLabels(labels, certificate=None).to_json()
-    True
+    >>> rows = [(7, "cat", "people", "Ada"), (8, "dog", "model", None), (9, None, None, None)]
+    >>> FinalLabels.of(rows, certificate=None).to_json()[:70]
+    '{"certificate": null, "counts": {"people": 1, "model": 1, "open": 1}, "'
     """
 
     labels: pd.DataFrame
     certificate: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, rows: list[tuple[Any, ...]], certificate: dict[str, Any] | None) -> FinalLabels:
+        """From rows of id, label, by and annotator."""
+        return cls(pd.DataFrame(rows, columns=["id", "label", "by", "annotator"], dtype=object), certificate)
 
     def to_json(self) -> str:
         """The certificate, counts, and who labelled what, as one JSON object.
@@ -57,16 +61,17 @@ class FinalLabels:
         Returns
         -------
         str
-            With ``certificate``, ``counts`` and ``labels``.
+            With ``certificate``, ``counts`` and ``labels``; ``open`` samples, which nobody has labelled, are counted
+            only.
         """
-        by = self.labels["by"]
-        counts = {
-            "people": int((by == "people").sum()),
-            "model": int((by == "model").sum()),
-            "open": int(by.isna().sum()),
-        }
-        rows = self.labels.astype(object).where(self.labels.notna(), None).to_dict("records")
-        return format_json({"certificate": self.certificate, "counts": counts, "labels": rows}, indent=1)
+        done = self.labels[self.labels["by"].notna()]
+        counts = {by: int((done["by"] == by).sum()) for by in ("people", "model")}
+        counts["open"] = len(self.labels) - len(done)
+        if self.certificate is not None:  # rows may be those with a label alone
+            whole = self.certificate["n_samples"] + self.certificate["n_labelled"]
+            counts["open"] = max(counts["open"], whole - len(done))
+        rows = done.astype(object).where(done.notna(), None).to_dict("records")
+        return format_json({"certificate": self.certificate, "counts": counts, "labels": rows})
 
 
 def plan_audit(state: LoopState, rules: Rules, predictor: Predictor | None) -> None:
@@ -172,7 +177,8 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
     method = f"{found.method}; stage {stage + 1} of audit {audit}, which may be wrong with probability {alpha:.3g}"
     found = replace(found, confidence=criterion.confidence, method=method)
     certificate: dict[str, Any] = json.loads(found.to_json()) | {"audit": audit, "stage": stage + 1}
-    granted = found.n_left <= criterion.n_left and (found.n_left == 0 or bool(found.accepted.any()))
+    trivial = found.accepted.sum() <= criterion.max_error * (len(rest) + n_labelled)  # even if all of them are wrong
+    granted = found.n_left <= criterion.n_left and (found.n_left == 0 or not trivial)
     if granted:
         accepted = found.accepted & ~np.isin(rest, list(state.answers))
         state.final = {
@@ -191,7 +197,7 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
     return certificate | {"granted": granted}
 
 
-def combine_labels(state: LoopState, ids: list[Any]) -> FinalLabels:
+def combine_labels(state: LoopState, ids: list[Any], annotators: dict[Any, str | None]) -> FinalLabels:
     """Who has labelled what; a label by people is never replaced."""
     final = state.final or {"certificate": None, "positions": [], "labels": []}
     by_model = dict(zip(final["positions"], final["labels"], strict=True))
@@ -199,5 +205,6 @@ def combine_labels(state: LoopState, ids: list[Any]) -> FinalLabels:
     rows = []
     for position, key in enumerate(ids):
         by = "people" if position in people else "model" if position in by_model else None
-        rows.append((key, people.get(position, by_model.get(position)), by))
-    return FinalLabels(pd.DataFrame(rows, columns=["id", "label", "by"], dtype=object), final["certificate"])
+        annotator = annotators.get(key) if by == "people" else None
+        rows.append((key, people.get(position, by_model.get(position)), by, annotator))
+    return FinalLabels.of(rows, final["certificate"])

@@ -155,9 +155,8 @@ class RunFolder:
         replace_file(self.path / _FINAL, text.encode())
 
     def _read_final(self) -> dict[str, Any] | None:
-        try:
-            kept = parse_json((self.path / _FINAL).read_bytes())
-        except (OSError, ValueError):
+        kept = read_final(self.path)
+        if kept is None:
             return None
         there = [(self.ids.position(key), label) for key, label in kept["labels"]]
         pairs = [(position, label) for position, label in there if position is not None]
@@ -231,6 +230,15 @@ class RunFolder:
             state.chances = {i: known[key]["chance"] for key, i in there.items() if "chance" in known[key]}
             state.n_audits = len({line["round"] for line in known.values() if line.get("source") == "audit"})
             state.final = self._read_final()
+
+
+def read_final(folder: Path) -> dict[str, Any] | None:
+    """The ``certificate``, and as ``labels`` pairs of id and label by the model; None without a certificate."""
+    try:
+        kept: dict[str, Any] = parse_json((folder / _FINAL).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return kept
 
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:

@@ -136,8 +136,8 @@ class SessionView:
         Returns
         -------
         FinalLabels
-            ``labels``, a data frame with ``id``, ``label`` and ``by``; ``certificate``; ``to_json()``. The model's
-            labels are those of the model that the certificate is about. There are none before
+            ``labels``, a data frame with ``id``, ``label``, ``by`` and ``annotator``; ``certificate``; ``to_json()``.
+            The model's labels are those of the model that the certificate is about. There are none before
             ``stop=Certified()`` has ended the loop.
 
         Examples
@@ -156,7 +156,8 @@ class SessionView:
         >>> bool((final.labels["label"] != y).mean() <= final.certificate["max_error"])
         True
         """
-        return combine_labels(self.state, self.ids.tolist())
+        annotators = {key: line.get("annotator") for key, line in self.engine.journal.known.items()}
+        return combine_labels(self.state, self.ids.tolist(), annotators)
 
     def to_csv(self, path: Any) -> None:
         """Write ``labels()`` to a CSV file.

@@ -105,15 +105,20 @@ class Forecast:
             f"{_percent(self.low)} and {_percent(self.high)} % with 95 % confidence ({self.n_heldout} random labels, "
             "never trained on)."
         )
-        if self.later is None:
-            return f"{now} No forecast yet: {self.reason}."
+        return f"{now} {self.later_text}"
+
+    @property
+    def later_text(self) -> str:
+        """What more labels would bring, in words, or why that is not known."""
+        if self.later is None or self.accuracy is None:
+            return f"No forecast yet: {self.reason}."
         less = ""
         if round(100 * self.later) < round(100 * self.accuracy):
             less = (
                 " That is less than now because the last model happens to lie above the fitted curve: expect no gain."
             )
         return (
-            f"{now} With {self.more} more labels: about {_percent(self.later)} % "
+            f"With {self.more} more labels: about {_percent(self.later)} % "
             f"({_percent(self.later_low)} to {_percent(self.later_high)} %), if the curve goes on as a power law and "
             f"you go on labelling in the same way.{less} "
             "It says nothing about data that differ from this pool."

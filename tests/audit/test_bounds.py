@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import chi2, hypergeom
 
-from skal.audit._bounds import BETS, betting_limit, count_limit, is_unlikely, likelihood_limit, log_wealth
+from skal.audit._bounds import BETS, betting_limit, count_limit, is_at_most, is_unlikely, likelihood_limit, log_wealth
 from skal.audit._design import draw_pivotal, inclusion_probabilities
 
 VALUES = st.lists(st.floats(0, 5), min_size=1, max_size=30)
@@ -63,6 +63,14 @@ def test_count_limit_is_the_largest_count_that_the_draw_allows(seen, drawn, tota
     allowed = [k for k in range(total + 1) if hypergeom.cdf(seen, total, k, drawn) > 0.05]
     possible = [k for k in allowed if seen <= k <= total - drawn + seen]
     assert count_limit(seen, drawn, total, 0.05) == max(possible)
+
+
+@pytest.mark.parametrize(("drawn", "total"), [(1, 1), (5, 5), (7, 30), (30, 30), (20, 90)])
+def test_whether_a_limit_is_at_most_a_number_is_what_the_limit_says(drawn, total):
+    seen = np.arange(drawn + 1)
+    limits = count_limit(seen, drawn, total, 0.05)
+    for most in [0, 0.5, *range(1, total + 2)]:
+        assert is_at_most(most, seen, drawn, total, 0.05).tolist() == (limits <= most).tolist()
 
 
 @pytest.mark.parametrize("kind", ["rare", "half", "signs"])

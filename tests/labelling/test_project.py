@@ -35,25 +35,28 @@ def test_labels_are_on_the_disk_when_answer_returns(project):
     assert json.loads(lines[-1])["label"] == truth(key)
 
 
-def test_the_model_learns_and_says_how_good_it_is(project):
-    for _ in range(4):
-        label_some(project, 15)
-        assert project.worker.wait_until_idle()
-    status = project.status()
-    assert status["labelled"] == 60
-    assert sum(each["count"] for each in status["classes"]) == 60
-    assert status["rounds"] >= 3
-    assert len(status["curve"]) >= 3
-    assert status["forecast"].startswith("About")
-    assert all(point["low"] <= point["score"] <= point["high"] for point in status["curve"])
-    held = project.labels().query("source == 'held out'")["id"]
-    assert 6 <= len(held) <= 18
-    result = project.result()
-    state = project.rounds.session.state
-    flags = dict(zip(state.labelled, state.heldout, strict=True))
-    assert {project.source.ids[i] for i, flag in flags.items() if flag} == set(held)
-    assert result.forecast.n_heldout <= len(held)
-    assert (project.folder / "model" / "model.json").exists()
+def test_the_model_learns_and_says_how_good_it_is(tmp_path):
+    with make_project(tmp_path, share=0.5) as project:
+        for _ in range(4):
+            label_some(project, 15)
+            assert project.worker.wait_until_idle()
+        status = project.status()
+        assert status["labelled"] == 60
+        assert sum(each["count"] for each in status["classes"]) == 60
+        assert status["rounds"] >= 3
+        assert len(status["curve"]) >= 3
+        assert re.search(r"^\d+ to \d+ % right, 95 % sure, from \d+ audit labels\.$", status["audit"]["words"])
+        assert status["forecast"].startswith(("With 100 more labels", "No forecast yet"))
+        assert all(point["low"] <= point["score"] <= point["high"] for point in status["curve"])
+        held = project.labels().query("source == 'held out'")["id"]
+        assert 20 <= len(held) <= 40
+        result = project.result()
+        state = project.rounds.session.state
+        flags = dict(zip(state.labelled, state.heldout, strict=True))
+        assert {project.source.ids[i] for i, flag in flags.items() if flag} == set(held)
+        assert result.forecast.n_heldout <= len(held)
+        assert result.audit.accuracy.n_labels <= len(held)
+        assert (project.folder / "model" / "model.json").exists()
 
 
 def test_suggestions_never_come_with_samples_that_measure_accuracy(project):

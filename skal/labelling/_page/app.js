@@ -1,6 +1,7 @@
 // The whole page: views, progress and keys, on top of a transport.
 import { curve } from "./curve.js";
 import { h } from "./dom.js";
+import { finishing } from "./finish.js";
 import { gallery } from "./gallery.js";
 import { labelling } from "./labelling.js";
 
@@ -13,7 +14,7 @@ export async function mount(root, transport, keySource) {
   root.classList.add("skal");
   const client = remembered("skal-client", () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16)).join(""));
   const cache = new Map();
-  let names = [], view = "label", polling = null;
+  let names = [], view = "label", polling = null, mode = "learn";
 
   function forget(key) {
     cache.get(key).then(URL.revokeObjectURL, () => {}); // the browser keeps a picture until it is told not to
@@ -21,7 +22,7 @@ export async function mount(root, transport, keySource) {
   }
 
   const app = {
-    root, client, answered: new Set(),
+    root, client, answered: new Set(), finalFile: transport.finalFile, nothing: "Nothing is left to label.",
     options: { grid: remembered("skal-grid", () => "") === "on", suggestions: false },
     classes: () => names,
     call: async (method, given = {}) => {
@@ -67,16 +68,14 @@ export async function mount(root, transport, keySource) {
 
   const live = h("p", { class: "hidden", "aria-live": "polite" });
   const banner = h("p", { class: "banner", role: "alert", hidden: true });
-  const labels = labelling(app), pictures = gallery(app);
+  const labels = labelling(app), pictures = gallery(app), ending = finishing(app);
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Share of the samples that is labelled" });
   const numbers = h("p", { class: "numbers" });
   const doing = h("p", { class: "doing", role: "status" });
   const features = h("progress", { class: "features", max: 1, value: 0, hidden: true, "aria-label": "Share of the features that is computed" });
   const note = h("p", { class: "note", hidden: true });
-  const guess = h("p", { class: "guessing forecast" });
   const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
   const plot = h("div", { class: "plot" });
-  const words = h("p", { class: "forecast" });
   const advice = h("p", { class: "advice", role: "status", hidden: true });
   const problems = h("details", { class: "problems", hidden: true });
   const tabs = ["label", "gallery"].map((name) =>
@@ -98,7 +97,7 @@ export async function mount(root, transport, keySource) {
     h("header", { class: "top" }, h("strong", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
       bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
     h("div", { class: "columns" }, main,
-      h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, words, guess,
+      h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, ...ending.measures, ending.element,
         h("h2", {}, "Options"), options, h("h2", {}, "Classes"), counts, problems)),
     live, help);
 
@@ -122,7 +121,9 @@ export async function mount(root, transport, keySource) {
     clearTimeout(polling);
     root.replaceChildren(h("main", { class: "over" }, h("h1", {}, "Finished"),
       h("p", { role: "status" }, `Every label is on the disk: ${status.labelled} of ${status.samples} samples have one. You can close this page.`),
-      h("p", { class: "quiet" }, "Write them in another format with ", h("code", {}, `skal export ${status.folder} --to csv`))));
+      h("p", {}, status.final?.words ?? ""),
+      h("p", { class: "quiet" }, status.final ? "Who labelled what, with the certificate: " : "Write them in another format with ",
+        h("code", {}, `skal export ${status.folder} --to ${status.final ? "final" : "csv"}`))));
   }
 
   async function poll() {
@@ -149,11 +150,15 @@ export async function mount(root, transport, keySource) {
     if (status.progress) [features.max, features.value] = [status.progress.total, status.progress.done];
     note.hidden = !status.note;
     note.textContent = status.note ?? "";
-    guess.textContent = status.measured ? status.guessing.words.replaceAll(" %", "\u00a0%") : "";
     advice.hidden = !status.advice;
     advice.textContent = status.advice ?? "";
     plot.replaceChildren(curve(status));
-    words.textContent = status.measured ? (status.forecast ?? "").replaceAll(" %", "\u00a0%") : "Accuracy is not measured, because no labels are held out.";
+    ending.show(status);
+    app.nothing = status.check ? "The last check is answered. It is being judged." : status.final ? status.final.words : "Nothing is left to label.";
+    if (ending.mode(status) !== mode) { // other samples are asked for now
+      mode = ending.mode(status);
+      labels.reset().catch(app.fail);
+    }
     const most = Math.max(1, ...status.classes.map((each) => each.count));
     counts.replaceChildren(...status.classes.map((each) =>
       h("li", {}, h("span", { class: "count-name", title: each.name }, each.name), h("meter", { min: 0, max: most, value: each.count, "aria-hidden": "true" }), h("span", { class: "count" }, `${each.count}`))));

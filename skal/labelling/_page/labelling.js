@@ -59,7 +59,7 @@ export function labelling(app) {
     stage.classList.toggle("grid", size() > 1);
     zoomButton.hidden = sample()?.kind !== "image";
     if (current.length === 0) {
-      stage.replaceChildren(h("p", { class: "done", role: "status" }, "Nothing is left to label."));
+      stage.replaceChildren(h("p", { class: "done", role: "status" }, app.nothing));
       suggestion.hidden = true;
       return;
     }
@@ -92,7 +92,7 @@ export function labelling(app) {
         await advance();
       }
       const next = sample();
-      app.say(`${item.said}. ${next ? `Next: ${next.text ?? next.id}` : "Nothing is left to label."}`);
+      app.say(`${item.said}. ${next ? `Next: ${next.text ?? next.id}` : app.nothing}`);
     } catch (error) {
       app.fail(error);
     } finally {
@@ -183,6 +183,11 @@ export function labelling(app) {
     },
     async restart() {
       queue.unshift(...current.filter((item) => !item.said));
+      current = [];
+      await advance();
+    },
+    async reset() { // what was fetched before is not asked for any more
+      queue = [];
       current = [];
       await advance();
     },

@@ -2,6 +2,7 @@
 
 export function httpTransport(base) {
   return {
+    finalFile: new URL("final.json", base).href,
     async call(method, given) {
       const response = await fetch(new URL(`api/${method}`, base), {
         method: "POST",
