@@ -46,3 +46,7 @@ class Kept:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"key": key, "value": self._known[key], "seconds": seconds}) + "\n")
         return self._known[key]
+
+    def values(self) -> list[Any]:
+        """Everything that has been measured."""
+        return list(self._known.values())

@@ -255,16 +255,17 @@ def main() -> None:
     """Measure everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="a file that keeps results, so that a stopped run goes on")
-    parser.add_argument("--parts", type=int, default=20, help="of 20 parts, each of them complete in itself")
+    parser.add_argument("--parts", type=int, default=20, help="of 20 parts; 0 prints what is kept")
+    parser.add_argument("--only", choices=["simulated", *REAL], action="append", help="some of the projects")
     parser.add_argument("--cells", action="store_true", help="print every setting and number of labels")
     args = parser.parse_args()
-    kept, parts = Kept(args.keep), []
+    kept = Kept(args.keep)
     for part in range(args.parts):
-        parts.append(kept(f"simulated {part}", functools.partial(run_part, simulated_projects(part), [2, part])))
-        for number, name in enumerate(REAL):
-            measure_part = functools.partial(run_part, real_projects(name, part), [3 + number, part])
-            parts.append(kept(f"{name} {part}", measure_part))
-    found = collect(parts)
+        for number, name in enumerate(["simulated", *REAL]):
+            if name in (args.only or [name]):
+                projects = real_projects(name, part) if number else simulated_projects(part)
+                kept(f"{name} {part}", functools.partial(run_part, projects, [2 + number, part]))
+    found = collect(kept.values())
     print(f"alarms about audits that were drawn as planned: {int((found['alarms'] * found['alarms n']).sum())}\n")
     (print_cells if args.cells else print_summary)(found)
 

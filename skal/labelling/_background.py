@@ -134,7 +134,7 @@ class BackgroundRounds:
             when all of its samples have an answer.
         """
         with self.lock:
-            if self.auditing and self.asked():
+            if self.auditing and self.questions():
                 return
             before = self._engine.state.final
             twin = twin_of(self._engine)
@@ -167,7 +167,7 @@ class BackgroundRounds:
     def cancel_audit(self) -> None:
         """Go on without the audit that is open; its labels are trained on, and the next one is judged more strictly."""
         with self.lock:
-            if self.auditing and self.asked():
+            if self.auditing and self.questions():
                 state = self._engine.state
                 state.look, state.audited = 0, []
                 self._engine.end_round_without_training()

@@ -98,7 +98,7 @@ class Ending:
     def questions(self) -> list[int] | None:
         """Samples that may be asked for; None if anything may."""
         if self._rounds.auditing:
-            return self._rounds.asked()
+            return self._rounds.questions()
         return self.left() if self.under_way and self._rounds.certified else None
 
     def left(self) -> list[int]:
@@ -117,13 +117,13 @@ class Ending:
         state, report = self._rounds.session.state, self._worker.report
         held = [state.answers[i] for i in state.audit if state.answers.get(i) is not None]
         enough = report is not None and report.accuracy.n_labels >= ENOUGH
-        audit = {"enough": enough, "words": say_missing(len(held)), "finish": "", "n_model": 0, "n_check": 0}
+        audit = {"enough": enough, "words": say_missing(len(held)), "finish": "", "n_model": 0}
         if report is not None:
             audit |= {"words": report.say_accuracy(), "finish": report.say_finish("you")}
-            audit |= {"n_model": report.n_model, "n_check": report.n_check}
+            audit |= {"n_model": report.n_model, "n_check": report.n_check, "n_people": report.n_people}
         check = final = None
         if self._rounds.auditing:
-            check = {"total": len(state.asked), "done": len(state.asked) - len(self._rounds.asked())}
+            check = {"total": len(state.asked), "done": len(state.asked) - len(self._rounds.questions())}
         if state.final is not None:
             left, certificate = len(self.left()), state.final["certificate"]
             final = {"certificate": certificate, "left": left, "words": say_certificate(certificate, left)}
@@ -138,5 +138,6 @@ class Ending:
             "check": check,
             "final": final,
             "refused": refused,
-            "finishing": self.under_way,
+            "finishing": self.under_way and (self._rounds.auditing or self._rounds.certified),
+            "drawing": self._worker.wants_audit,
         }

@@ -61,7 +61,7 @@ class Worker:
         self._rounds, self._model, self._folder = rounds, model, folder
         self._query_size, self._decline_unreadable, self._make_report = query_size, decline_unreadable, report
         self.report: AuditReport | None = None
-        self._wanted = 0  # samples of an audit that somebody has asked for
+        self._wanted = self._drawing = 0  # samples of an audit that somebody has asked for
         self.predictions: dict[int, dict[str, Any]] = {}
         self.unsaved: str | None = None
         self._wake, self._stopping = threading.Condition(), False
@@ -98,6 +98,11 @@ class Worker:
         with self._wake:
             self._wanted = size
             self._wake.notify_all()
+
+    @property
+    def wants_audit(self) -> bool:
+        """Whether an audit has been asked for, and is not drawn yet."""
+        return self._wanted > 0 or self._drawing > 0
 
     def learn_on(self) -> None:
         """Train and ask again, however few labels there are."""
@@ -172,8 +177,11 @@ class Worker:
     def _step(self) -> None:
         self._doing = "training" if self._rounds.session.state.labels or self._changes else "choosing samples"
         rounds = self._rounds
-        wanted, self._wanted = self._wanted, 0
-        rounds.step(wanted)
+        self._drawing, self._wanted = self._wanted, 0
+        try:
+            rounds.step(self._drawing)
+        finally:
+            self._drawing = 0
         self._decline_unreadable()
         self._predict()
         self._measure()

@@ -119,11 +119,11 @@ def say_missing(n_labels: int) -> str:
     --------
     >>> from skal.loop._audit_report import say_missing
     >>> say_missing(12)
-    'How good the model is can be said from 20 audit labels on: 8 more are needed.'
+    'How good the model is can be said from 20 audit labels on, which chance draws: 8 more are needed.'
     """
     missing = max(0, ENOUGH - n_labels)
     needed = f"{missing} more {'is' if missing == 1 else 'are'} needed" if missing else "the next training tells"
-    return f"How good the model is can be said from {ENOUGH} audit labels on: {needed}."
+    return f"How good the model is can be said from {ENOUGH} audit labels on, which chance draws: {needed}."
 
 
 def report_audit(

@@ -65,14 +65,14 @@ def begin_check(client, data):
 
 def test_below_twenty_audit_labels_no_percentage_but_what_is_missing(data, tmp_path):
     with open_page(data, tmp_path) as client:
-        assert client.call("status")["audit"]["words"].endswith("from 20 audit labels on: 20 more are needed.")
+        assert client.call("status")["audit"]["words"].endswith("20 more are needed.")
         work(client, data, 30)
         wait_for_training(client)
         status = client.call("status")
         lines = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
         held = [line for line in lines if line.get("source") == "held out"]
         assert 0 < len(held) < 20
-        assert status["audit"]["words"].endswith(f"on: {20 - len(held)} more are needed.")
+        assert status["audit"]["words"].endswith(f"draws: {20 - len(held)} more are needed.")
         assert not status["audit"]["enough"]
         assert (status["curve"], status["forecast"], status["later"]) == ([], None, None)
         assert status["audit"]["finish"] == ""

@@ -3,16 +3,22 @@
 import csv
 import io
 import json
+import re
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks._label_page import Keys
-from skal.labelling import export_labels
+from skal.labelling import export_final, export_labels
+from skal.labelling._label import as_source
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 
-from .conftest import digits_page, label_page, make_project, truth
+from .conftest import Client, digits_page, label_page, make_project, truth
 
 
 @pytest.fixture
@@ -325,3 +331,58 @@ def test_the_row_of_a_table_is_shown_as_a_table(page, tmp_path):
         page.wait_for(lambda: page.find("dialog.correct table td"))
         assert not page.complaints()
     assert set(labels_of(tmp_path / "out")) == {"a", "b"}
+
+
+def test_from_the_promise_over_the_last_check_to_the_data_set(page, serve, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 3))
+    said = {f"s{i}": "yes" if value > 0 else "no" for i, value in enumerate(X[:, 0])}
+    source = as_source(X, list(said), None)
+    model = choose_model(source, model="linear")
+    project = Project(source, ["no", "yes"], model, tmp_path, query_size=30, share=0.4, max_error=0.1)
+    address = serve(project)
+    client = Client(address)
+
+    def label(items):
+        for item in items:
+            client.call("answer", id=item["id"], label=said[item["id"]])
+
+    page.open(address)
+    assert page.text(".accuracy").endswith("20 more are needed.")
+    assert not page.find(".finishing")
+    label(client.call("next", n=90)["items"])
+    page.wait_for(lambda: page.find(".certify"))
+    assert re.match(r"\d+ to \d+\xa0% right, 95\xa0% sure, from \d+ audit labels\.$", page.text(".accuracy"))
+    assert page.text(".guessing").startswith("Guessing gives ")
+    promise = r"Finish now: the model labels about \d+ of 500, you \d+ more, at most 10\xa0% wrong\. "
+    assert re.match(promise + ".* a last check, drawn by chance", page.text(".finish-words"))
+    for width, scheme in ((360, "dark"), (1280, "light")):
+        page.resize(width, 900, scheme=scheme)
+        assert (page.run(CONTRAST), page.run(NAMELESS), page.run(CLIPPED)) == ([], [], [])
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+
+    page.click(".certify")
+    page.wait_for(lambda: page.text(".finish-words").startswith("Last check: 0 of "))
+    checked = {project.source.ids[position] for position in project.ending.questions()}
+    page.wait_for(lambda: page.current() in checked)  # what was fetched before is gone
+    label(client.call("next", n=200)["items"])  # by another tab; this one has some of its own
+    total = client.call("status")["check"]["total"]
+    while page.current() in checked:
+        page.label("2" if said[page.current()] == "yes" else "1")
+    page.wait_for(lambda: "The model labels" in page.text(".finish-words"))
+    final = client.call("status")["final"]
+    assert final["certificate"]["n_audited"] == total == len(checked)
+    assert checked <= labels_of(tmp_path).keys()
+    assert page.find(".resume")
+    assert not page.find(".certify")
+    (link,) = page.find(".final-file")
+    status, _, body = client.request("GET", urlsplit(link.get_attribute("href")).path)
+    assert (status, json.loads(body)["certificate"]) == (200, final["certificate"])
+    by_model = {row["id"] for row in json.loads(body)["labels"] if row["by"] == "model"}
+    if final["left"]:
+        assert page.wait_for(page.current) not in by_model
+    assert page.complaints() == []
+    page.click(".finish")
+    page.wait_for(lambda: "--to final" in page.text("main"))
+    assert "The model labels" in page.text("main")
+    assert json.loads(export_final(tmp_path))["certificate"] == final["certificate"]

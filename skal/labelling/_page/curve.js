@@ -6,7 +6,7 @@ const WIDTH = 320, HEIGHT = 150, LEFT = 42, BOTTOM = 20, TOP = 8, RIGHT = 8;
 export function curve(status) {
   const points = status.curve;
   const last = points[points.length - 1];
-  if (!last) return h("p", { class: "quiet" }, "The curve begins with 20 audit labels.");
+  if (!last) return h("p"); // the sentence below says what is missing
   const all = status.later ? [...points, status.later] : points;
   const highest = Math.max(...all.map((point) => point.n));
   const x = (n) => LEFT + (n / highest) * (WIDTH - LEFT - RIGHT);

@@ -33,9 +33,11 @@ export function finishing(app) {
 
   function say(status) {
     if (status.check) return `Last check: ${status.check.done} of ${status.check.total} samples, drawn by chance. The model waits for their labels.`;
+    if (status.drawing) return "The last check is drawn after the training.";
     if (status.final) return status.final.words;
-    const check = status.audit.n_model ? ` ${status.audit.n_check} of yours come first: a last check, drawn by chance.` : "";
-    return [status.refused, status.audit.finish + check].filter(Boolean).join(" ");
+    const { n_model: model, n_check: check, n_people: people } = status.audit;
+    const first = check === people ? "These are a last check, drawn by chance." : `${check} of yours come first: a last check, drawn by chance.`;
+    return [status.refused, status.audit.finish, model ? first : ""].filter(Boolean).join(" ");
   }
 
   return {
@@ -51,7 +53,8 @@ export function finishing(app) {
       element.hidden = !words.textContent;
       bar.hidden = now !== "check";
       if (status.check) [bar.max, bar.value] = [status.check.total, status.check.done];
-      begin.hidden = now !== "learn" || !status.audit.n_model;
+      accuracy.classList.toggle("quiet", !status.audit.enough);
+      begin.hidden = now !== "learn" || !status.audit.n_model || status.drawing;
       cancel.hidden = now === "learn";
       file.hidden = !status.final || !app.finalFile;
     },
