@@ -154,7 +154,10 @@ class Project:
             order = chain(asked, self._others(among)) if questions is None else iter(questions)
             order = (position for position in order if position not in unreadable)
             taken = self._leases.take(client, order, n)
-            self._origin |= {self.source.ids[i]: source if i in among else "random" for i in taken}
+            if questions is not None and not self.rounds.auditing:
+                source = "left"  # to people, by the certificate
+            other = "random" if questions is None else source
+            self._origin |= {self.source.ids[i]: source if i in among else other for i in taken}
             return [self._question(position) for position in taken]
 
     def answer(self, key: str, label: str | None, *, client: str = "", declined: bool = False) -> None:

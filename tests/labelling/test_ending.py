@@ -117,6 +117,8 @@ def test_from_the_promise_to_the_data_set_with_its_certificate(data, tmp_path, c
     assert told["counts"] == {"people": N - certificate["n_accepted"], "model": certificate["n_accepted"], "open": 0}
     assert {row["id"]: row["by"] for row in told["labels"] if row["by"] == "people"}.keys() >= set(left)
     assert {row["annotator"] for row in told["labels"]} == {"Ada", None}
+    sources = client.result.labels.set_index("id")["source"]
+    assert set(sources[left]) <= {"left", "held out"}
     wrong = sum(row["label"] != data[1][row["id"]] for row in told["labels"])
     assert wrong <= MAX_ERROR * N
     assert all(row["label"] == data[1][row["id"]] for row in told["labels"] if row["by"] == "people")
