@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +18,6 @@ from skal.exceptions import UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent, pull_back
 from skal.tangent._factors import Dense, Gradients, PerSampleGradient, Total
 from skal.tangent._layer_rules import Rule, find_rule
-
-_ATTENTION = signature(F.multi_head_attention_forward)
 
 
 class UnsuitedLayerError(UnsupportedLayerError):
@@ -134,11 +131,11 @@ class StructuredBackend:
                 # the edge still means this output if an activation overwrites the tensor in place
                 calls.append(_Call(name, layer, value.detach(), value._version, get_gradient_edge(output)))
 
-        def record_projection(value: Any, weight: Any, output: Any, positions_first: bool) -> None:
+        def record_projection(value: Any, weight: Any, output: Any) -> None:
             if id(weight) in self._projections and output.requires_grad:
                 name, layer = self._projections[id(weight)]
                 edge = get_gradient_edge(output)
-                calls.append(_Call(name, layer, value.detach(), value._version, edge, positions_first))
+                calls.append(_Call(name, layer, value.detach(), value._version, edge, positions_first=True))
 
         with ExitStack() as stack:
             for name, layer in self._layers.items():
@@ -207,58 +204,17 @@ def _projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
 
 
 @contextmanager
-def _watch_projections(see: Callable[[Any, Any, Any, bool], None]) -> Iterator[None]:
-    """Inside, ``see(input, weight, output, positions_first)`` is called for every call of ``F.linear``.
+def _watch_projections(see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """Inside, ``see(input, weight, output)`` is called for every call of ``F.linear``."""
+    linear = F.linear
 
-    Plain self-attention works on (n, t, ...) tensors there. torch brings them into the order (t, n, ...) and back, and
-    so does the backward pass: a sixth of the time of a small transformer's.
-    """
-    linear, attention = F.linear, F.multi_head_attention_forward
-
-    def watch(input: Any, weight: Any, bias: Any = None, positions_first: bool = True) -> Any:
+    def watch(input: Any, weight: Any, bias: Any = None) -> Any:
         output = linear(input, weight, bias)
-        see(input, weight, output, positions_first)
+        see(input, weight, output)
         return output
 
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        call = _ATTENTION.bind(*args, **kwargs)
-        call.apply_defaults()
-        if not _is_plain_self_attention(call.arguments):
-            return attention(*args, **kwargs)
-        return _self_attention(call.arguments, partial(watch, positions_first=False)), None
-
-    F.linear, F.multi_head_attention_forward = watch, attend
+    F.linear = watch
     try:
         yield
     finally:
-        F.linear, F.multi_head_attention_forward = linear, attention
-
-
-def _is_plain_self_attention(call: dict[str, Any]) -> bool:
-    """Whether a call of ``F.multi_head_attention_forward`` is what :func:`_self_attention` computes."""
-    x, width = call["query"], call["embed_dim_to_check"]
-    known = {
-        *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias"),
-        *("dropout_p", "out_proj_weight", "out_proj_bias", "training", "average_attn_weights"),
-    }
-    return (
-        x is call["key"]
-        and x is call["value"]
-        and x.ndim == 3
-        and x.transpose(0, 1).is_contiguous()
-        and x.shape[2] == width
-        and width % call["num_heads"] == 0
-        and call["in_proj_weight"] is not None
-        and not (call["training"] and call["dropout_p"] > 0)
-        and not any(value is not None and value is not False for name, value in call.items() if name not in known)
-    )
-
-
-def _self_attention(call: dict[str, Any], linear: Callable[..., Tensor]) -> Tensor:
-    """What ``F.multi_head_attention_forward`` gives for a (t, n, e) tensor with the samples first in memory."""
-    x = call["query"].transpose(0, 1)
-    projected = linear(x, call["in_proj_weight"], call["in_proj_bias"])
-    # taken apart before heads and positions change places: the backward pass puts it together where it belongs
-    parts = projected.unflatten(2, (3, call["num_heads"], -1)).unbind(2)  # (n, t, h, e / h) each
-    attended = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in parts)).transpose(1, 2).flatten(2)
-    return linear(attended, call["out_proj_weight"], call["out_proj_bias"]).transpose(0, 1)
+        F.linear = linear
