@@ -192,10 +192,13 @@ def verdicts(suite: BenchmarkSuite) -> list[str]:
     worse = [name for name in tables if outcomes[name] == "worse"]
     gaps = part.differences("margin").loc["auto, own start"]
     behind = [f"{name.removeprefix('raw_')} ({points(gaps[name])})" for name in tables if gaps[name] < -0.01]
+    texts = [name for name in suite.settings if name not in tables and "auto, own start" in suite.results[name].strategies]
+    ahead = suite.subset(texts).differences("margin").loc["auto, own start"] if texts else {}
     return [
         f"With its own start `auto` is better than Random in {len(better)} of {len(few)} settings with few labels.",
         f"It is worse than Random in {len(worse)} of all {len(tables)}.",
         f"It is behind Margin by more than a point in {', '.join(behind) or 'none'}.",
+        *(f"On the texts it is {points(ahead[name])} points from Margin after a random start." for name in texts),
     ]
 
 

@@ -23,6 +23,9 @@ from skal.features._text import SparseFeatures, TextFeatures, is_texts
 
 _MOST_ROWS = 20_000  # that features are fitted on
 _WIDEST_TABLE = 512  # columns of a sparse matrix that is a table rather than counts of words
+_MOST_LOOKED_AT = 200  # rows, to tell embeddings from a table
+_WIDE = 100  # columns of what may be the features of a network
+_DISTINCT = 0.9  # share of the rows of such a column, in the middle of them, that differ from all others
 _NEAR_ONE = 1e-3  # the length of a row that was scaled to length 1, in half precision too
 
 
@@ -34,7 +37,7 @@ class Preparation:
     ----------
     steps : tuple of transformers
         Those before the classifier, then what makes features of their output.
-    kind : {"table", "texts", "sparse rows", "rows of length 1"}
+    kind : {"table", "texts", "sparse rows", "rows of length 1", "embeddings"}
         What that output is.
     """
 
@@ -118,7 +121,20 @@ def _choose(X: Any) -> tuple[str | None, Any]:
         lengths = np.linalg.norm(np.asarray(X, dtype=np.float64), axis=1)
         if np.all((np.abs(lengths - 1) < _NEAR_ONE) | (lengths == 0)) and lengths.any():
             return "rows of length 1", None
+        if _are_embeddings(np.asarray(X[:_MOST_LOOKED_AT])):
+            return "embeddings", _centred(TableFeatures())
     return "table", _centred(TableFeatures())
+
+
+def _are_embeddings(rows: np.ndarray) -> bool:
+    """Whether rows may be a network's features: many columns, and hardly a number twice in most of them.
+
+    A table with so many columns has one for each category, or counts.
+    """
+    if rows.shape[1] < _WIDE:
+        return False
+    shares = [len(np.unique(column)) / len(rows) for column in rows.T]
+    return bool(np.median(shares) > _DISTINCT)
 
 
 def _centred(features: TableFeatures) -> Any:

@@ -4,7 +4,7 @@
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
 | a table | MaxHerding | UHerding by leaves of a forest |
-| rows of length 1, texts, sparse rows | MaxHerding | UHerding |
+| embeddings, texts, sparse rows | MaxHerding | UHerding |
 | rows of numbers, with a network | MaxHerding | UHerding on the rows |
 | a network that is mostly frozen | MaxHerding | UHerding |
 | a network that is trained | MaxHerding on the inputs | NTKLookahead; BADGE for large ones |

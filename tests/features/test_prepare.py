@@ -81,6 +81,22 @@ def test_rows_of_length_1_and_other_arrays_are_taken_as_they_are():
     np.testing.assert_array_equal(features_of(LogisticRegression(), 7 * X, spec="input"), 7 * X)
 
 
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        (rng.normal(size=(60, 120)), "embeddings"),
+        (np.maximum(rng.normal(0.5, 0.1, size=(60, 120)), 0), "embeddings"),
+        (rng.normal(size=(60, 30)), "table"),
+        (np.eye(120)[rng.integers(0, 120, 60)] + 0.5, "table"),
+        (rng.integers(0, 17, size=(60, 120)).astype(float), "table"),
+    ],
+    ids=["normal", "rectified", "few columns", "one-hot", "counts"],
+)
+def test_embeddings_are_told_from_tables(rows, kind):
+    learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None)
+    assert QueryContext(learner, rows).preparation.kind == kind
+
+
 def test_sparse_rows():
     wide = sp.random(60, 2000, 0.02, format="csr", random_state=0)
     np.testing.assert_allclose(features_of(LogisticRegression(), wide), SparseFeatures().fit_transform(wide), atol=1e-9)

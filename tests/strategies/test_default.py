@@ -40,6 +40,7 @@ def network(frozen):
 # what the first column calls them, in the order of the table
 IMAGES = X.reshape(-1, 1, 2, 2)
 DIRECTIONS = X / np.linalg.norm(X, axis=1, keepdims=True)
+WIDE = np.random.default_rng(1).normal(size=(30, 128)) + 3 * y[:, None]
 TABLE = pd.DataFrame({"age": X[:, 0] * 1000, "town": np.resize(["Ulm", "Bern", "Pau"], 30), "member": X[:, 1] > 0})
 COLUMNS = make_column_transformer((StandardScaler(), ["age"]), (OneHotEncoder(), ["town", "member"]))
 ROWS = {
@@ -49,7 +50,8 @@ ROWS = {
         (LogisticRegression, 100 * X),
         (LinearSVC, 100 * X),
     ],
-    "rows of length 1, texts, sparse rows": [
+    "embeddings, texts, sparse rows": [
+        (lambda: make_pipeline(StandardScaler(), LogisticRegression()), WIDE),
         (LogisticRegression, DIRECTIONS),
         (lambda: make_pipeline(TfidfVectorizer(), LogisticRegression()), TEXTS),
         (lambda: make_pipeline(TfidfVectorizer(), LinearSVC()), TEXTS.tolist()),
