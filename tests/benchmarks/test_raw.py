@@ -44,6 +44,16 @@ def test_development_has_tables_and_seeds_of_its_own(folder):
     assert set(raw.DEVELOPMENT) < set(raw.TABLES)
 
 
+def test_starts_are_compared_on_the_development_part(folder, capsys, monkeypatch):
+    monkeypatch.setattr(raw, "DEVELOPMENT", ("vehicle",))
+    assert raw.main(["starts", "--seeds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        [f"| vehicle, {net}", n] for n in ("10", "100") for net in ("logistic", "forest")
+    ]
+    assert all(line.count("±") == 2 for line in lines[2:])
+
+
 def test_twelve_few_twelve_many_and_the_texts():
     few = [name for name in raw.SETTINGS if name.endswith("_few")]
     assert (len(few), len(raw.SETTINGS)) == (13, 25)
