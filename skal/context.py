@@ -64,6 +64,7 @@ from skal.features import RememberedFeatures, compute_features
 from skal.features._compute import at_least_float32, check_finite_features
 from skal.features._prepare import Preparation, prepare
 from skal.tangent._kernels import settle_kernel
+from skal.tangent._layers import Layers
 from skal.tangent._sketch import feature_matrix
 from skal.tangent._tangent_engine import TangentEngine
 from skal.validation import parse_memory, target_weights
@@ -436,7 +437,7 @@ class QueryContext:
         backend: str = "auto",
         *,
         network: Network | None = None,
-        layers: str = "all",
+        layers: Layers = "all",
         memory: int | None = None,
     ) -> TangentEngine:
         """Per-sample gradients of the network, computed as told.
@@ -447,8 +448,8 @@ class QueryContext:
             How gradients are computed.
         network : Network, optional
             By default :attr:`logit_network`.
-        layers : {"all", "last"}, default="all"
-            All trainable parameters, or those of the last parameterised layer.
+        layers : {"all", "last", "last_blocks", "adapters"} or callable, default="all"
+            Which trainable parameters; see :func:`skal.tangent.tangent_kernel`.
         memory : int, optional
             Bound in bytes; by default :attr:`memory`.
 

@@ -69,7 +69,7 @@ def make_source(
 
         return wide_source(context, settings)
     memory, ridge = context.memory, settings.ridge
-    engine = context.tangent_engine(settings.backend, memory=memory // 4)
+    engine = context.tangent_engine(settings.backend, layers=settings.layers, memory=memory // 4)
     several = context.task == "regression" and engine.n_classes > 1
     asked = "trace" if several and settings.kernel == "auto" else settings.kernel
     kernel = settle_kernel(engine, context.pool, asked, context.owner)

@@ -33,6 +33,7 @@ class Settings:
     backend: str
     random_state: Any
     target: Any
+    layers: Any
 
     @classmethod
     def of(cls, strategy: Any, task: str = "classification") -> Settings:

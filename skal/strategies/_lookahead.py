@@ -16,6 +16,7 @@ from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
 from skal.strategies._linear_posterior import NOISE, settle_features
+from skal.tangent._layers import LayersConstraint
 from skal.tangent._sketch import MOST_FEATURES
 from skal.validation import Choice, Features, Integer, Real, Target, is_auto
 
@@ -42,6 +43,9 @@ class NTKLookahead(ScoreStrategy):
         to its last layer, where ``features`` are given, and where the classifier is no network. The tangent kernel is
         then ``pntk``, or ``trace`` where the outputs sum to a constant and the pseudo-NTK vanishes. ``trace`` is always
         exact. ``entk`` has a C × C block for every pair of samples: for small problems.
+    layers : {"all", "last", "last_blocks", "adapters"} or callable, default="all"
+        Which trained parameters the tangent kernel is of; see :func:`skal.tangent.tangent_kernel`. ``last_blocks`` is
+        for large networks that are fine-tuned, ``adapters`` for those with LoRA and the like.
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What the kernels ``rbf`` (``exp(−‖φ − φ'‖²/σ²)``), ``laplace`` (``exp(−‖φ − φ'‖/σ)``) and ``linear`` compare,
         scaled to length 1; as in :class:`MaxHerding`. ``tangent`` are sketched gradients.
@@ -142,6 +146,7 @@ class NTKLookahead(ScoreStrategy):
         "reference": Choice("network", "linearized"),
         "batch": Choice("auto", "top", "greedy"),
         "backend": Choice("auto", "structured", "backpack", "func"),
+        "layers": LayersConstraint(),
         "features": Features(),
         "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
         "evaluation": Integer(1, MOST_FEATURES, optional=True, words=("auto",), remedy=_NUMBER),
@@ -161,6 +166,7 @@ class NTKLookahead(ScoreStrategy):
         *,
         criterion: str = "variance",
         kernel: str = "auto",
+        layers: Any = "all",
         features: Any = "auto",
         radius: float | str = "auto",
         retraining: str = "linearized",
@@ -176,6 +182,7 @@ class NTKLookahead(ScoreStrategy):
     ) -> None:
         self.criterion = criterion
         self.kernel = kernel
+        self.layers = layers
         self.features = features
         self.radius = radius
         self.retraining = retraining
@@ -218,6 +225,9 @@ class NTKLookahead(ScoreStrategy):
         elif variance and self.retraining not in ("linearized", "infinite"):
             refused, expected = "criterion", f"'mlmoc', 'emoc' or 'eer' with {retraining}"
             remedy = "Variances need a kernel: use retraining='linearized', or name another criterion."
+        elif self._picks_layers and (has_features or on_features or self.retraining != "linearized"):
+            refused, expected = "layers", "'all' with a kernel on features or another retraining"
+            remedy = "Only tangent kernels are of chosen layers."
         elif self.target is not None and not variance:
             refused, expected, remedy = "target", f"None with {given}", "Use criterion='variance', the default."
         elif self.batch == "greedy" and not closed:
@@ -230,7 +240,12 @@ class NTKLookahead(ScoreStrategy):
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
         """Whether a tangent kernel is asked for."""
-        return self.criterion != "variance" or self.kernel in _TANGENT_KERNELS or self.retraining != "linearized"
+        tangent = self.kernel in _TANGENT_KERNELS or self._picks_layers
+        return self.criterion != "variance" or tangent or self.retraining != "linearized"
+
+    @property
+    def _picks_layers(self) -> bool:
+        return not (isinstance(self.layers, str) and self.layers == "all")
 
     def _feature_kernel(self, context: QueryContext) -> str | None:
         """The kernel on features that this query uses; None for a tangent kernel."""

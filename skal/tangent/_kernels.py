@@ -17,6 +17,7 @@ from skal.exceptions import InvalidParameterError, VanishingKernelWarning
 from skal.tangent._cotangents import kernel_cotangents, one_logit
 from skal.tangent._factors import Gradients
 from skal.tangent._kept import KeptGradients
+from skal.tangent._layers import Layers
 from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients, open_engine
 from skal.validation import check_choice
 
@@ -30,7 +31,7 @@ def tangent_kernel(
     Z: Any = None,
     *,
     kind: str = "pntk",
-    layers: str = "all",
+    layers: Layers = "all",
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
@@ -49,8 +50,11 @@ def tangent_kernel(
     kind : {"pntk", "logit", "trace", "entk"}, default="pntk"
         With J the Jacobian of the logits: ``pntk`` is the gradient of ``Σ_c f_c / √C``, ``logit`` that of ``f_0``,
         ``trace`` is ``tr J(x) J(z)ᵀ``, and ``entk`` holds all C × C blocks ``J(x) J(z)ᵀ``.
-    layers : {"all", "last"}, default="all"
-        All trainable parameters, or those of the last parameterised layer.
+    layers : {"all", "last", "last_blocks", "adapters"} or callable, default="all"
+        Which trained parameters are differentiated. ``last`` are those of the layer that makes the outputs,
+        ``last_blocks`` those of the last block, as transformers and residual networks have them, and of all that comes
+        behind it. ``adapters`` is all that is trained in a network that is mostly frozen: LoRA and the like; others are
+        refused. A function ``f(name, parameter)`` is true for those that it wants.
     backend : {"auto", "structured", "func", "backpack"}, default="auto"
         How gradients are computed; ``auto`` takes layer rules where there are some.
     batch_size : int, default=256

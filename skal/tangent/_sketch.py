@@ -22,6 +22,7 @@ from skal._core.pool import Samples
 from skal.tangent._cotangents import Cotangent, LossCotangent, kernel_cotangents
 from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Product, Rows, pieces
 from skal.tangent._kernels import KINDS
+from skal.tangent._layers import Layers
 from skal.tangent._tangent_engine import TangentEngine, open_engine
 from skal.validation import check_choice, check_integer
 
@@ -36,7 +37,7 @@ def tangent_features(
     kind: str = "pntk",
     n_features: int | None = 4096,
     random_state: int = 0,
-    layers: str = "all",
+    layers: Layers = "all",
     backend: str = "auto",
     batch_size: int = 256,
     max_memory: int | str | None = None,
@@ -56,8 +57,8 @@ def tangent_features(
         Length k of the sketch; its error falls like ``k ** -0.5``. None gives the exact gradients.
     random_state : int, default=0
         The same number gives the same projection for every call on the same network.
-    layers : {"all", "last"}, default="all"
-        All trainable parameters, or those of the last parameterised layer.
+    layers : {"all", "last", "last_blocks", "adapters"} or callable, default="all"
+        Which trained parameters are differentiated; see :func:`tangent_kernel`.
     backend : {"auto", "structured", "func", "backpack"}, default="auto"
         How gradients are computed.
     batch_size : int, default=256

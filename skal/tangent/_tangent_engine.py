@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from skal._core.containers import all_finite
 from skal._core.guard import evaluating
-from skal._core.last_layer import find_last_layer, nodes_behind, two_orders
+from skal._core.last_layer import nodes_behind, two_orders
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, is_out_of_memory, rows_within
 from skal._core.network import Network
 from skal._core.pool import Samples
@@ -23,6 +23,7 @@ from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, 
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
 from skal.tangent._layer_rules import register_rule, users_rules
+from skal.tangent._layers import Layers, LayersConstraint, choose_parameters
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, refuse_mixing_layers, reordered_layers
 from skal.validation import check_choice, check_integer, parse_memory
 
@@ -45,8 +46,8 @@ class TangentEngine:
         Some samples, to look at the network with.
     backend : {"auto", "structured", "func", "backpack"}
         How gradients are computed.
-    layers : {"all", "last"}
-        All trainable parameters, or those of the last parameterised layer.
+    layers : {"all", "last", "last_blocks", "adapters"} or callable
+        Which trainable parameters; see :func:`skal.tangent.tangent_kernel`.
     batch_size : int
         Samples per network pass, at most.
     max_memory : int, str or None
@@ -71,7 +72,7 @@ class TangentEngine:
         samples: Samples,
         *,
         backend: str = "auto",
-        layers: str = "all",
+        layers: Layers = "all",
         batch_size: int = 256,
         max_memory: int | str | None = None,
         autocast: torch.dtype | None = None,
@@ -91,15 +92,7 @@ class TangentEngine:
             self._check_steady(batch, logits, *map(self.network.to_logits, outputs))
             plan = make_plan(self.network, batch, backend, reordered=reordered)
             self.activation_bytes = activation_bytes(self.network, tree_map(lambda x: x[:1].clone(), batch))
-        if layers == "last":
-            last = find_last_layer(self.network, samples)
-            own = {id(p) for p in last.layer.parameters()}
-            parameters = {name: p for name, p in parameters.items() if id(p) in own}
-            if not parameters:
-                raise InvalidParameterError(
-                    f"With layers='last' the last layer of the network given to {owner} must be trainable. Got the "
-                    f"layer {last.name!r} in which no parameter has requires_grad. Unfreeze it, or use layers='all'."
-                )
+        parameters = choose_parameters(self.network, samples, parameters, layers, owner)
         self.sizes = {name: p.numel() for name, p in parameters.items()}
         self.precision = self.network.precision
         self.element_size = self.precision.itemsize
@@ -376,14 +369,14 @@ def open_engine(
     owner: str,
     net: Any,
     samples: Samples,
-    layers: str,
+    layers: Layers,
     backend: str,
     batch_size: int,
     max_memory: int | str | None,
     autocast: torch.dtype | None,
 ) -> TangentEngine:
     """The engine of a public function, whose parameters nobody has checked yet."""
-    check_choice(owner, "layers", layers, ["all", "last"])
+    LayersConstraint().check(owner, "layers", layers)
     check_choice(owner, "backend", backend, ["auto", "structured", "func", "backpack"])
     check_integer(owner, "batch_size", batch_size, 1)
     check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
