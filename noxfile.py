@@ -105,7 +105,7 @@ def docs(session: nox.Session) -> None:
 def recipes(session: nox.Session) -> None:
     """The recipes of the guide that need other packages."""
     # without constraints.txt, whose versions are too new for some of them
-    session.install(".[dev]", "transformers", "datasets", "mlflow>=2", "wandb")
+    session.install(".[dev]", "transformers", "peft", "datasets", "mlflow>=2", "wandb")
     # what those packages warn of is their own affair
     arguments = ["-W", "default", "tests/test_readme.py", "-k", "recipes"]
     session.run("python", "-m", "pytest", "-q", *arguments, env=ONE_THREAD | {"SKAL_TEST_RECIPES": "1"})

@@ -34,7 +34,7 @@ from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling
 from skal.tangent import tangent_features
 
 KEPT = Path(__file__).with_name("fine_tuned_kept.jsonl")
-N_CLASSES, N_POOL, N_TEST, N_LABELLED, BATCH, TOKENS = 10, 400, 300, 40, 20, 32
+N_CLASSES, N_POOL, N_TEST, N_LABELLED, N_COST, BATCH, TOKENS = 10, 400, 300, 40, 200, 20, 32
 LAYERS = ["all", "last_blocks", "last"]
 
 
@@ -143,6 +143,7 @@ def costs() -> str:
         if not mine:
             continue
         learner, X = fitted(lora, 0)
+        X = part(X, slice(N_COST))
         tasks: dict[str, Any] = {"pass": lambda learner=learner, X=X: forward(learner, X)}
         for words, layers in mine:
             strategy = NTKLookahead(layers=layers, random_state=0)
