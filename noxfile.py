@@ -5,6 +5,7 @@ skipped by name, 3.14 among them; in continuous integration a missing one is an 
 """
 
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # what depends on the releases of modAL and scikit-learn: as in the Makefile
 MODAL_TESTS = ["tests/compat", "tests/learners/test_active.py", "tests/strategies/test_uncertainty.py"]
+OLD_PACKAGES = ("scikit-learn", "skorch")  # whose older releases a model may come from
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 
@@ -34,6 +36,14 @@ def lowest(requirements: list[str]) -> list[str]:
     ['numpy==1.26.*', 'cloudpickle==3.*']
     """
     return [re.sub(r">=(.*)", r"==\1.*", requirement) for requirement in requirements]
+
+
+def other_environment(session: nox.Session, folder: Path, *packages: str) -> str:
+    """The Python of a new environment with nothing but some packages."""
+    session.run("python", "-m", "venv", "--clear", str(folder))
+    python = str(folder / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", *packages, external=True)
+    return python
 
 
 @nox.session(python=PYTHONS)
@@ -109,6 +119,31 @@ def recipes(session: nox.Session) -> None:
     # what those packages warn of is their own affair
     arguments = ["-W", "default", "tests/test_readme.py", "-k", "recipes"]
     session.run("python", "-m", "pytest", "-q", *arguments, env=ONE_THREAD | {"SKAL_TEST_RECIPES": "1"})
+
+
+@nox.session(python="3.11")
+def models(session: nox.Session) -> None:
+    """Models that were labelled on the page say the same in a fresh environment; those of older packages warn."""
+    session.install("-c", "constraints.txt", ".[label,backbones,parquet]")
+    session.install("-c", "constraints.txt", "datasets")
+    folder = Path(session.create_tmp()).resolve()
+    projects = folder / "projects"
+    shutil.rmtree(projects, ignore_errors=True)
+    script = ["-I", str(Path("benchmarks", "take_away.py").resolve())]  # -I: not the clone, but what is installed
+    session.run("python", *script, "label", str(projects), env=ONE_THREAD)
+    session.run("python", *script, "datasets", str(projects), env=ONE_THREAD)
+    fresh = other_environment(session, folder / "fresh", "-c", "constraints.txt", ".")
+    session.run(fresh, *script, "load", str(projects), external=True, env=ONE_THREAD)
+    session.run(fresh, "-m", "pip", "install", "-q", "-c", "constraints.txt", ".[backbones]", external=True)
+    session.run(fresh, *script, "load", str(projects), external=True, env=ONE_THREAD)
+    old_pins = folder / "old.txt"
+    kept = [line for line in Path("constraints.txt").read_text().splitlines() if not line.startswith(OLD_PACKAGES)]
+    old_pins.write_text(
+        "\n".join([*kept, *lowest([each for each in PROJECT["dependencies"] if each.startswith(OLD_PACKAGES)])])
+    )
+    old = other_environment(session, folder / "old", "-c", str(old_pins), ".")
+    session.run(old, *script, "old", str(projects), external=True, env=ONE_THREAD)
+    session.run(fresh, *script, "warned", str(projects), external=True, env=ONE_THREAD)
 
 
 @nox.session(python="3.11")
