@@ -24,9 +24,10 @@ The house, room by room:
 - ``skal.config``: settings that say how to compute: batch size, memory, workers, progress bars.
 - ``skal.exceptions``: all errors and warnings.
 - ``skal.compat``: the bridge to modAL.
-- ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal export``,
-  ``skal import``.
-- ``skal._core``, ``skal._cost``, ``skal._files``, ``skal._lookahead``: what the rooms above stand on. Not for import.
+- ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal predict``,
+  ``skal export``, ``skal import``, ``skal audit``, ``skal doctor``.
+- ``skal._core``, ``skal._cost``, ``skal._doctor``, ``skal._files``, ``skal._lookahead``: what the rooms above stand on.
+  Not for import.
 
 ``__version__`` is the release that is installed.
 

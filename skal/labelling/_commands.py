@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from skal.exceptions import InvalidParameterError, SampleError
+from skal.labelling._formats import FORMATS
+
+
+class UsageError(Exception):
+    """Arguments that do not fit together, which shows before anything is read."""
 
 
 def add_label(commands: Any) -> None:
@@ -51,6 +55,8 @@ def add_label(commands: Any) -> None:
 
 
 def _label(args: argparse.Namespace) -> None:
+    if args.source is None and not args.demo and not (args.out is not None and (args.out / "project.json").exists()):
+        raise UsageError("SOURCE is missing: a folder of images, a table or an npz file. Or try --demo.")
     from skal.config import config_context
     from skal.labelling._label import serve
     from skal.labelling._models import aim_model, choose_model
@@ -97,6 +103,7 @@ def _label(args: argparse.Namespace) -> None:
 
 def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], dict[str, str]]:
     """Source, its name, the folder, the classes and known labels."""
+    from skal.exceptions import InvalidParameterError, SampleError
     from skal.labelling._settings import parse_classes, read_settings
     from skal.labelling._sources import ArraySource, TableRows, known_labels, open_source
 
@@ -157,8 +164,6 @@ def _say(text: str) -> None:
 
 def add_export(commands: Any) -> None:
     """``skal export``."""
-    from skal.labelling._exchange import FORMATS
-
     parser = commands.add_parser(
         "export",
         help="write the labels of skal label in another format",
@@ -183,11 +188,10 @@ def add_export(commands: Any) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
+    if args.to in ("parquet", "folders") and args.out is None:
+        raise UsageError(f"--to {args.to} needs --out PATH. Say where to write.")
     from skal.labelling._exchange import export_final, export_labels, export_parquet, labelled_rows
 
-    if args.to in ("parquet", "folders") and args.out is None:
-        expected, remedy = f"given with --to {args.to}", "Say where to write."
-        raise InvalidParameterError.for_parameter("export", "out", expected, None, remedy)
     rest = _rest(args) if args.predictions else []
     if args.to == "parquet":
         export_parquet(args.folder, args.out, rest)
@@ -273,6 +277,8 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
+    if args.out.suffix.lower() not in (".csv", ".tsv"):
+        raise UsageError(f"--out must end in .csv or .tsv. Got {args.out}. Name for example predictions.csv.")
     from tqdm.auto import tqdm
 
     from skal.labelling._models import read_features

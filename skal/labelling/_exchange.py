@@ -12,14 +12,13 @@ import pandas as pd
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
-from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
+from skal.labelling._formats import FORMATS, read_coco, read_label_studio, write_coco, write_label_studio
 from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
 from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 from skal.loop._saves import read_final
 
-FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 _TEXTS = ("id", "label", "time", "annotator", "source")
 _TYPES = dict.fromkeys(_TEXTS, "string") | {"round": "Int64", "probability": "Float64"}  # also where all are missing
 _IN_WORDS = ("text", "table")  # kinds of samples that files of labels bring along

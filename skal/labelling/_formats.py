@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more
 Pair = tuple[Any, Any]  # id and label

@@ -109,7 +109,6 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
     [
         (lambda f: None, ["{f}", "--classes", "a,b"], "must hold images"),
         (lambda f: None, ["{f}/nothing", "--classes", "a,b"], "not there"),
-        (lambda f: None, [], "needs a SOURCE"),
         (lambda f: (f / "t.csv").write_text("review\nx\ny,z\n"), ["{f}/t.csv", "--classes", "a,b"], "CSV or JSONL"),
         (lambda f: (f / "t.csv").write_text("a,b\nx,y\n"), ["{f}/t.csv", "--classes", "a,b"], "--text COLUMN"),
         (lambda f: (f / "t.csv").write_text("text\nx\n"), ["{f}/t.csv"], "--classes cat,dog"),

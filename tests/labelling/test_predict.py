@@ -206,7 +206,7 @@ def test_it_goes_on_where_it_stopped(projects, tmp_path, capsys):
     assert len(read(table)) == 61
     (tmp_path / "new" / ".predictions.csv.skal").unlink()
     assert main(command) == 1
-    assert main([*command[:-1], str(tmp_path / "predictions.txt")]) == 1
+    assert main([*command[:-1], str(tmp_path / "predictions.txt")]) == 2
     assert "csv or .tsv" in capsys.readouterr().err
 
 
@@ -290,7 +290,7 @@ def test_samples_are_sorted_into_folders(projects, tmp_path, capsys):
     links = list((tmp_path / "links").rglob("*.png"))
     assert len(links) == 30
     assert all(link.is_symlink() and link.resolve().parent == path for link in links)
-    assert main(["export", str(out), "--to", "folders"]) == 1
+    assert main(["export", str(out), "--to", "folders"]) == 2
     assert "Say where to write" in capsys.readouterr().err
 
 
