@@ -146,6 +146,40 @@ def models(session: nox.Session) -> None:
     session.run(fresh, *script, "warned", str(projects), external=True, env=ONE_THREAD)
 
 
+# what an extra is for, in a line that fails without it
+USES = {
+    "images": "from skal.features import PixelFeatures as P; P(8).transform([N.zeros((9, 9, 3), 'u1')])",
+    "label": "import skal; from urllib.request import Request as R, urlopen as u; "
+    "J = {'Content-Type': 'application/json'}; "
+    "skal.label(N.eye(9), ['a'], folder='label', browser=lambda at: u(R(at + 'api/finish', b'{}', J)).close())",
+    "backbones": "from skal.features import pretrained as p; p('images').transform(N.zeros((1, 32, 32, 3), 'u1')); "
+    "p('texts').transform(['a text'])",
+    "notebook": "import skal; skal.label(N.eye(9), ['a'], folder='cell', notebook=True)",
+    "parquet": "import pandas; pandas.DataFrame({'a': [1]}).to_parquet('a.parquet')",
+    "completion": "from skal.cli import main; assert main(['completion', 'bash']) == 0",
+    "dask": "from dask.distributed import Client; print(Client(processes=False).submit(sum, [1, 2]).result())",
+    "disk": "import h5py, zarr",
+    "devices": "import accelerate",
+    "bench": "import skactiveml, opacus",
+    "docs": "import sphinx, sphinx_gallery, pydata_sphinx_theme, numpydoc, myst_parser",
+    "dev": "import pytest, xdist, hypothesis, selenium, mypy",
+}
+
+
+@nox.session(python="3.11")
+@nox.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
+def extras(session: nox.Session, extra: str) -> None:
+    """Each extra in an environment of its own, from the wheel and away from the clone: it installs and works."""
+    folder = Path(session.create_tmp()).resolve()
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), ".")
+    wheel = max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    session.install("-c", "constraints.txt", f"{wheel}[{extra}]")
+    session.run("python", "-m", "pip", "check")
+    with session.chdir(folder):
+        session.run("python", "-I", "-c", f"import numpy as N; {USES[extra]}", env=ONE_THREAD)
+        session.run("skal", "doctor", env=ONE_THREAD)
+
+
 @nox.session(python="3.11")
 def package(session: nox.Session) -> None:
     """Wheel and sdist: both build, the wheel installs into a clean environment and passes the tests of the sdist."""

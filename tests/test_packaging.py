@@ -163,3 +163,9 @@ def test_the_pins_are_versions_that_are_promised():
 @pytest.mark.parametrize("path", sorted((ROOT / "skal").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_of_the_package_names_its_licence(path):
     assert path.read_text("utf-8").startswith(f"# SPDX-License-Identifier: {PROJECT['license']}\n")
+
+
+def test_nox_uses_every_extra():
+    text = (ROOT / "noxfile.py").read_text("utf-8")
+    used = re.findall(r'^    "(\w+)": "', text[text.index("USES = {") :], re.MULTILINE)
+    assert sorted(used) == sorted(PROJECT["optional-dependencies"])
