@@ -19,7 +19,8 @@ NOT_CORE = re.compile(
 # parts of the core that came after its aim was set: what they do is not in the number that the aim was made for
 LATER = re.compile(
     r"skal\.(audit\b.*|features\._(?!compute|remembered).*|models\._(allowed|card|persist|saved_model)"
-    r"|_core\.tasks|loop\._(final|active_regressor|row_labels)|stopping\._(certified|labels_needed)"
+    r"|_core\.tasks|loop\._(active_regressor|audit_report|final|row_labels)"
+    r"|stopping\._(certified|labels_needed)|tangent\._layers"
     r"|strategies\._(cluster_margin|leaves|lcmd|linear_posterior|max_det|predictive_std))"
 )
 _LAYOUT = {getattr(tokenize, name) for name in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")}
@@ -27,7 +28,7 @@ _PARTICIPLE = re.compile(r"\w{2,}(ed|en)|made|kept|found|told|held|built|sent|sh
 _OTHER_WORDS = re.compile(r"seed|need|feed|embed|exceed|speed|open|shorten|flatten|token|between|squared|whiten")
 # is_fitted asks, n_labelled counts, check_known orders
 _FIRST_WORDS = re.compile(
-    r"(is|sklearn_is|has|was|can|uses|only|n|add|check|count|draw|expect|fit|raise|refuse|require|set|settle|write)_"
+    r"(is|sklearn_is|has|was|can|uses|only|n|add|check|count|draw|expect|fit|load|raise|refuse|require|set|settle|write)_"
 )
 # three are what asyncio calls, and one makes a pre-trained transformer
 _GIVEN = {"connection_made", "connection_lost", "data_received", "pretrained"}
@@ -86,6 +87,11 @@ class Package:
         """Code lines of the core, and how many of them are in modules of ``LATER``."""
         own = {name: lines for name, lines in self.lines.items() if not NOT_CORE.fullmatch(name)}
         return sum(own.values()), sum(lines for name, lines in own.items() if LATER.fullmatch(name))
+
+    def count_modules(self, room: str) -> tuple[int, int]:
+        """Modules of a room, and how many of them are of ``LATER``."""
+        own = [name for name in self.sources if self.room(name) == room]
+        return len(own), sum(bool(LATER.fullmatch(name)) for name in own)
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:

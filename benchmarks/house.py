@@ -8,12 +8,11 @@ read them.
 Code lines are without docstrings, comments and blank lines; a module is a file, ``__init__.py`` too. The core is the
 whole package but ``labelling``, ``bench``, ``checks``, and what only papers and examples need: ``semi_supervised``,
 ``diagnostics``, ``loss_prediction``, ``nets``, ``datasets``, ``callbacks``, and the comparators of the look-ahead. The
-aim for its lines was set before audits, certificates, saved models, features of raw data, regression, several labels at
-once and a few strategies came: the modules that did not exist then are counted apart, what they made other modules
-grow by is not. A cycle is a set of modules that import one another, directly or by way of others; imports in functions
-count, and so do those for type checkers only. Participles are told by their endings, so that the list may be wrong in
-both directions. A test uses private names if it, or a helper in its file, uses a name of skal with an underscore, or
-patches something.
+aims for lines and modules were set before audits, certificates, saved models, features of raw data, regression, several
+labels at once and a few strategies came: the later modules are counted apart; by how much they made others grow is not.
+A cycle is a set of modules that import one another, directly or by way of others; imports in functions count, and so do
+those for type checkers only. Participles are told by their endings, so that the list may be wrong in both directions. A
+test uses private names if it, or a helper in its file, uses a name of skal with an underscore, or patches something.
 
 What a call passes are the modules of skal and the functions in them that are called, and how often a call is in another
 module than the call before it. The default start of ``fit`` is a query of its own, of features by ``MaxHerding``; a
@@ -37,10 +36,10 @@ from benchmarks._measure import markdown
 
 HERE = Path(__file__).parents[1]
 AIMS = {
-    "modules of _core": "about 13",
-    "modules of loop": "about 14",
+    "modules of _core without later ones": "about 13",
+    "modules of loop without later ones": "about 14",
     "modules in import cycles": "0",
-    "code lines of the core without these": "at most 13,000",
+    "code lines of the core without later modules": "at most 13,000",
     "module names that occur twice": "0",
     "functions named by a participle": "0",
     "test functions that use private names": "15 %",
@@ -72,14 +71,17 @@ def count(root: Path) -> Tables:
     package, found = read(root), run_queries(root)
     n_tests, private = count_tests(root)
     cycles, (core, later) = package.cycles(), package.core_lines()
-    house = {
-        "modules": str(len(package.sources)),
-        "modules of _core": str(package.sizes.get("_core", (0, 0))[0]),
-        "modules of loop": str(package.sizes.get("loop", (0, 0))[0]),
+    house = {"modules": str(len(package.sources))}
+    for room in ("_core", "loop"):
+        n_modules, n_later = package.count_modules(room)
+        house |= {
+            f"modules of {room}": str(n_modules),
+            f"modules of {room} without later ones": str(n_modules - n_later),
+        }
+    house |= {
         "code lines": f"{sum(lines for _, lines in package.sizes.values()):,}",
         "code lines of the core": f"{core:,}",
-        "of these in modules that came after the aim": f"{later:,}",
-        "code lines of the core without these": f"{core - later:,}",
+        "code lines of the core without later modules": f"{core - later:,}",
         "modules in import cycles": str(sum(map(len, cycles))),
         "the largest cycle": str(max(map(len, cycles), default=0)),
         "module names that occur twice": str(len(package.double_names())),

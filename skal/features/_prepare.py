@@ -111,7 +111,7 @@ def _choose(X: Any) -> tuple[str | None, Any]:
     if is_texts(X):
         return "texts", TextFeatures()
     if sp.issparse(X):
-        return ("sparse rows", SparseFeatures()) if X.shape[1] > _WIDEST_TABLE else ("table", _centred(_DenseTable()))
+        return ("sparse rows", SparseFeatures()) if X.shape[1] > _WIDEST_TABLE else ("table", _centre(_DenseTable()))
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
     if getattr(X, "ndim", 0) != 2 or 0 in X.shape:
@@ -122,8 +122,8 @@ def _choose(X: Any) -> tuple[str | None, Any]:
         if np.all((np.abs(lengths - 1) < _NEAR_ONE) | (lengths == 0)) and lengths.any():
             return "rows of length 1", None
         if _are_embeddings(np.asarray(X[:_MOST_LOOKED_AT])):
-            return "embeddings", _centred(TableFeatures())
-    return "table", _centred(TableFeatures())
+            return "embeddings", _centre(TableFeatures())
+    return "table", _centre(TableFeatures())
 
 
 def _are_embeddings(rows: np.ndarray) -> bool:
@@ -137,7 +137,7 @@ def _are_embeddings(rows: np.ndarray) -> bool:
     return bool(np.median(shares) > _DISTINCT)
 
 
-def _centred(features: TableFeatures) -> Any:
+def _centre(features: TableFeatures) -> Any:
     """Directions are seen from the middle of the pool, and a column of ones leaves something of a row's length.
 
     Columns of 0 and 1 do not lie around 0. Without the ones, a table of one column would have two directions.

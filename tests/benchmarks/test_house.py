@@ -80,6 +80,8 @@ def test_names_and_sizes(root):
     assert package.sizes["_core"] == (5, 10)
     assert package.sizes["bench"] == (1, 2)
     assert package.core_lines() == (15, 1)  # without bench; an audit came later
+    assert package.count_modules("audit") == (1, 1)
+    assert package.count_modules("_core") == (5, 0)
 
 
 def test_tests_and_prose(root):
