@@ -183,10 +183,16 @@ def _add_bench(commands: Any) -> None:
     )
     parser.add_argument("--preset", metavar="NAME", help="a paper's protocol; --list shows the names")
     parser.add_argument("--list", action="store_true", help="list the presets and exit")
+    tasks = ["classification", "regression", "multilabel"]
+    parser.add_argument("--task", choices=tasks, help="what the labels are: classes, numbers, or several at once")
+    scores = "accuracy, balanced_accuracy; rmse, mae, r2 (errors as negative numbers); f1_micro, f1_macro, "
+    parser.add_argument("--scoring", metavar="NAME", help=f"{scores}average_precision")
     parser.add_argument("--data", metavar="NAME", help="digits, mnist, cifar10, …, or an npz file, by its name or path")
     parser.add_argument("--data-home", type=Path, metavar="FOLDER", help="data sets; $SKAL_DATA_HOME by default")
     parser.add_argument(
-        "--net", metavar="NAME", help="mlp, cnn, convnet, vgg11, resnet18, wide_resnet; logistic for features"
+        "--net",
+        metavar="NAME",
+        help="mlp, cnn, convnet, vgg11, resnet18, wide_resnet; for features logistic, linear, forest",
     )
     parser.add_argument(
         "--strategies",

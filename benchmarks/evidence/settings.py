@@ -68,7 +68,8 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
     | {f"{name}, coverage start": Arm(name, COVERAGE_START) for name in ("random", "margin", "uherding")}
     | {"auto, own start": Arm("auto", "auto")}
 )
-NEWER = ("cluster_margin",)  # than the runs, which it joins when they are made again
+# newer than the runs, which they join when they are made again; the last three are for numbers: see ``tasks``
+NEWER = ("cluster_margin", "lcmd", "max_det", "predictive_std")
 DEFAULT, REFERENCE, SECOND = "auto", "random", "margin"
 
 # frozen features: the classifier that most people put on them, weakly regularised as features of length 1 need it

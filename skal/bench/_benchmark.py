@@ -71,7 +71,7 @@ def run_benchmark(
         positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes the
         strategies of the protocol.
     data : tuple, str, path or object, default=None
-        ``(X, y)``, of which a fifth of each class is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
+        ``(X, y)``, of which a fifth (of each class) is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
         of a data set, or the path of an npz file, as in :func:`skal.datasets.load`; or an object with these four
         arrays.
     net : str or classifier, default=None
@@ -119,8 +119,9 @@ def run_benchmark(
         settings["initial"] = _describe_initial(initial)
     base = protocol or Protocol()
     data = base.data if data is None else data
-    bunch = find_data(data, settings.get("data_params", base.data_params), data_home)
-    protocol = (protocol or _default_protocol(bunch)).with_settings(**settings)
+    task = settings.get("task", base.task)
+    bunch = find_data(data, settings.get("data_params", base.data_params), data_home, task)
+    protocol = (protocol or _default_protocol(bunch)).with_settings(**settings).settle()
     net = protocol.net if net is None else net
     own_net = None if isinstance(net, str) else net
     if own_net is not None and (isinstance(own_net, type) or not hasattr(own_net, "get_params")):
@@ -255,7 +256,7 @@ def _name_strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any
         expected, remedy = "a list of strategies, or a mapping of names to these", "Pass ['random', 'margin']."
         strategies = as_list("run_benchmark", "strategies", strategies, expected=expected, remedy=remedy)
         names = tuple(e if isinstance(e, str) else getattr(e, "__name__", repr(e)) for e in strategies)
-        Protocol(strategies=names).check()  # as a dict, names that come twice would go unnoticed
+        Protocol(strategies=names).settle().check()  # as a dict, names that come twice would go unnoticed
         strategies = dict(zip(names, strategies, strict=True))
     found: Strategies = {}
     for label, entry in strategies.items():

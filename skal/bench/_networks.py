@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from skorch import NeuralNetClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
+from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -47,6 +49,8 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     From one torch seed it starts with the same weights for every strategy: dropout has none, and the loss prediction
     is initialised after the network it sits beside.
     """
+    if protocol.task != "classification":
+        return _make_for_rows(protocol, shape, n_classes)
     remedy = "Pass a skorch net to run one of your own."
     check_choice("run_benchmark", "net", protocol.net, [*_NETS, "logistic"], remedy=remedy)
     _check_shape(protocol.net, shape)
@@ -81,6 +85,32 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
         settings |= {"optimizer": torch.optim.SGD, **momentum}
     kind = LossPredictionClassifier if addition == "loss prediction" else NeuralNetClassifier
     return kind(**settings)
+
+
+def _make_for_rows(protocol: Protocol, shape: tuple[int, ...], n_outputs: int) -> Any:
+    """An unfitted estimator that predicts numbers, or several labels at once."""
+    regresses, params = protocol.task == "regression", dict(protocol.net_params)
+    check_choice("run_benchmark", "net", protocol.net, [*_NETS, "linear" if regresses else "logistic", "forest"])
+    if protocol.net == "forest":
+        return (RandomForestRegressor if regresses else RandomForestClassifier)(**{"n_estimators": 100} | params)
+    if protocol.net == "linear":
+        return Ridge(**params)
+    if protocol.net == "logistic":
+        return MultiOutputClassifier(LogisticRegression(**{"max_iter": 1000} | params))
+    _check_shape(protocol.net, shape)
+    return (NeuralNetRegressor if regresses else NeuralNetClassifier)(
+        **_choose_module(protocol, shape, n_outputs, False),
+        criterion=nn.MSELoss if regresses else nn.BCEWithLogitsLoss,
+        optimizer=torch.optim.Adam,
+        optimizer__weight_decay=protocol.weight_decay,
+        lr=protocol.lr,
+        max_epochs=protocol.max_epochs,
+        batch_size=protocol.batch_size,
+        warm_start=protocol.warm_start,
+        callbacks=[("fresh", FreshOptimizer())],
+        train_split=None,
+        verbose=0,
+    )
 
 
 def _check_shape(net: str, shape: tuple[int, ...]) -> None:

@@ -129,9 +129,9 @@ def _finish(ax: Any, n_lines: int) -> None:
 
 # a function that draws a result on axes, and the caption in the report
 RESULT_FIGURES: dict[str, tuple[Callable[[Any, Any], None], str]] = {
-    "curves": (curves, "Mean test accuracy by labels"),
+    "curves": (curves, "Mean test score by labels"),
     "areas": (areas, "Difference of the area under the curve; filled where the verdict is better or worse"),
     "difference": (difference, "Difference from the reference at each budget"),
-    "time": (time, "Query time against final accuracy"),
+    "time": (time, "Query time against final score"),
     "overlap": (overlap, "Overlap of what was queried"),
 }

@@ -6,16 +6,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import normalize
 from sklearn.utils import Bunch
 from torch.utils.data import Dataset
 
+from skal._core.tasks import check_targets, n_columns
 from skal.bench._protocol import Protocol
 from skal.datasets import load
+from skal.datasets._npz import read_array
 from skal.datasets._splits import every_fifth
 from skal.exceptions import InvalidParameterError, SkalError
 
@@ -125,15 +129,18 @@ def _draw_balanced(y: np.ndarray, size: int, generator: np.random.Generator) -> 
     return np.array(turns[:size], dtype=np.int64)
 
 
-def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
+def find_data(data: Any, data_params: Any, data_home: Any = None, task: str = "classification") -> Any:
     """Find the data by name, path or arrays: an object with ``X_train``, ``y_train``, ``X_test`` and ``y_test``."""
+    if isinstance(data, (str, os.PathLike)) and task != "classification":
+        return _read_rows(os.fspath(data), data_home, task)
     if isinstance(data, (str, os.PathLike)):
         try:
             return load(os.fspath(data), data_home, **data_params)
         except ValueError as error:  # a file that is damaged, or holds something else
             raise error if isinstance(error, SkalError) else InvalidParameterError(str(error)) from error
     if isinstance(data, (tuple, list)) and len(data) == 2:
-        return _divide(*data)
+        X, y = data
+        return _divide(X, y, task)
     if isinstance(data, (tuple, list)) and len(data) == 4:
         return Bunch(**dict(zip(_ARRAYS, data, strict=True)), name="data")
     if not all(hasattr(data, name) for name in _ARRAYS):
@@ -143,13 +150,33 @@ def find_data(data: Any, data_params: Any, data_home: Any = None) -> Any:
     return data
 
 
-def _divide(X: Any, y: Any) -> Bunch:
-    """Set a fifth of each class aside for testing, always the same fifth."""
+def _read_rows(data: str, data_home: Any, task: str) -> Bunch:
+    """Numbers, or several labels, from an npz file; ``diabetes``, which scikit-learn has, is always there."""
+    if data in ("diabetes", "digits") and task == "regression":  # digits is what a protocol has by default
+        X, y = load_diabetes(return_X_y=True)
+        return Bunch(**_divide(X, y, task) | {"name": "diabetes"})
+    home = Path(data_home or os.environ.get("SKAL_DATA_HOME", "."))
+    path = Path(data) if data.endswith(".npz") else home / f"{data}.npz"
+    if not path.is_file():
+        expected = "the path of an npz file, or its name in data_home without .npz"
+        remedy = "Give the file X_train, y_train, X_test and y_test; 'diabetes' needs no file."
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, str(data), remedy)
+    try:
+        return Bunch(**{name: read_array(path, name) for name in _ARRAYS}, name=path.stem)
+    except (KeyError, ValueError) as error:
+        raise InvalidParameterError(
+            f"The data of run_benchmark must have {', '.join(_ARRAYS)}. Got {path}: {error}. Save all with numpy.savez."
+        ) from error
+
+
+def _divide(X: Any, y: Any, task: str = "classification") -> Bunch:
+    """Set a fifth of each class, or of all samples, aside for testing, always the same fifth."""
     X = _as_samples(X)
-    y = _as_labels(y, X)
+    y = _as_labels(y, X) if task == "classification" else check_targets("run_benchmark", y, task)
     order = np.random.default_rng(0).permutation(len(y))
     test = np.zeros(len(y), dtype=bool)
-    test[order[every_fifth(y[order])]] = True
+    groups = y[order] if task == "classification" else np.zeros(len(y), dtype=np.int64)
+    test[order[every_fifth(groups)]] = True
     if not test.any():
         expected, got = "(X, y) with a class of at least two samples", f"{len(y)} samples"
         remedy = "Pass (X_train, y_train, X_test, y_test) to choose the test samples yourself."
@@ -200,16 +227,38 @@ def make_data(bunch: Any, protocol: Protocol) -> Data:
         remedy = "Prepare both in the same way."
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
     X_train, X_test = _scale(X_train, X_test, protocol.inputs)
+    if protocol.task != "classification":
+        return _cut_test(X_train, X_test, *_as_targets(bunch, X_train, X_test, protocol.task), protocol)
     own, other = _as_labels(bunch.y_train, X_train), _as_labels(bunch.y_test, X_test)
     classes, codes = np.unique(np.concatenate([own, other]), return_inverse=True)
     if len(classes) < 2:
         expected, got = "made of samples of at least two classes", f"only {classes.tolist()}"
         raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, "Check y.")
     y_train, y_test = np.split(codes.astype(np.int64), [len(own)])
+    return _cut_test(X_train, X_test, y_train, y_test, len(classes), protocol)
+
+
+def _cut_test(
+    X_train: np.ndarray, X_test: np.ndarray, y_train: np.ndarray, y_test: np.ndarray, n: int, protocol: Protocol
+) -> Data:
+    """The data with as many test samples as the protocol wants; n is the number of classes, labels or targets."""
     if protocol.n_test is not None and protocol.n_test < len(X_test):
         rows = np.sort(np.random.default_rng(0).choice(len(X_test), size=protocol.n_test, replace=False))
         X_test, y_test = X_test[rows], y_test[rows]
-    return Data(X_train, y_train, X_test, y_test, len(classes))
+    return Data(X_train, y_train, X_test, y_test, n)
+
+
+def _as_targets(bunch: Any, X_train: np.ndarray, X_test: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray, int]:
+    """Numbers in deviations of the training targets, or indicator matrices; and how many columns there are."""
+    own, other = (check_targets("run_benchmark", y, task) for y in (bunch.y_train, bunch.y_test))
+    if len(own) != len(X_train) or len(other) != len(X_test) or own.shape[1:] != other.shape[1:]:
+        expected, remedy = "arrays with one label for each sample", "Pass y of shape (n,) or (n, k)."
+        got = f"labels of shapes {own.shape} and {other.shape} for {len(X_train)} and {len(X_test)} samples"
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, got, remedy)
+    if task == "regression":
+        mean, scale = own.mean(axis=0), np.maximum(own.std(axis=0), np.finfo(float).tiny)
+        own, other = (own - mean) / scale, (other - mean) / scale
+    return own, other, n_columns(own)
 
 
 def _scale(X_train: np.ndarray, X_test: np.ndarray, inputs: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,17 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import make_strategy
 from skal.validation import check_choice, check_integer, check_real
 
+# the scores of each task, the first by default; of errors the negative is taken, so that more is better everywhere
+SCORES: dict[str, dict[str, str | None]] = {
+    "classification": {"accuracy": None, "balanced_accuracy": "balanced_accuracy"},
+    "regression": {"rmse": "neg_root_mean_squared_error", "mae": "neg_mean_absolute_error", "r2": "r2"},
+    "multilabel": {"f1_micro": "f1_micro", "f1_macro": "f1_macro", "average_precision": "average_precision"},
+}
+_STRATEGIES = {
+    "classification": ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc"),
+    "regression": ("random", "lcmd", "max_det", "ntk_lookahead", "uherding"),
+    "multilabel": ("random", "margin", "badge", "ntk_lookahead", "uherding"),
+}
 _INITIAL = ("random", "balanced", "zero_shot")  # and any strategy
 MOST_SEEDS = 10**5  # a few dozen tell strategies apart
 _CHECKS: dict[str, Callable[..., None]] = {
@@ -23,7 +34,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
     **dict.fromkeys(("momentum", "dropout", "duplicates"), partial(check_real, minimum=0, maximum=1)),
     "imbalance": partial(check_real, minimum=1),
-    "scoring": partial(check_choice, choices=("accuracy", "balanced_accuracy")),
+    "task": partial(check_choice, choices=("classification", "regression", "multilabel")),
     "stop_accuracy": partial(check_real, minimum=0, maximum=1, optional=True),
     "inputs": partial(check_choice, choices=("signed", "unit", "standardized", "normalized")),
     "criterion": partial(check_choice, choices=("cross_entropy", "squared")),
@@ -59,11 +70,17 @@ class Protocol:
     duplicates : float
         Share of the pool that is replaced by copies of other samples in it, five of each, every second one with noise
         of a tenth of each input's standard deviation.
-    scoring : {"accuracy", "balanced_accuracy"}
-        On the test set. Balanced accuracy is the mean over the classes.
+    task : {"classification", "regression", "multilabel"}
+        What the labels are: classes, numbers (one or a row of them for each sample), or an indicator matrix. Numbers
+        are scaled to a deviation of 1 over the training set.
+    scoring : str
+        On the test set. ``accuracy`` or ``balanced_accuracy``, the mean over the classes; for a regression ``rmse``,
+        ``mae`` or ``r2``; for several labels ``f1_micro``, ``f1_macro`` or ``average_precision``. More is better
+        everywhere: of errors the negative is kept and shown, in units of the targets' deviation. Where the default does
+        not suit the task, it is the first that does.
     strategies : tuple of str
         Names of functions in :mod:`skal.strategies`, ``random`` or ``albl``; parameters that differ from the defaults
-        stand in parentheses: ``dynamic_al(gamma=0)``.
+        stand in parentheses: ``dynamic_al(gamma=0)``. The default is another one for each task.
     reference : str
         The strategy that the others are compared with. If it is not among them, the first one is.
     n_initial, query_size, n_rounds, seeds : int
@@ -75,7 +92,8 @@ class Protocol:
     net : str
         ``mlp``, ``cnn``, ``convnet``, ``vgg11``, ``resnet18`` or ``wide_resnet``; or ``logistic``, for features:
         scikit-learn's logistic regression, and a network with the same weights for strategies that need one. The
-        settings from ``criterion`` to ``warm_start`` are not used then.
+        settings from ``criterion`` to ``warm_start`` are not used then. For numbers and several labels also ``forest``,
+        and ``linear`` or ``logistic``; networks then have the loss that suits the task.
     net_params : dict
         Parameters of the network, without the sizes that follow from the data.
     dropout : float
@@ -118,8 +136,9 @@ class Protocol:
     n_test: int | None = None
     imbalance: float = 1.0
     duplicates: float = 0.0
+    task: str = "classification"
     scoring: str = "accuracy"
-    strategies: tuple[str, ...] = ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc")
+    strategies: tuple[str, ...] = _STRATEGIES["classification"]
     reference: str = "random"
     n_initial: int = 20
     query_size: int = 20
@@ -146,6 +165,22 @@ class Protocol:
     def heading(self) -> str:
         """The title; without one, the data and the network."""
         return self.title or f"{self.data}, {self.net}"
+
+    def settle(self) -> Protocol:
+        """The protocol with a score and strategies that suit its task, in the place of defaults that do not.
+
+        Returns
+        -------
+        Protocol
+            A copy; that of a classification is the same.
+        """
+        check_choice("Protocol", "task", self.task, list(SCORES))
+        scoring, strategies = self.scoring, self.strategies
+        if self.task != "classification":
+            scoring = next(iter(SCORES[self.task])) if scoring == "accuracy" else scoring
+            standard = strategies == _STRATEGIES["classification"]
+            strategies = _STRATEGIES[self.task] if standard else strategies
+        return replace(self, scoring=scoring, strategies=strategies)
 
     @property
     def n_labels(self) -> list[int]:
@@ -184,8 +219,12 @@ class Protocol:
         owner = "Protocol"
         for name, check in _CHECKS.items():
             check(owner, name, getattr(self, name))
+        check_choice(owner, "scoring", self.scoring, list(SCORES[self.task]))
         if self.initial not in _INITIAL:
             make_strategy(self.initial)
+        if self.task != "classification" and (self.initial == "balanced" or self.imbalance != 1):
+            expected, remedy = f"'random', 'zero_shot' or a strategy with task={self.task!r}", "There are no classes."
+            raise InvalidParameterError.for_parameter(owner, "initial", expected, self.initial, remedy)
         if self.semi_supervised is not None and self.inputs != "unit":
             expected, remedy = "'unit' where images are augmented", "Set inputs='unit'."
             raise InvalidParameterError.for_parameter(owner, "inputs", expected, self.inputs, remedy)
@@ -203,7 +242,10 @@ class Protocol:
         dict
             By field; tuples are lists.
         """
-        return asdict(self) | {"strategies": list(self.strategies)}
+        settings = asdict(self) | {"strategies": list(self.strategies)}
+        if self.task == "classification":  # as results have it that are older than other tasks
+            del settings["task"]
+        return settings
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Protocol:

@@ -90,7 +90,8 @@ class BenchmarkResult:
     @property
     def score_name(self) -> str:
         """The name of the score in words."""
-        return self.protocol.scoring.replace("_", " ")
+        name = self.protocol.scoring.replace("_", " ")
+        return f"minus {name.upper()}" if name in ("rmse", "mae") else name
 
     @property
     def scores(self) -> np.ndarray:

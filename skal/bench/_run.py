@@ -26,9 +26,9 @@ from skal._version import __version__
 from skal.base import QueryStrategy
 from skal.bench._networks import make_net, name_addition
 from skal.bench._pools import Data
-from skal.bench._protocol import Protocol
+from skal.bench._protocol import SCORES, Protocol
 from skal.config import config_context
-from skal.loop import ActiveLearningClassifier
+from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.strategies._names import make_strategy
 
 
@@ -124,23 +124,25 @@ def run_task(task: Task, data: Data) -> Run:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         if protocol.initial not in ("random", "balanced"):
             start = perf_counter()
-            own = protocol.initial == "zero_shot"
-            first = strategy if own else copy_for_run(make_strategy(protocol.initial), "start", task.seed, {})
+            by_itself = protocol.initial == "zero_shot"
+            first = strategy if by_itself else copy_for_run(make_strategy(protocol.initial), "start", task.seed, {})
             initial = _choose_first(net, first, X, protocol.n_initial, task.seed)
-            if own:
+            if by_itself:
                 seconds_query.append(perf_counter() - start)
-        loop = ActiveLearningClassifier(
+        own: dict[str, Any] = {"classes": np.arange(data.n_classes)} if protocol.task == "classification" else {}
+        make_loop: Any = ActiveLearningRegressor if protocol.task == "regression" else ActiveLearningClassifier
+        loop = make_loop(
             net,
             strategy,
             initial=initial,
             n_initial=len(initial),
             query_size=protocol.query_size,
             n_rounds=protocol.n_rounds,
-            scoring=None if protocol.scoring == "accuracy" else protocol.scoring,
-            classes=np.arange(data.n_classes),
+            scoring=SCORES[protocol.task][protocol.scoring],
             reinitialize=not protocol.warm_start,
             checkpoint=task.checkpoint,
             random_state=task.seed,
+            **own,
         )
         loop.fit(X, pool.y, eval_set=(data.X_test, data.y_test))
     history = {name: [entry[name] for entry in loop.history_] for name in loop.history_[0]}
@@ -150,7 +152,7 @@ def run_task(task: Task, data: Data) -> Run:
         seed=task.seed,
         n_labels=list(map(int, history["n_labelled"])),
         scores=list(map(float, history["eval_score"])),
-        train_scores=list(map(float, history["train_score"])),
+        train_scores=[np.nan if score is None else float(score) for score in history["train_score"]],
         initial=batches[0],
         queried=batches[1:],
         seconds_fit=list(map(float, history["seconds_fit"])),

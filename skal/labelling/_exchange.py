@@ -145,8 +145,10 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
                 f"{shorten(list(other))}. Nothing was imported; say --overwrite to take the file's."
             )
         new = {key: label for key, label in found.items() if key not in known}
-        named = dict.fromkeys([*settings.get("classes", []), *sorted({*new.values(), *other.values()})])
-        classes = check_classes(named, strip=False) if settings else []
+        classes = []
+        if settings:
+            named = dict.fromkeys([*settings.get("classes", []), *sorted({*new.values(), *other.values()})])
+            classes = check_classes(named, strip=False)
         positions = {} if source is None else {key: i for i, key in enumerate(source.ids)}
         content = dict.fromkeys(found) if source is None else {key: source.ids.digest(positions[key]) for key in found}
         round = max([0, *(line["round"] for line in journal.known.values())])

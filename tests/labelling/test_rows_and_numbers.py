@@ -1,0 +1,59 @@
+"""Numbers, and several labels at once, in the files that other programs read."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
+
+from skal import ActiveLearningClassifier, ActiveLearningRegressor
+from skal.exceptions import InvalidParameterError
+from skal.labelling import export_labels, import_labels
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+NUMBERS, ROWS = 2 * X[:, 0] + 1, (X > 0).astype(int)
+LOOPS = {
+    "numbers": (ActiveLearningRegressor(Ridge(), n_initial=8, n_rounds=0, random_state=0), NUMBERS),
+    "rows": (
+        ActiveLearningClassifier(MultiOutputClassifier(LogisticRegression()), n_initial=8, n_rounds=0, random_state=0),
+        ROWS,
+    ),
+}
+
+
+def label(kind, folder):
+    """Label eight samples in a session; their labels by id."""
+    loop, y = LOOPS[kind]
+    with loop.set_params(checkpoint=folder).start(X, ids=[f"s{i}" for i in range(40)]) as session:
+        session.run(lambda indices, samples: y[indices])
+    return {f"s{i}": y[i].tolist() for i in loop.queried_}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_csv_and_jsonl(kind, tmp_path):
+    known = label(kind, tmp_path)
+    rows = csv.DictReader(io.StringIO(export_labels(tmp_path)))
+    assert {row["id"]: json.loads(row["label"]) for row in rows} == known
+    lines = map(json.loads, export_labels(tmp_path, to="jsonl").splitlines())
+    assert {line["id"]: line["label"] for line in lines} == known
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_label_studio_there_and_back(kind, tmp_path):
+    known = label(kind, tmp_path / "one")
+    text = export_labels(tmp_path / "one", to="label-studio")
+    first = json.loads(text)[0]["annotations"][0]["result"][0]
+    assert first["type"] == ("number" if kind == "numbers" else "choices")
+    (tmp_path / "tasks.json").write_text(text)
+    assert import_labels(tmp_path / "two", tmp_path / "tasks.json")["new"] == 8
+    lines = map(json.loads, export_labels(tmp_path / "two", to="jsonl").splitlines())
+    assert {line["id"]: line["label"] for line in lines} == known
+
+
+def test_coco_has_one_class_each(tmp_path):
+    label("rows", tmp_path)
+    with pytest.raises(InvalidParameterError, match="one class each"):
+        export_labels(tmp_path, to="coco-classification")
