@@ -201,7 +201,7 @@ def test_unfitted_classifiers_are_refused(estimator, flat_data):
 
 def test_a_fitted_net_behind_an_unfitted_scaler_is_refused(fitted, flat_data):
     pipeline = make_pipeline(StandardScaler(), fitted["net"])
-    with pytest.raises(NotFittedError, match=r"steps before the network .* unfitted StandardScaler"):
+    with pytest.raises(NotFittedError, match=r"steps before the classifier .* unfitted StandardScaler"):
         QueryContext(learner_of(pipeline), flat_data[0]).predict_proba()
 
 

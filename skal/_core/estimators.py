@@ -117,14 +117,14 @@ def chain_transformers(transformers: list[Any]) -> Callable[[Any], Any]:
                 X = transformer.transform(X)
             except SklearnNotFittedError as error:
                 raise NotFittedError(
-                    "The steps before the network must be fitted. "
+                    "The steps before the classifier must be fitted. "
                     f"Got an unfitted {type(transformer).__name__} instead. Fit the whole Pipeline before query."
                 ) from error
             except ValueError as error:
                 if isinstance(error, SkalError):
                     raise
                 raise SampleError(
-                    f"The steps before the network must accept the samples. Got {type(error).__name__} from "
+                    f"The steps before the classifier must accept the samples. Got {type(error).__name__} from "
                     f"{type(transformer).__name__}: {error}. Pass samples as the Pipeline was fitted on, or fit the "
                     "whole Pipeline again."
                 ) from error
