@@ -87,3 +87,30 @@ def bounds(learner: Any, X: np.ndarray, n_classes: int = 10) -> dict[str, dict[s
             f"{size}": partial(passes_alone, module, X, size, n_classes) for size in SIZES
         },
     }
+
+
+def covariances_alone(module: nn.Module, n: int, e: int, dtype: torch.dtype) -> Callable[[], None]:
+    """Kernels of n samples with e others from the factors of linear layers, summed over the layers: (n, e) products."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    widths = [(layer.in_features + 1, layer.out_features) for layer in layers]
+    factors = [[torch.ones(n, width, dtype=dtype) for width in pair] for pair in widths]
+    some = [[values[:e].T.contiguous() for values in pair] for pair in factors]
+
+    def run() -> None:
+        for start in range(0, n, 1024):
+            rows = slice(start, start + 1024)
+            for (a, g), (a2, g2) in zip(factors, some, strict=True):
+                (a[rows] @ a2).mul_(g[rows] @ g2)
+
+    return run
+
+
+def picks_alone(n: int, e: int, b: int, dtype: torch.dtype) -> Callable[[], None]:
+    """A product of the (n, e) covariances with a column for each of b picks."""
+    S, w = torch.ones(n, e, dtype=dtype), torch.ones(e, dtype=dtype)
+
+    def run() -> None:
+        for _ in range(b):
+            S @ w
+
+    return run

@@ -1,7 +1,7 @@
 """What a query costs: every strategy over one forward pass of the pool, how it grows, and what is fixed.
 
-``python -m benchmarks.strategies_cost ratio|bounds|batches|growth|overhead|npc [--only TEXT ...] [--quick]``; all
-if none is named. One thread; a strategy and the forward pass that it is compared with take turns.
+``python -m benchmarks.strategies_cost ratio|bounds|products|batches|growth|overhead|npc [--only TEXT ...] [--quick]``;
+all if none is named. One thread; a strategy and the forward pass that it is compared with take turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks._cost_bounds import bounds
+from benchmarks._cost_bounds import bounds, covariances_alone, picks_alone
 from benchmarks._cost_problems import LARGER, PROBLEMS, STRATEGIES, learner_for
 from benchmarks._measure import interleaved, markdown
 from skal import ActiveLearner
@@ -106,6 +106,23 @@ def bounds_table(args: argparse.Namespace) -> str:
     return markdown(["passes alone", *sizes], list(cells.values()))
 
 
+def products_table(args: argparse.Namespace) -> str:
+    """What the look-ahead multiplies on the MLP head, in plain torch, over a plain forward pass of the pool."""
+    n = 300 if args.quick else PROBLEMS["MLP head"].n_pool
+    learner, X = PROBLEMS["MLP head"].make(n, 100)
+    tasks: dict[str, Callable[[], object]] = {f"{size}": partial(forward, learner, X, size) for size in (64, 256)}
+    for e in (2000, 500):
+        for dtype in (torch.float64, torch.float32):
+            e, name = min(e, n), f"{e:,} evaluation samples, {str(dtype).removeprefix('torch.')}"
+            tasks[f"{name}|covariances"] = covariances_alone(learner.estimator.module_, n, e, dtype)
+            tasks[f"{name}|picks"] = picks_alone(n, e, BATCH, dtype)
+    best = best_of(tasks, 0.0 if args.quick else 30.0)
+    least = min(best["64"], best["256"])
+    names = dict.fromkeys(name.split("|")[0] for name in tasks if "|" in name)
+    rows = [[name, *(best[f"{name}|{part}"] / least for part in ("covariances", "picks"))] for name in names]
+    return markdown(["MLP head, N = 10,000", "covariances", f"{BATCH} picks"], [list(row) for row in rows])
+
+
 def batches_table(args: argparse.Namespace) -> str:
     """A plain pass by the number of samples that go through the network at once, and ``Margin`` with its 256."""
     sizes = (16, 64, 256)
@@ -188,6 +205,7 @@ def _wanted(args: argparse.Namespace) -> list[str]:
 TABLES = {
     "ratio": ratio_table,
     "bounds": bounds_table,
+    "products": products_table,
     "batches": batches_table,
     "growth": growth_table,
     "overhead": overhead_table,

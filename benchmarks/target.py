@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from skal import ActiveLearningClassifier
 from skal.datasets import load
 
 KEPT = Path(__file__).with_name("target_kept.jsonl")
-N_POOL, N_INTENTS, N_LABELS, N_FIRST, SEEDS, PEER_SEEDS = 2000, 10, 60, 20, range(10), range(5)
+N_POOL, N_INTENTS, N_LABELS, N_FIRST, SEEDS = 2000, 10, 60, 20, range(10)
 Choose = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
 
 
@@ -86,9 +87,11 @@ METHODS: dict[str, Choose] = {
 def measure(method: str, seed: int) -> list[float]:
     """Accuracy on the test, and the share of labels that are of the ten intents."""
     X, y, T, X_test, y_test = problem(seed)
-    chosen = METHODS[method](X, y, T, seed)
-    assert len(set(chosen.tolist())) == N_LABELS
-    fitted = model().fit(X[chosen], y[chosen])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        chosen = METHODS[method](X, y, T, seed)
+        assert len(set(chosen.tolist())) == N_LABELS
+        fitted = model().fit(X[chosen], y[chosen])
     return [float(fitted.score(X_test, y_test)), float(np.isin(y[chosen], np.unique(y_test)).mean())]
 
 
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=["run", "table"])
     command = parser.parse_args(arguments).command
     kept = Kept(KEPT)
-    planned = [(seed, method) for seed in SEEDS for method in METHODS if "activeft" not in method or seed in PEER_SEEDS]
+    planned = [(seed, method) for seed in SEEDS for method in METHODS]
     if command == "run":
         for seed, method in planned:
             if "activeft" not in method or find_spec("activeft") is not None:
