@@ -12,13 +12,13 @@ def test_every_strategy_is_in_the_table():
     assert classes == {name for name in strategies.__all__ if name[0].isupper()}
 
 
-@pytest.mark.parametrize("table", ["ratio", "bounds", "batches", "growth", "overhead", "npc"])
+@pytest.mark.parametrize("table", ["ratio", "bounds", "products", "batches", "growth", "overhead", "npc"])
 def test_the_tables(table, capsys):
     assert strategies_cost.main([table, "--quick", "--only", "Margin", "EGL, last"]) == 0
     printed = capsys.readouterr().out
     assert f"### {table}" in printed
     assert "nan" not in printed
-    assert ("`Margin`" in printed) == (table not in ("bounds", "npc"))
+    assert ("`Margin`" in printed) == (table not in ("bounds", "products", "npc"))
 
 
 def test_an_unknown_table_is_refused(capsys):
