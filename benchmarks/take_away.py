@@ -34,7 +34,7 @@ import pandas as pd
 
 import skal
 
-N, LABELS, BATCH = 60, 30, 10
+N, LABELS, BATCH = 50, 20, 10
 COMMAND = [sys.executable, "-I", "-c", "import sys; from skal.cli import main; sys.exit(main())"]
 # what is labelled, and the arguments that make a model with or without a pre-trained network
 PROJECTS = {
@@ -105,13 +105,15 @@ def label(folder: Path) -> None:
         finally:
             process.kill()
             process.communicate()
-        run("export", str(out), "--predictions", "--to", "parquet", "--out", str(folder / f"{name}.parquet"))
-        run("predict", str(out), str(folder / source), "--out", str(folder / f"{name}.csv"))
+        run("export", str(out), "--predictions", "--to", "parquet", "--out", str(out / "all.parquet"))
+        run("predict", str(out), str(folder / source), "--out", str(out / "predictions.csv"))
         proba = skal.load_model(out).predict_proba(samples_of(folder / source))
-        (folder / f"{name}.json").write_text(json.dumps(proba.tolist()))  # every digit of every number
-        predicted = pd.read_csv(folder / f"{name}.csv")["probability"].to_numpy()
+        (out / "expected.json").write_text(json.dumps(proba.tolist()))  # every digit of every number
+        predicted = pd.read_csv(out / "predictions.csv")["probability"].to_numpy()
+        exported = pd.read_parquet(out / "all.parquet").set_index("id")["probability"].dropna()
         assert np.abs(predicted - proba.max(1)).max() <= 1e-6, f"skal predict says something else of {name}"
-        print(f"{name}: {LABELS} of {N} labelled on the page, {words}; skal predict and skal export agree")
+        assert set(exported) <= set(predicted), f"skal export says something else of {name}"
+        print(f"{name}: {LABELS} of {N} labelled on the page, {words}; skal predict and skal export agree", flush=True)
 
 
 def label_page(process: subprocess.Popen[str], truth: dict[str, str]) -> str:
@@ -145,8 +147,10 @@ def label_page(process: subprocess.Popen[str], truth: dict[str, str]) -> str:
 
 
 def run(*arguments: str) -> None:
-    """A command of skal."""
-    subprocess.run([*COMMAND, *arguments], check=True, capture_output=True, text=True)
+    """A command of skal, in this process."""
+    from skal.cli import main
+
+    assert main(arguments) == 0, arguments
 
 
 def load(folder: Path) -> None:
@@ -155,7 +159,7 @@ def load(folder: Path) -> None:
     complete = find_spec("sentence_transformers") is not None
     for name, (source, _) in PROJECTS.items():
         model, samples = skal.load_model(project_of(folder, name)), samples_of(folder / source)
-        expected = np.array(json.loads((folder / f"{name}.json").read_text()))
+        expected = np.array(json.loads((project_of(folder, name) / "expected.json").read_text()))
         if "pre-trained" in name and not complete:
             said = refusal(model, samples)
             assert "pip install 'skal-learn[backbones]'" in said, said
@@ -183,7 +187,7 @@ def read_datasets(folder: Path) -> None:
 
     for name, (source, _) in PROJECTS.items():
         cache = str(folder / "datasets-cache")
-        files = {"train": str(folder / f"{name}.parquet")}
+        files = {"train": str(project_of(folder, name) / "all.parquet")}
         data = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
         assert len(data) == N
         assert sorted(map(str, set(data["source"]))) != ["model"]
@@ -264,7 +268,7 @@ def main() -> None:
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    STEPS[options.step](options.folder)
+    STEPS[options.step](options.folder.resolve())
 
 
 if __name__ == "__main__":
