@@ -7,13 +7,14 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 
 import torch
 
 from skal._version import __version__
 from skal.exceptions import SkalError
 from skal.features._zoo import BUNDLES, check_files
+from skal.models._card import installed_version
 
 NAME = "skal-learn"
 _FOR_DEVELOPERS = {"dev", "docs", "bench"}
@@ -32,14 +33,16 @@ def examine() -> Iterator[str]:
     if needed is None:
         yield f"packages: unknown, because {NAME} is not installed here. In the clone: pip install --editable ."
         return
-    yield "packages: " + ", ".join(f"{package} {installed(package) or 'is missing'}" for package in needed.pop(""))
+    yield "packages: " + ", ".join(
+        f"{package} {installed_version(package) or 'is missing'}" for package in needed.pop("")
+    )
     yield f"device: {describe_device()}"
     yield "pre-trained networks:"
     for name, bundle in BUNDLES.items():
         yield f"  {bundle.kind:<10}{describe_network(name)}"
     yield "extras:"
     for extra, packages in needed.items():
-        missing = [package for package in packages if installed(package) is None]
+        missing = [package for package in packages if installed_version(package) is None]
         said = f"{', '.join(missing)} missing. Run: pip install '{NAME}[{extra}]'" if missing else "complete"
         yield f"  {extra:<12}{said}"
 
@@ -58,14 +61,6 @@ def requirements() -> dict[str, list[str]] | None:
         if extra is None or extra[1] not in _FOR_DEVELOPERS:
             found.setdefault("" if extra is None else extra[1], []).append(package[0])
     return found
-
-
-def installed(package: str) -> str | None:
-    """The version of a package, None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def describe_device() -> str:
