@@ -113,7 +113,7 @@ def table_of(each: dict[str, Any], t: int) -> np.ndarray:
     return np.array(correct, dtype=bool).reshape(t + 1, len(known))
 
 
-def forecasts(runs: list[dict[str, Any]]) -> dict[str, float]:
+def forecasts(runs: list[dict[str, Any]]) -> pd.DataFrame:
     """How often intervals hold the test accuracy, of now and with 100 more labels, and how wide they are."""
     now, later, width, error, flat = [], [], [], [], []
     for each in runs:
@@ -128,13 +128,14 @@ def forecasts(runs: list[dict[str, Any]]) -> dict[str, float]:
                 width.append(100 * (found.later_high - found.later_low))
                 error.append(100 * abs(found.later - scores[n + MORE]))
                 flat.append(100 * abs(found.accuracy - scores[n + MORE]))
-    return {
-        "interval of now holds the test accuracy": 100 * np.mean(now),
-        "interval of 100 more labels holds it": 100 * np.mean(later),
+    found = {
+        "interval of now holds the test accuracy, %": 100 * np.mean(now),
+        "interval of 100 more labels holds it, %": 100 * np.mean(later),
         "its width in points": np.mean(width),
         "error of the forecast in points": np.mean(error),
-        "error of 'as now' in points": np.mean(flat),
+        'error of "as now" in points': np.mean(flat),
     }
+    return pd.DataFrame([found])
 
 
 def targets(runs: list[dict[str, Any]]) -> pd.DataFrame:
@@ -195,17 +196,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--labels", type=int, default=800)
     parser.add_argument("--pool", type=int, default=5000)
     options = parser.parse_args(arguments)
+    tables: list[list[pd.DataFrame]] = [[], [], []]
     for name in options.data:
         data = datasets.load(name)
         settings = {"query_size": options.query_size, "n_labels": options.labels, "n_pool": options.pool}
         runs = [run(data, options.strategy, seed, **settings) for seed in range(options.seeds)]
-        print(f"\n{name}, {options.strategy}, {options.seeds} seeds, batches of {options.query_size}\n")
-        print(stops(runs).to_string(index=False))
-        print()
-        for text, value in forecasts(runs).items():
-            print(f"{text}: {value:.1f}")
-        print()
-        print(targets(runs).to_string(index=False))
+        for rows, found in zip(tables, (stops(runs), forecasts(runs), targets(runs)), strict=True):
+            found.insert(0, "data", name)
+            rows.append(found)
+    for rows in tables:
+        print(pd.concat(rows).round(1).to_markdown(index=False), "\n")
 
 
 if __name__ == "__main__":

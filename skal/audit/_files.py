@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from skal._files.spreadsheet import format_table
 from skal.audit._given_labels import errors
 from skal.exceptions import InvalidParameterError
 from skal.validation import as_path
@@ -16,7 +17,7 @@ from skal.validation import as_path
 _SHOWN = 10  # doubtful labels on the screen
 
 
-def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
+def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95, doubtful: Any = None) -> None:
     """Print how many labels of a file are wrong, and which are doubtful.
 
     Parameters
@@ -29,6 +30,9 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
         ``probability``, the inclusion probability of each, if not all were equally probable.
     confidence : float, default=0.95
         How sure the interval should be.
+    doubtful : str, path or None, default=None
+        A CSV file to write the doubtful labels to, the most doubtful first: as many as errors are expected. The labels
+        need a confidence for that.
 
     Examples
     --------
@@ -54,6 +58,11 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
     if chance is None:
         chance = np.full(len(audited), len(audited) / len(given))
     scores = read_column(given, "confidence", "labels")
+    if doubtful is not None and scores is None:
+        remedy = "Add the column, or leave the file out."
+        raise InvalidParameterError.for_parameter(
+            "audit_command", "doubtful", "None without a column confidence", doubtful, remedy
+        )
     found = errors(names, positions, true, chance, confidence, scores=scores)
     wrong = int((names[positions] != true).sum())
     print(
@@ -63,6 +72,11 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95) -> None:
     if len(found.doubtful):
         shown = ", ".join(given[i]["id"] for i in found.doubtful[:_SHOWN])
         print(f"The {len(found.doubtful):,} most doubtful of the others begin with {shown}.")
+    if doubtful is not None:
+        columns = ["id", "label", "confidence"]
+        rows = ([given[i][column] for column in columns] for i in found.doubtful)
+        text = format_table(columns, rows, safe=False)
+        as_path("audit_command", "doubtful", doubtful).write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def read_rows(path: Any, name: str) -> list[dict[str, str]]:

@@ -1,9 +1,12 @@
 """Audits of labels from elsewhere, in memory and from files."""
 
+import csv
+
 import numpy as np
 import pytest
 
 from skal.audit import audit_command, errors, plan
+from skal.cli import main
 from skal.exceptions import SkalError
 
 
@@ -54,6 +57,19 @@ def test_command_prints_the_same(files, capsys):
     assert said.startswith(f"{100 * expected.low:.1f} to {100 * expected.high:.1f} % of 1,000 labels are wrong")
     assert f"The {len(expected.doubtful)} most doubtful" in said
     assert ", ".join(map(str, expected.doubtful[:10])) in said
+
+
+def test_doubtful_labels_go_to_a_file(files, capsys):
+    folder, expected = files
+    main(["audit", str(folder / "labels.csv"), "--truth", str(folder / "audited.csv"), "--doubtful", str(folder / "d")])
+    rows = list(csv.DictReader((folder / "d").read_text().splitlines()))
+    assert [int(row["id"]) for row in rows] == expected.doubtful.tolist()
+    sure = [float(row["confidence"]) for row in rows]
+    assert sure == sorted(sure)
+    plain = (folder / "labels.csv").read_text().replace("confidence", "note")
+    (folder / "labels.csv").write_text(plain)
+    with pytest.raises(SkalError, match="'doubtful' parameter of audit_command"):
+        audit_command(folder / "labels.csv", folder / "audited.csv", doubtful=folder / "d")
 
 
 @pytest.mark.parametrize(

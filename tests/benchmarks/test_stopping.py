@@ -30,9 +30,9 @@ def test_a_small_run():
     table = stops(runs)
     assert len(table) == 7
     assert set(table["stopped"]) <= {"0 of 1", "1 of 1"}
-    found = forecasts(runs)
-    assert 0 <= found["interval of now holds the test accuracy"] <= 100
-    assert np.isfinite(list(found.values())).all()
+    found = forecasts(runs).iloc[0]
+    assert 0 <= found["interval of now holds the test accuracy, %"] <= 100
+    assert np.isfinite(found.to_numpy(dtype=float)).all()
 
 
 def test_command(capsys):
