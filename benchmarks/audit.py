@@ -239,16 +239,21 @@ def print_summary(found: pd.DataFrame) -> None:
             }
         )
     print(pd.DataFrame(rows).to_markdown(index=False), "\n")
+    saved = found.assign(saved=100 * count_saved(found)).pivot(index="setting", columns="labels", values="saved")
+    print(saved.loc[found["setting"].unique()].round().astype(int).to_markdown())
+
+
+def count_saved(found: pd.DataFrame) -> pd.Series:
+    """Share of labels that ``accuracy`` saves: a random audit of the same width needs so many more."""
+    return 1 - (found["accuracy width"] / found["random width"]) ** 2
 
 
 def print_cells(found: pd.DataFrame) -> None:
     """Every setting and number of labels: coverage, and what audits of uncertain samples save against random ones."""
-    saved = (1 - (found["accuracy width"] / found["random width"]) ** 2) * 100
     names = [name for name in found if name.endswith((" holds", " broken")) or name in ("accepted", "oracle")]
-    shown = found[["setting", "labels"]].join(found[["accuracy holds n"]].astype(int).set_axis(["projects"], axis=1))
-    print(
-        shown.join((100 * found[names]).round(1)).assign(**{"labels saved, %": saved.round(0)}).to_markdown(index=False)
-    )
+    shown = found[["setting", "labels"]].assign(projects=found["accuracy holds n"].astype(int))
+    saved = {"labels saved, %": (100 * count_saved(found)).round()}
+    print(shown.join((100 * found[names]).round(1)).assign(**saved).to_markdown(index=False))
 
 
 def main() -> None:
