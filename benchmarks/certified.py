@@ -60,7 +60,7 @@ class Sure(ClassifierMixin, BaseEstimator):
 class Unsplit(Certified):
     """Takes the whole chance to be wrong for every audit and every stage."""
 
-    def alpha(self, audit: int, stage: int) -> float:
+    def alpha(self, audit: int, stage: int, n_stages: int = 3) -> float:
         return 1 - self.confidence
 
 
