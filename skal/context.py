@@ -763,6 +763,8 @@ class QueryContext:
     @cached_property
     def class_labels(self) -> np.ndarray:
         """Labels of the network's outputs 0 … C−1, or the loss's ``ignore_index``, as ``int64`` targets: (n,) array."""
+        if self.task != CLASSIFICATION:
+            raise refuse_task(self.owner, self.task, [CLASSIFICATION], "It differentiates the loss of a class.")
         y = self.labels
         if is_binary(self.network.criterion) and np.isin(y, (0.0, 1.0)).all():
             y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels

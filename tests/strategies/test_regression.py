@@ -10,10 +10,10 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skal import ActiveLearner, strategies
+from skal import ActiveLearner, config_context, strategies
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError, OutputError
-from skal.strategies import BADGE, BAIT, LCMD, NTKLookahead
+from skal.strategies import BADGE, BAIT, LCMD, MaxDet, NTKLookahead, PredictiveStd
 from skal.tangent import tangent_features, tangent_kernel
 
 from ..support.learners import learner_of
@@ -199,3 +199,17 @@ def test_outputs_of_the_wrong_shape_are_named():
     net.module_.__class__ = Volume
     with pytest.raises(OutputError, match=r"n_outputs >= 1\)\. Got \(\d+, 1, 1\)"):
         LCMD().select(learner_of(net, X[:12], Y[:12, :1]), X[12:], 2)
+
+
+def test_features_that_do_not_fit_into_memory():
+    """A part of the pool takes part in a choice; deviations of all are the same as at once."""
+    learner, X_pool = make_regression_learner(n_pool=800)
+    at_once = PredictiveStd().scores(learner, X_pool)
+    with config_context(max_memory="1MB"):  # gradients of 73 numbers: room for some 400 samples of 800
+        assert PredictiveStd().scores(learner, X_pool) == pytest.approx(at_once)
+        for strategy in (LCMD(random_state=0), MaxDet(random_state=0)):
+            indices, _ = strategy.select(learner, X_pool, 5)
+            assert len(set(indices.tolist())) == 5
+    ridge = learner_of(Ridge().fit(X[:12], Y[:12]), X[:12], Y[:12])
+    with config_context(max_memory="10kB"), pytest.raises(InvalidParameterError, match=r"'max_memory' .* 100 samples"):
+        LCMD(features="input").select(ridge, np.tile(X, (4, 1)), 100)
