@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The commands ``skal label``, ``skal predict``, ``skal export`` and ``skal import``."""
+"""The commands ``skal label``, ``skal predict``, ``skal export`` and ``skal import``.
+
+Parsers are made whenever somebody asks for help, so that this module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from skal.labelling._formats import FORMATS
+FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 
 
 class UsageError(Exception):

@@ -8,7 +8,6 @@ from typing import Any
 
 from skal.exceptions import InvalidParameterError
 
-FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
 MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more
 Pair = tuple[Any, Any]  # id and label
