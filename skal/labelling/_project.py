@@ -97,7 +97,10 @@ class Project:
         self.classes = check_classes(dict.fromkeys(named), strip=False)
         estimator = model.make(len(self.classes))
         criterion = StablePredictions() if stop is None else stop
-        if hasattr(estimator, "predict_proba") and not any(isinstance(part, Certified) for part in criterion.parts()):
+        own = next((part for part in criterion.parts() if isinstance(part, Certified)), None)
+        if own is not None:
+            self.max_error = own.max_error
+        elif hasattr(estimator, "predict_proba"):
             criterion = criterion | Certified(max_error, n_left=len(source))  # how many are left is for people to judge
         candidates = max(_CANDIDATES, 2 * _AHEAD * query_size)
         recommended: Any = Recommended(subset=candidates) if len(source) > candidates else "auto"

@@ -9,6 +9,7 @@ import pytest
 
 from skal.cli import main
 from skal.labelling import export_final
+from skal.stopping import Certified
 
 from .conftest import Client, label_page, make_project, truth, wait_for_training
 
@@ -227,3 +228,11 @@ def test_calls_of_the_page_are_named(client: Client):
     code, _, body = client.request("POST", f"{client.root}api/bless", {})
     assert code == 400
     assert "certify, resume" in json.loads(body)["error"]
+
+
+def test_a_criterion_of_ones_own_says_what_is_promised(data, tmp_path):
+    with open_page(data, tmp_path, stop=Certified(0.2, n_left=N)) as client:
+        work(client, data, 100)
+        wait_for_training(client)
+        status = wait_for(client, lambda status: status["audit"]["n_model"])
+        assert "at most 20 % wrong" in status["audit"]["finish"]
