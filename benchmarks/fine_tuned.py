@@ -34,7 +34,7 @@ from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling
 from skal.tangent import tangent_features
 
 KEPT = Path(__file__).with_name("fine_tuned_kept.jsonl")
-N_CLASSES, N_POOL, N_TEST, N_LABELLED, N_COST, BATCH, TOKENS = 10, 400, 300, 40, 100, 20, 32
+N_CLASSES, N_POOL, N_TEST, N_LABELLED, N_COST, N_PICKS, BATCH, TOKENS = 10, 400, 300, 40, 100, 120, 20, 32
 LAYERS = ["last_blocks", "last", "all"]
 
 
@@ -171,6 +171,7 @@ def removed(K: np.ndarray, g: np.ndarray, n: int, batch: np.ndarray, ridge: floa
 def measure_picks(seed: int) -> dict[str, list[float]]:
     """For each kind of tangents: variance removed over that of all parameters, picks in common, and of random picks."""
     learner, X = fitted(False, seed)
+    X = part(X, slice(N_PICKS))
     everything = {name: np.concatenate([learner.X_training[name], X[name]]) for name in X}
     features = np.asarray(tangent_features(learner.estimator, everything, n_features=16384, batch_size=16), dtype=float)
     K, g = features @ features.T, 1 - np.square(learner.estimator.predict_proba(X)).sum(1)
