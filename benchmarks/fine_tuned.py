@@ -133,7 +133,7 @@ def forward(learner: Any, X: dict[str, np.ndarray]) -> None:
 def names() -> list[tuple[str, bool, str]]:
     """What is compared: words, whether by LoRA, and the layers."""
     found = [(f"fine-tuned, layers={layers!r}", False, layers) for layers in LAYERS]
-    return ([("LoRA, layers='adapters'", True, "adapters")] if find_spec("peft") is not None else []) + found
+    return [("LoRA, layers='adapters'", True, "adapters"), *found]
 
 
 def measure_cost(lora: bool, layers: str) -> list[float]:
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.command == "cost":
         for words, lora, layers in names():
             key = f"cost, {words}"
-            if not given.table or key in kept:
+            if key in kept or (not given.table and (not lora or find_spec("peft") is not None)):
                 n, seconds, passes = kept(key, partial(measure_cost, lora, layers))
                 rows.append([words, f"{n:,}", seconds, passes])
         print(markdown(["tangents", "parameters", "seconds", "forward passes"], rows))
