@@ -15,8 +15,8 @@ MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @contextmanager
-def two_workers(keep_memory: bool = True) -> Iterator[Client]:
-    """Two processes to which joblib sends its tasks.
+def cluster_of_two(keep_memory: bool = True) -> Iterator[Client]:
+    """Two processes of Dask.
 
     Parameters
     ----------
@@ -24,17 +24,27 @@ def two_workers(keep_memory: bool = True) -> Iterator[Client]:
         Whether they keep memory that they are done with, as the documentation advises; Dask's default is not to.
     """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    for name in MALLOC:
-        if keep_memory:
-            os.environ[name] = str(2**30)
-        else:
-            os.environ.pop(name, None)
+    if keep_memory:
+        os.environ.update(dict.fromkeys(MALLOC, str(2**30)))
     settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
     # otherwise a cluster gives up a worker that takes longer than 15 seconds to start again
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
     try:
-        with patient, LocalCluster(**settings) as cluster, Client(cluster) as client, parallel_config(backend="dask"):
+        with patient, LocalCluster(**settings) as cluster, Client(cluster) as client:
+            client.wait_for_workers(2)
             yield client
     finally:
-        for name in MALLOC:  # Dask leaves it in this process, whose other workers would inherit it
-            os.environ.pop(name, None)
+        forget_malloc()
+
+
+def forget_malloc() -> None:
+    """Dask leaves its settings in this process, whose other workers would inherit them."""
+    for name in MALLOC:
+        os.environ.pop(name, None)
+
+
+@contextmanager
+def two_workers(keep_memory: bool = True) -> Iterator[Client]:
+    """Two processes of Dask to which joblib sends its tasks."""
+    with cluster_of_two(keep_memory) as client, parallel_config(backend="dask", client=client):
+        yield client

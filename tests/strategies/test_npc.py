@@ -2,6 +2,7 @@
 
 import warnings
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from skal.config import config_context
 from skal.exceptions import (
     InvalidParameterError,
     InvalidTypeError,
+    NonFiniteError,
     RankDeficiencyWarning,
     SkalError,
     SkalWarning,
@@ -469,3 +471,48 @@ def test_exported_at_the_top():
     assert skal.npc is npc
     learner, X_pool = mlp()
     assert npc(learner, X_pool, 3, random_state=0).tolist() == NPC(random_state=0)(learner, X_pool, 3).tolist()
+
+
+class NanForSome(nn.Module):
+    """No numbers for samples that begin with more than 5."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(6, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return torch.where(x[:, :1] > 5, torch.nan, self.head(torch.tanh(self.hidden(x))))
+
+
+@pytest.mark.filterwarnings("ignore::skal.exceptions.SkalWarning")
+@pytest.mark.parametrize("max_memory", [None, "200kB"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"n_features": 64},
+        {"search": "greedy"},
+        {"kernel": "trace"},
+        {"kernel": "last_layer"},
+        {"kernel": "trace", "n_features": 64},
+        {"n_candidates": 2},
+        {"search": "greedy", "n_candidates": 8},
+    ],
+    ids=str,
+)
+def test_samples_without_numbers_are_refused_or_not_among_the_candidates(settings, max_memory):
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    X, bad = rng.normal(size=(52, 6)).astype(np.float32), 12 + rng.choice(40, size=4, replace=False)
+    X[bad, 0] = 9
+    net = NeuralNetClassifier(NanForSome(), criterion=nn.CrossEntropyLoss, train_split=None, verbose=0).initialize()
+    learner = SimpleNamespace(estimator=net, X_training=X[:12], y_training=np.arange(12) % 4)
+    for seed in range(4):
+        strategy = NPC(random_state=seed, **settings)
+        try:
+            with config_context(max_memory=max_memory):
+                indices, _ = strategy.select(learner, X[12:], 5)
+        except NonFiniteError:
+            continue
+        assert "n_candidates" in settings, "every sample of the pool takes part"
+        assert not set(indices + 12) & set(bad)
