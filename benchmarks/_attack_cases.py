@@ -309,7 +309,7 @@ def learners(learner: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
             REFUSED,
             lambda: _fitted(learner, NeuralNetBinaryClassifier, criterion=nn.BCEWithLogitsLoss),
         ),
-        "regressor": (REFUSED, lambda: _fitted(learner, NeuralNetRegressor, criterion=nn.MSELoss)),
+        "regressor of four outputs": (MAY_WORK, lambda: _fitted(learner, NeuralNetRegressor, criterion=nn.MSELoss)),
         "default criterion": (REFUSED, lambda: _fitted(learner, criterion=nn.NLLLoss)),
         "unfitted": (REFUSED, lambda: _with(learner, estimator=NeuralNetClassifier(Returning))),
         "net class": (REFUSED, lambda: _with(learner, estimator=NeuralNetClassifier)),

@@ -147,9 +147,9 @@ def commands(X: np.ndarray, folder: Path) -> Named:
             "a,b",
             *out,
         ],
-        "label a table without texts": [
+        "label a table without rows": [
             "label",
-            str(made_file(folder / "t.csv", "a,b\n1,2\n")),
+            str(made_file(folder / "t.csv", "a,b\n")),
             "--classes",
             "a",
             *out,

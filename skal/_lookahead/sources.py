@@ -24,6 +24,7 @@ from skal._lookahead.posterior import MADE, Outputs, Posterior, RidgeSolver, dia
 from skal._lookahead.sequential import KernelBlocks
 from skal._lookahead.variance import Importance, newton_importance
 from skal.context import QueryContext
+from skal.exceptions import OutputError
 from skal.tangent._gradients import one_hot
 from skal.tangent._kernels import kernel_diagonal, kernel_matrix
 from skal.tangent._tangent_engine import TangentEngine
@@ -84,6 +85,12 @@ class TangentSource(Source):
         """(n, c) what the labels want the outputs, or the probabilities, to be."""
         if self.context.task != "classification":
             targets = torch.as_tensor(self.context.labels, dtype=torch.float64, device=outputs.f.device)
+            if targets.numel() != outputs.f.numel():
+                raise OutputError(
+                    f"The network that {self.context.owner} works on must have one output for each target. Got "
+                    f"{outputs.f.shape[1]} outputs, and labels of shape {tuple(targets.shape)}. Give its last layer as "
+                    "many outputs as there are targets, and train it again."
+                )
             return targets.reshape(outputs.f.shape)
         labels = self.context.class_labels
         return one_hot(labels, len(labels), outputs.f.shape[1], self.context.logit_network).double()

@@ -24,7 +24,7 @@ from sklearn.ensemble._forest import BaseForest
 from torch import Tensor
 
 from skal.context import QueryContext, Samples, rows_within
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import FeatureError, InvalidParameterError
 from skal.validation import Features, Integer, is_auto, make_generator
 
 NOISE = 1e-4
@@ -144,7 +144,11 @@ class KernelReader:
     def labelled_features(self) -> Tensor:
         """(n, d) features of the labelled samples; none without labels."""
         if self._context.n_labelled:
-            return self.of(self._context.labelled)
+            found = self.of(self._context.labelled)
+            if found.shape[1] != self.width:
+                got = f"{self.width} columns for the pool, and {found.shape[1]} for labelled samples"
+                raise FeatureError.for_features(self._context.owner, "of one length for all samples", got)
+            return found
         return torch.empty(0, self.width, dtype=torch.float64, device=self.device)
 
     def blocks(self) -> Iterator[Tensor]:

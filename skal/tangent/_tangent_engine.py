@@ -279,7 +279,8 @@ class TangentEngine:
             step = (n + 1) // 2
             self.batch_size = min(self.batch_size, step)
         else:
-            if not all(all_finite(x) for x in tree_leaves(result) if isinstance(x, Tensor)):
+            # outputs that are NaN may have gradients of zero
+            if not all(all_finite(x) for x in (self.logits(), *tree_leaves(result)) if isinstance(x, Tensor)):
                 self.network.check_logits(batch)  # raises, if it is the outputs
                 raise non_finite_gradients()
             return [result]

@@ -18,10 +18,11 @@ def test_other_labels_would_be_noticed(tmp_path):
     damage_folders.make(kind, folder)
     told = damage_folders.moments(folder)
     assert damage_folders.open_damaged(kind, folder, told)[0] == "all labels"
-    assert damage_folders.open_damaged(kind, folder, told[:-1])[0] == "other labels"
+    others = [labels for labels in told if labels != told[-1]]
+    assert damage_folders.open_damaged(kind, folder, others)[0] == "other labels"
     assert damage_folders.open_damaged(kind, folder, [*told, {}])[0] == "earlier ones, silently"
     damaged = shutil.copytree(folder, tmp_path / "damaged")
-    (damaged / "labels.jsonl").write_bytes((folder / "labels.jsonl").read_bytes()[:-5])
+    (damaged / "labels.jsonl").write_bytes((folder / "labels.jsonl").read_bytes()[:-2000])
     assert damage_folders.open_damaged(kind, damaged, told)[0] == "earlier ones, with a warning"
     (damaged / "labels.jsonl").write_bytes((folder / "labels.jsonl").read_bytes().replace(b'"a"', b'"b"', 1))
     assert damage_folders.open_damaged(kind, damaged, told)[0] == "refused"

@@ -456,6 +456,7 @@ def test_an_evaluation_set_estimates_the_whole_sum():
     assert error.max() > 0
 
 
+@pytest.mark.filterwarnings("ignore::skal.exceptions.UnsteadyOutputWarning")
 @pytest.mark.parametrize("where", ["pool", "labelled"])
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_where_samples_use_the_network_differently_the_labelled_ones_are_read_again(where, n_jobs):
