@@ -70,7 +70,7 @@ class QueryCost:
     >>> from skal.strategies import Margin
     >>> cost = Margin().cost(*make_learner(), n_instances=3)  # a QueryCost
     >>> cost.passes
-    Passes(forward=40, backward=0)
+    Passes(forward=44, backward=0)
     >>> print(cost)
     40 samples forward and 0 backward; ... MB; ... s
     """

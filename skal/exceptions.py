@@ -461,7 +461,7 @@ class NoTargetWarning(SkalWarning):
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
     >>> from skal import ActiveLearningClassifier
-    >>> clf = ActiveLearningClassifier(LogisticRegression(), n_initial=2)
+    >>> clf = ActiveLearningClassifier(LogisticRegression(), n_initial=2, n_rounds=None)
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("error")
     ...     clf.start(np.ones((20, 3)), target=np.ones((5, 3))).ask()

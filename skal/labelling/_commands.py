@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # as text
+from skal.labelling._words import FORMATS
 
 
 class UsageError(Exception):

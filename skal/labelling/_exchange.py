@@ -12,10 +12,10 @@ import pandas as pd
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
-from skal.labelling._commands import FORMATS
 from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
 from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
+from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 from skal.loop._saves import read_final

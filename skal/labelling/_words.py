@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+FORMATS = ("csv", "tsv", "jsonl", "label-studio", "coco-classification")  # of exports as text
+
 
 def say_seconds(seconds: float) -> str:
     """A duration as people say it.

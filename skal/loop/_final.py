@@ -43,8 +43,8 @@ class FinalLabels:
     --------
     >>> from skal.loop import FinalLabels
     >>> rows = [(7, "cat", "people", "Ada"), (8, "dog", "model", None), (9, None, None, None)]
-    >>> FinalLabels.of(rows, certificate=None).to_json()[:70]
-    '{"certificate": null, "counts": {"people": 1, "model": 1, "open": 1}, "'
+    >>> FinalLabels.of(rows, certificate=None).to_json()[:69]
+    '{"certificate": null, "counts": {"people": 1, "model": 1, "open": 1},'
     """
 
     labels: pd.DataFrame

@@ -112,7 +112,7 @@ def largest_clusters(phi: Tensor, centres: Tensor, n_instances: int) -> tuple[np
 
     Examples
     --------
-    >>> phi = torch.tensor([[1.0], [1.1], [9.0], [0.2]]).double()
+    >>> phi = torch.tensor([[1.0], [1.1], [9.0], [0.2]], dtype=torch.float64)
     >>> largest_clusters(phi, torch.zeros(1, 1).double(), 2)
     (array([2, 1]), array([81.  ,  1.21]))
     """

@@ -163,7 +163,9 @@ class KernelReader:
 
     def gather(self, rows: np.ndarray) -> Tensor:
         """(r, d) features of some rows of the pool."""
-        return self._kept[torch.as_tensor(rows)] if self._kept is not None else self.of(self._context.pool.take(rows))
+        if self._kept is None:
+            return self.of(self._context.pool.take(rows))
+        return self._kept[torch.as_tensor(rows, device=self._kept.device)]
 
 
 def read_candidates(strategy: Any, context: QueryContext, n_instances: int) -> tuple[np.ndarray, Tensor, Tensor]:

@@ -87,7 +87,9 @@ class MaxDet(QueryStrategy):
         rows, phi, labelled = read_candidates(self, context, n_instances)
         known = context.labelled.digests() if context.n_labelled else []
         groups = copy_groups(context.pool.take(rows).digests(), known)
-        picked, variances = most_uncertain(phi, labelled, self.noise, n_instances, torch.as_tensor(groups))
+        picked, variances = most_uncertain(
+            phi, labelled, self.noise, n_instances, torch.as_tensor(groups, device=phi.device)
+        )
         return rows[picked], variances
 
 
@@ -122,12 +124,12 @@ def most_uncertain(
     psi, W = posterior.split(phi)
     variances = posterior.variances(phi)
     taken = torch.empty(len(phi), n_instances, dtype=phi.dtype, device=phi.device)
-    free, fresh = torch.ones(len(phi), dtype=torch.bool), groups >= 0
+    free, fresh = torch.ones(len(phi), dtype=torch.bool, device=phi.device), groups >= 0
     picked: list[int] = []
     metrics: list[float] = []
     for place in range(n_instances):
         open_ = free & fresh if bool((free & fresh).any()) else free
-        best = int(variances.masked_fill(~open_.to(variances.device), -torch.inf).argmax())
+        best = int(variances.masked_fill(~open_, -torch.inf).argmax())
         picked.append(best)
         metrics.append(float(variances[best]))
         column = psi @ psi[best] - W @ W[best] - taken[:, :place] @ taken[best, :place]

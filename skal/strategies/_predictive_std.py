@@ -75,7 +75,8 @@ class PredictiveStd(ScoreStrategy):
     >>> from skal import ActiveLearner
     >>> from skal.strategies import PredictiveStd, predictive_std
     >>> X, y = make_regression(n_samples=100, n_features=3, random_state=0)
-    >>> learner = ActiveLearner(GaussianProcessRegressor(), PredictiveStd(), X_training=X[:20], y_training=y[:20])
+    >>> process = GaussianProcessRegressor(optimizer=None)
+    >>> learner = ActiveLearner(process, PredictiveStd(), X_training=X[:20], y_training=y[:20])
     >>> indices, samples = learner.query(X[20:], n_instances=2)
     >>> samples.shape
     (2, 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from skorch import NeuralNet
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -15,6 +16,7 @@ from skal._core.guard import evaluating
 from skal._core.losses import CrossEntropy, Loss, SquaredError
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.tasks import find_task
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._factors import Gradients
@@ -81,7 +83,9 @@ def gradient_scores(
     array([0.5, 2. ])
     """
     samples = Samples(X)
-    engine = open_engine("gradient_scores", net, samples, "all", backend, batch_size, max_memory, autocast)
+    engine = open_engine(
+        "gradient_scores", _network_of(net, y), samples, "all", backend, batch_size, max_memory, autocast
+    )
     norms, dots = loss_scores(engine, samples, y, direction, loss)
     return norms.cpu().numpy(), dots.cpu().numpy()
 
@@ -134,7 +138,7 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
     {'weight': tensor([[-0.5000,  1.0000],
             [ 0.5000, -1.0000]])}
     """
-    network = net if isinstance(net, Network) else Network(net)
+    network = _network_of(net, y)
     own_loss = _loss("loss_gradient", loss, network)
     cotangent = LossCotangent(own_loss)
     samples = X if isinstance(X, Samples) else Samples(X)
@@ -154,6 +158,13 @@ def loss_gradient(net: Any, X: Any, y: Any, *, loss: str = "auto", batch_size: i
                 if gradient is not None:
                     totals[name] += gradient
     return {name: total.to(parameters[name].dtype) for name, total in totals.items()}
+
+
+def _network_of(net: Any, y: Any) -> Network:
+    """A network for labels that are classes: one output with a binary loss is a question with two answers."""
+    if isinstance(net, Network):
+        return net
+    return Network(net, task=find_task(net, y) if isinstance(net, NeuralNet) and y is not None else None)
 
 
 def _loss(owner: str, loss: str, network: Network) -> Loss:

@@ -377,7 +377,7 @@ def test_a_model_of_ones_own_gets_the_data_frame(tmp_path):
         for _ in range(20):
             (item,) = client.call("next", n=1)["items"]
             client.call("answer", id=item["id"], label="old" if float(dict(item["cells"])["age"]) > 20 else "young")
-        wait_for_training(client, rounds=2)
+        wait_for_training(client)
     model = skal.load_model(tmp_path / "out")
     assert model.card_["takes"] == "a data frame with the columns age, job"
     assert model.predict(frame.iloc[[0, 39]]).tolist() == ["young", "old"]

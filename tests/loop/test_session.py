@@ -370,7 +370,8 @@ def test_the_cost_of_a_query_of_a_fitted_loop(estimator, make_loop, flat_data):
     loop.fit(X, y)
     cost = loop.cost(X)
     assert cost.passes == Margin().cost(loop, X, 4).passes == Margin().cost(loop.learner_, X, 4).passes
-    assert cost.passes.forward == (60 if estimator == "network" else 0)
+    # four samples pass twice, to see whether outputs are steady
+    assert cost.passes.forward == (64 if estimator == "network" else 0)
     if estimator == "network":
         assert DynamicAL().cost(loop, X, 4).passes.backward == 60 + 13
     assert pickle.loads(pickle.dumps(loop)).predict(X).tolist() == loop.predict(X).tolist()

@@ -46,7 +46,7 @@ def network(freeze=False):
 def test_the_first_samples_are_the_strategys(initial, data):
     X, y = data
     loop = loop_of(LogisticRegression(), initial=initial).fit(X, y)
-    strategy = MaxHerding(features="prepared", normalize=False) if initial == "auto" else MaxHerding()
+    strategy = MaxHerding(features="prepared") if initial == "auto" else MaxHerding()
     expected = strategy(learner_of(LogisticRegression()), X, 9)
     assert loop.queried_[:9].tolist() == expected.tolist()
     assert (loop.history_[0]["metrics"] is None) == (initial == "auto")
