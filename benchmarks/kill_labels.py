@@ -54,7 +54,7 @@ from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
-from skal.loop import _active_classifier
+from skal.loop import _active_loop
 from skal.nets import MLP
 
 N = 120
@@ -190,7 +190,7 @@ def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
     if mode == "fit":
         y = np.array([labelled.get(position, truth(i)) for position, i in enumerate(rows)])
         # in this process alone: how fit reads y
-        _active_classifier.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= set(labelled) else answer(at, _)
+        _active_loop.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= set(labelled) else answer(at, _)
         loop.fit(X, y)
     else:
         loop.fit(X, oracle=answer)

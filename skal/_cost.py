@@ -72,7 +72,7 @@ class QueryCost:
     >>> cost.passes
     Passes(forward=44, backward=0)
     >>> print(cost)
-    40 samples forward and 0 backward; ... MB; ... s
+    44 samples forward and 0 backward; ... MB; ... s
     """
 
     passes: Passes
