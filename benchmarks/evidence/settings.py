@@ -61,6 +61,7 @@ COVERAGE_START = "max_herding(features='input')"
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {name: Arm(name) for name in ("random", "margin", "least_confidence", "entropy", "auto", "badge", "coreset")}
     | {name: Arm(name) for name in ("max_herding", "uherding", "typiclust", "prob_cover", "falcun", "drop_query")}
+    | {"cluster_margin": Arm("cluster_margin"), "uherding dynamics": Arm("uherding(uncertainty='dynamics')")}
     | {name: Arm(name) for name in ("bait", "bald", "epig", "egl", "learning_loss", "albl", "dynamic_al")}
     | {"dynamic_al greedy": Arm("dynamic_al(batch='greedy')"), "dynamic_al γ=0": Arm("dynamic_al(gamma=0)")}
     | {"ntk_lookahead": Arm("ntk_lookahead"), "npc": Arm("npc(n_candidates=100)")}
@@ -68,8 +69,8 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
     | {f"{name}, coverage start": Arm(name, COVERAGE_START) for name in ("random", "margin", "uherding")}
     | {"auto, own start": Arm("auto", "auto")}
 )
-# newer than the runs, which they join when they are made again; the last three are for numbers: see ``tasks``
-NEWER = ("cluster_margin", "lcmd", "max_det", "predictive_std")
+# for numbers: see ``tasks``
+NOT_FOR_CLASSES = ("lcmd", "max_det", "predictive_std")
 DEFAULT, REFERENCE, SECOND = "auto", "random", "margin"
 
 # frozen features: the classifier that most people put on them, weakly regularised as features of length 1 need it

@@ -46,7 +46,7 @@ def tiny(monkeypatch):
 
 class TestDeclared:
     def test_every_strategy_takes_part(self):
-        named = [*(arm.strategy for arm in declared.ARMS.values()), *declared.NEWER]
+        named = [*(arm.strategy for arm in declared.ARMS.values()), *declared.NOT_FOR_CLASSES]
         used = {type(strategy_named(name)) for name in named}
         assert used == {type(strategy_named(name)) for name in [*filter(str.islower, public), "random", "albl", "auto"]}
         assert {"dynamic_al greedy", "dynamic_al γ=0", "npc greedy", "auto", "auto, own start"} <= set(declared.ARMS)
