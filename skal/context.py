@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from joblib import effective_n_jobs
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
@@ -44,9 +43,10 @@ from skal._core.tasks import (
     CLASSIFICATION,
     MULTILABEL,
     REGRESSION,
-    check_targets,
+    class_positions,
     find_task,
     predict_numbers,
+    read_labels,
     refuse_task,
 )
 from skal.config import get_config
@@ -58,7 +58,6 @@ from skal.exceptions import (
     NoNetworkError,
     NotFittedError,
     OutputError,
-    shorten,
 )
 from skal.features import RememberedFeatures, compute_features
 from skal.features._compute import at_least_float32, check_finite_features
@@ -87,7 +86,6 @@ __all__ = [
 ]
 
 _TANGENT_FEATURES = 4096
-_LABELS = (str, bytes, int, float, np.generic, tuple)
 
 
 class Aim(NamedTuple):
@@ -732,50 +730,16 @@ class QueryContext:
         y = getattr(self.learner, "y_training", None)
         if y is None and isinstance(self.labelled.X, Dataset):
             y = [dataset_target(self.labelled.X[i]) for i in range(len(self.labelled))]
-        try:
-            y = (
-                sp.csr_matrix(y).toarray()
-                if sp.issparse(y)
-                else np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
-            )
-        except (ValueError, NotImplementedError):  # ragged, or without values
-            y = np.empty(())
-        if y.shape[:1] != (len(self.labelled),):
-            raise NoLabelledDataError(
-                f"The learner's y_training must hold one label for each of the {len(self.labelled)} rows of "
-                f"X_training. Got {shorten(getattr(self.learner, 'y_training', None))} instead. "
-                "Pass labels for all of them."
-            )
-        if self.task != CLASSIFICATION:
-            return check_targets("the learner", y, self.task)
-        if y.dtype.kind not in "iufbUOST" or (y.dtype.kind == "O" and not all(isinstance(v, _LABELS) for v in y.flat)):
-            raise InvalidTypeError(
-                "The learner's y_training must hold integers or strings. "
-                f"Got {shorten(y)} instead. Teach the learner labels that name a class, one for each sample."
-            )
-        if y.ndim > 1:
-            raise InvalidParameterError(
-                f"The learner's y_training must hold one label per sample, or an indicator matrix. Got labels of shape "
-                f"{y.shape} instead. Pass integers: y.argmax(1) of one-hot rows, y.ravel() of a column."
-            )
-        return y
+        return read_labels(y, len(self.labelled), self.task)
 
     @cached_property
     def class_labels(self) -> np.ndarray:
         """Labels of the network's outputs 0 … C−1, or the loss's ``ignore_index``, as ``int64`` targets: (n,) array."""
         if self.task != CLASSIFICATION:
             raise refuse_task(self.owner, self.task, [CLASSIFICATION], "It differentiates the loss of a class.")
-        y = self.labels
-        if is_binary(self.network.criterion) and np.isin(y, (0.0, 1.0)).all():
-            y = y.astype(np.int64)  # this criterion takes nothing but floating-point labels
-        counted = y[y != getattr(self.network.criterion, "ignore_index", None)] if y.dtype.kind in "iub" else y
-        if y.dtype.kind not in "iub" or (counted.size and (counted.min() < 0 or counted.max() >= self.n_classes)):
-            raise NoLabelledDataError(
-                f"The labels that {self.owner} differentiates must be integers in 0 … {self.n_classes - 1}, one for "
-                f"each output of the network. Got {shorten(np.unique(y))} instead. Encode them, for example with "
-                "sklearn.preprocessing.LabelEncoder, and give the last layer an output for every class."
-            )
-        return y.astype(np.int64)
+        criterion = self.network.criterion
+        ignored = getattr(criterion, "ignore_index", None)
+        return class_positions(self.owner, self.labels, self.n_classes, is_binary(criterion), ignored)
 
     def predict(self, samples: Samples | None = None) -> np.ndarray:
         """Numbers that a regressor predicts for the pool, or for other samples.

@@ -3,7 +3,7 @@
 
 The task is decided here, from the estimator and its labels. What follows from it is decided where it matters: what a
 network's outputs mean in :mod:`skal._core.outputs`, which residual a label leaves in :mod:`skal._core.losses`, and what
-labels may be in :func:`check_targets`.
+labels may be in :func:`check_targets` and :func:`read_labels`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.multiclass import type_of_target
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
+from torch import Tensor
 from torch.nn import BCEWithLogitsLoss
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError, shorten
+from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError, shorten
 
 Task = str
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
 TASKS = (CLASSIFICATION, REGRESSION, MULTILABEL)
+_CLASS = (str, bytes, int, float, np.generic, tuple)  # what may name a class
 
 _INSTEAD = {
     REGRESSION: "For numbers use LCMD, NTKLookahead(criterion='variance'), UHerding, PredictiveStd or MaxDet.",
@@ -127,6 +129,63 @@ def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
             "or correct them."
         )
     return numbers
+
+
+def read_labels(y: Any, n: int, task: Task) -> np.ndarray:
+    """Labels that a learner holds for n samples, as an array with a row for each.
+
+    Examples
+    --------
+    >>> read_labels(["cat", "dog"], 2, "classification")
+    array(['cat', 'dog'], dtype='<U3')
+    >>> read_labels([0], 2, "classification")
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.NoLabelledDataError: The learner's y_training must hold one label for each of the 2 rows of ...
+    """
+    try:
+        rows = sp.csr_matrix(y).toarray() if sp.issparse(y) else np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+    except (ValueError, NotImplementedError):  # ragged, or without values
+        rows = np.empty(())
+    if rows.shape[:1] != (n,):
+        raise NoLabelledDataError(
+            f"The learner's y_training must hold one label for each of the {n} rows of X_training. Got {shorten(y)} "
+            "instead. Pass labels for all of them."
+        )
+    if task != CLASSIFICATION:
+        return check_targets("the learner", rows, task)
+    kind = rows.dtype.kind
+    if kind not in "iufbUOST" or (kind == "O" and not all(isinstance(value, _CLASS) for value in rows.flat)):
+        raise InvalidTypeError(
+            f"The learner's y_training must hold integers or strings. Got {shorten(rows)} instead. Teach the learner "
+            "labels that name a class, one for each sample."
+        )
+    if rows.ndim > 1:
+        raise InvalidParameterError(
+            f"The learner's y_training must hold one label per sample, or an indicator matrix. Got labels of shape "
+            f"{rows.shape} instead. Pass integers: y.argmax(1) of one-hot rows, y.ravel() of a column."
+        )
+    return rows
+
+
+def class_positions(owner: str, y: np.ndarray, n_classes: int, binary: bool, ignored: int | None) -> np.ndarray:
+    """Labels 0 … C−1, or the one that the loss ignores, as int64; ``binary`` losses have floating-point labels.
+
+    Examples
+    --------
+    >>> class_positions("EGL", np.array([0.0, 1.0]), 2, True, None)
+    array([0, 1])
+    """
+    if binary and np.isin(y, (0.0, 1.0)).all():
+        y = y.astype(np.int64)
+    counted = y[y != ignored] if y.dtype.kind in "iub" else y
+    if y.dtype.kind not in "iub" or (counted.size and (counted.min() < 0 or counted.max() >= n_classes)):
+        raise NoLabelledDataError(
+            f"The labels that {owner} differentiates must be integers in 0 … {n_classes - 1}, one for each output of "
+            f"the network. Got {shorten(np.unique(y))} instead. Encode them, for example with "
+            "sklearn.preprocessing.LabelEncoder, and give the last layer an output for every class."
+        )
+    return y.astype(np.int64)
 
 
 def type_of_target_of(y: Any) -> str:
