@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from skal.validation import check_choice, check_integer, check_n_jobs, parse_memory
+from skal.validation import Choice, Integer, check_n_jobs, parse_memory
 
 __all__ = ["config_context", "get_config", "set_config"]
 
@@ -76,11 +76,11 @@ def set_config(
     given = {"batch_size": batch_size, "max_memory": max_memory, "n_jobs": n_jobs, "progress": progress}
     changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
     if "batch_size" in changes:
-        check_integer("set_config", "batch_size", batch_size, 1)
+        Integer(1).check("set_config", "batch_size", batch_size)
     if "n_jobs" in changes:
         check_n_jobs("set_config", n_jobs)
     if "progress" in changes:
-        check_choice("set_config", "progress", progress, [True, False], remedy="Use True to see bars.")
+        Choice(True, False, remedy="Use True to see bars.").check("set_config", "progress", progress)
     parse_memory("set_config", "max_memory", changes.get("max_memory"))
     _local.settings = get_config() | changes
 

@@ -34,12 +34,8 @@ __all__ = [
     "as_finite_array",
     "as_list",
     "as_path",
-    "check_choice",
-    "check_integer",
     "check_known",
     "check_n_jobs",
-    "check_real",
-    "check_seed",
     "is_auto",
     "make_generator",
     "parse_memory",
@@ -133,7 +129,8 @@ class Integer(Constraint):
     Parameters
     ----------
     minimum, maximum : int
-        The bounds, both allowed.
+        The bounds, both allowed. More than 10¹² is refused at once, unless maximum is None: nobody has as many samples,
+        rounds or passes, and a count would run for ever.
     optional : bool, default=False
         Whether None is allowed.
     words : tuple of str
@@ -176,7 +173,7 @@ class Integer(Constraint):
 
 @dataclass(frozen=True)
 class Real(Constraint):
-    """A number from ``minimum`` to ``maximum``; None if ``optional``, and the given words.
+    """A number from ``minimum`` to ``maximum``, never NaN; None if ``optional``, and the given words.
 
     Parameters
     ----------
@@ -340,115 +337,6 @@ def target_weights(target: Any) -> np.ndarray | None:
     if len(shape) != 1 or not re.match(r"(torch\.)?(float|bfloat|u?int|bool)", dtype.lower()):
         return None
     return np.asarray(target.detach().cpu() if hasattr(target, "detach") else target, dtype=np.float64)
-
-
-def check_integer(
-    owner: str,
-    name: str,
-    value: Any,
-    minimum: int,
-    maximum: int | None = MOST,
-    *,
-    optional: bool = False,
-    remedy: str = "",
-) -> None:
-    """Refuse a value that is not an integer from ``minimum`` to ``maximum``.
-
-    Parameters
-    ----------
-    owner : str
-        The class or function that has the parameter.
-    name : str
-        The parameter's name.
-    value : object
-        What the user passed.
-    minimum : int
-        The smallest value that is allowed.
-    maximum : int or None, default=10**12
-        More than anybody has samples, rounds or passes for: a count that would run for ever is refused at once. None
-        is no limit.
-    optional : bool, default=False
-        Whether None is allowed.
-    remedy : str, optional
-        The end of the message: what to do about a value that is too small, or no integer.
-
-    Examples
-    --------
-    >>> from skal.validation import check_integer
-    >>> check_integer("MyStrategy", "k", 0, 1)
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.InvalidParameterError: The 'k' parameter of MyStrategy must be an integer >= 1. Got 0 instead. ...
-    """
-    Integer(minimum, maximum, optional, remedy=remedy).check(owner, name, value)
-
-
-def check_real(
-    owner: str,
-    name: str,
-    value: Any,
-    minimum: float = -np.inf,
-    maximum: float = np.inf,
-    *,
-    below_maximum: bool = False,
-    optional: bool = False,
-    remedy: str = "",
-) -> None:
-    """Refuse a value that is not a number in ``[minimum, maximum]``; NaN never is.
-
-    Parameters
-    ----------
-    owner : str
-        The class or function that has the parameter.
-    name : str
-        The parameter's name.
-    value : object
-        What the user passed.
-    minimum, maximum : float, optional
-        The bounds; by default there are none.
-    below_maximum : bool, default=False
-        Whether the maximum itself is refused too.
-    optional : bool, default=False
-        Whether None is allowed.
-    remedy : str, optional
-        The end of the message: what to do.
-
-    Examples
-    --------
-    >>> from skal.validation import check_real
-    >>> check_real("MyStrategy", "beta", 2, 0, 1)
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.InvalidParameterError: The 'beta' parameter of MyStrategy must be a number in [0, 1]. Got 2 ...
-    """
-    Real(minimum, maximum, optional, below_maximum=below_maximum, remedy=remedy).check(owner, name, value)
-
-
-def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any], *, remedy: str = "") -> None:
-    """Refuse a value that is not one of the choices; True is not 1, and numpy's True is Python's.
-
-    Parameters
-    ----------
-    owner : str
-        The class or function that has the parameter.
-    name : str
-        The parameter's name.
-    value : object
-        What the user passed.
-    choices : sequence
-        The values that are allowed.
-    remedy : str, optional
-        The end of the message: what to do.
-
-    Examples
-    --------
-    >>> from skal.validation import check_choice
-    >>> check_choice("MyStrategy", "batch", "best", ["top", "greedy"])
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.InvalidParameterError: The 'batch' parameter of MyStrategy must be one of 'top', 'greedy'. Got ...
-    """
-    Choice(*choices, remedy=remedy).check(owner, name, value)
 
 
 def is_auto(value: Any) -> bool:
@@ -674,27 +562,6 @@ def check_n_jobs(owner: str, n_jobs: Any) -> None:
             expected = f"None, an integer from 1 to {MOST_JOBS:,}, or a negative one (-1 is all processors)"
             remedy = f"Use -1 for all processors, or an integer of at most {MOST_JOBS:,}."
         raise _error(_is_integer(n_jobs)).for_parameter(owner, "n_jobs", expected, n_jobs, remedy)
-
-
-def check_seed(owner: str, random_state: Any) -> None:
-    """Refuse what :func:`make_generator` cannot take.
-
-    Parameters
-    ----------
-    owner : str
-        The class or function that has the parameter.
-    random_state : None, int, Generator or RandomState
-        What the user passed.
-
-    Examples
-    --------
-    >>> from skal.validation import check_seed
-    >>> check_seed("MyStrategy", "zero")
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.InvalidTypeError: The 'random_state' parameter of MyStrategy must be None, an integer >= 0, ...
-    """
-    Seed().check(owner, "random_state", random_state)
 
 
 def make_generator(owner: str, random_state: Any) -> np.random.Generator:

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.validation import (
+    Choice,
+    Integer,
+    Real,
+    Seed,
     as_finite_array,
     as_list,
     as_path,
-    check_choice,
-    check_integer,
     check_n_jobs,
-    check_real,
-    check_seed,
     make_generator,
     parse_memory,
 )
@@ -24,33 +24,33 @@ from skal.validation import (
 
 @pytest.mark.parametrize("value", [1, 7, np.int8(3), np.uint64(9)])
 def test_integers_pass(value):
-    check_integer("Owner", "count", value, 1)
+    Integer(1).check("Owner", "count", value)
 
 
 @pytest.mark.parametrize("value", [0, -1, np.int64(-5)])
 def test_small_integers_are_refused(value):
     with pytest.raises(InvalidParameterError, match=r"'count' parameter of Owner must be an integer >= 1\. Got"):
-        check_integer("Owner", "count", value, 1)
+        Integer(1).check("Owner", "count", value)
 
 
 @pytest.mark.parametrize("value", [1.0, "1", None, True, np.True_, np.nan, [1]])
 def test_other_types_are_not_integers(value):
     with pytest.raises(InvalidTypeError, match="must be an integer >= 1"):
-        check_integer("Owner", "count", value, 1)
+        Integer(1).check("Owner", "count", value)
 
 
 def test_integers_that_would_run_for_ever_are_refused_with_the_limit():
-    check_integer("Owner", "k", 10**12, 1)
-    check_integer("Owner", "k", 10**30, 1, None)
-    check_integer("Owner", "k", 7, 1, 7, optional=True)
+    Integer(1).check("Owner", "k", 10**12)
+    Integer(1, None).check("Owner", "k", 10**30)
+    Integer(1, 7, optional=True).check("Owner", "k", 7)
     with pytest.raises(
         InvalidParameterError, match=r"'k' parameter of Owner must be an integer from 1 to 1,000,000,000"
     ):
-        check_integer("Owner", "k", 10**30, 1, remedy="Pass more.")
+        Integer(1, remedy="Pass more.").check("Owner", "k", 10**30)
     with pytest.raises(InvalidParameterError, match=r"from 1 to 7\. Got 8 instead\. Pass an integer of at most 7\.$"):
-        check_integer("Owner", "k", 8, 1, 7, optional=True, remedy="Pass more.")
+        Integer(1, 7, optional=True, remedy="Pass more.").check("Owner", "k", 8)
     with pytest.raises(InvalidParameterError, match="too large to be shown"):
-        check_integer("Owner", "k", 10**9999, 1)
+        Integer(1).check("Owner", "k", 10**9999)
 
 
 @pytest.mark.parametrize("value", [4097, 10**30, -(10**30)])
@@ -61,52 +61,52 @@ def test_more_jobs_than_can_be_started_are_refused(value):
 
 
 def test_none_passes_where_it_is_optional():
-    check_integer("Owner", "count", None, 1, optional=True)
+    Integer(1, optional=True).check("Owner", "count", None)
     with pytest.raises(InvalidParameterError, match="or None"):
-        check_integer("Owner", "count", 0, 1, optional=True)
+        Integer(1, optional=True).check("Owner", "count", 0)
 
 
 def test_the_remedy_can_be_given():
     with pytest.raises(InvalidParameterError, match=r"Ask for more\.$"):
-        check_integer("Owner", "count", 0, 1, remedy="Ask for more.")
+        Integer(1, remedy="Ask for more.").check("Owner", "count", 0)
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 1, np.float32(0.25), Fraction(1, 3)])
 def test_numbers_within_the_bounds_pass(value):
-    check_real("Owner", "rate", value, 0, 1)
+    Real(0, 1).check("Owner", "rate", value)
 
 
 @pytest.mark.parametrize("value", [-1e-9, 1.1, np.nan, np.inf, -np.inf])
 def test_numbers_outside_are_refused(value):
     with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\]"):
-        check_real("Owner", "rate", value, 0, 1)
+        Real(0, 1).check("Owner", "rate", value)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, False, 1j, np.zeros(1)])
 def test_other_types_are_not_numbers(value):
     with pytest.raises(InvalidTypeError, match=r"a number in \[0, 1\]"):
-        check_real("Owner", "rate", value, 0, 1)
+        Real(0, 1).check("Owner", "rate", value)
 
 
 def test_without_bounds_everything_but_nan_passes():
-    check_real("Owner", "rate", np.inf)
+    Real().check("Owner", "rate", np.inf)
     with pytest.raises(InvalidParameterError, match="Got nan"):
-        check_real("Owner", "rate", np.nan)
+        Real().check("Owner", "rate", np.nan)
 
 
 def test_choices():
-    check_choice("Owner", "kind", "a", ("a", "b"))
-    check_choice("Owner", "kind", None, ("a", None))
-    check_choice("Owner", "kind", np.str_("a"), ("a", "b"))
-    check_choice("Owner", "kind", np.True_, (True, False))
+    Choice("a", "b").check("Owner", "kind", "a")
+    Choice("a", None).check("Owner", "kind", None)
+    Choice("a", "b").check("Owner", "kind", np.str_("a"))
+    Choice(True, False).check("Owner", "kind", np.True_)
     for value in ("c", None, 1, ["a"], np.array(["a", "b"])):
         with pytest.raises(InvalidParameterError, match="one of 'a', 'b'"):
-            check_choice("Owner", "kind", value, ("a", "b"))
+            Choice("a", "b").check("Owner", "kind", value)
 
 
 def test_true_is_not_one_among_choices():
     with pytest.raises(InvalidParameterError, match="Got True"):
-        check_choice("Owner", "kind", True, (1, 2))
+        Choice(1, 2).check("Owner", "kind", True)
 
 
 @pytest.mark.parametrize(
@@ -160,23 +160,23 @@ def test_generators_are_advanced_and_reproduce(make):
     assert draws == [make_generator("Owner", again).random() for _ in range(2)]
 
 
-@pytest.mark.parametrize("check", [check_seed, make_generator])
 @pytest.mark.parametrize(
     ("value", "error"),
     [(-1, InvalidParameterError), (0.5, InvalidTypeError), (True, InvalidTypeError), ("a", InvalidTypeError)],
 )
-def test_seeds_that_mean_nothing(check, value, error):
-    with pytest.raises(error, match="'random_state' parameter of Owner"):
-        check("Owner", value)
+def test_seeds_that_mean_nothing(value, error):
+    for check in (Seed().check, lambda owner, name, value: make_generator(owner, value)):
+        with pytest.raises(error, match="'random_state' parameter of Owner"):
+            check("Owner", "random_state", value)
 
 
 def test_numbers_below_an_excluded_maximum_or_none_pass():
-    check_real("Owner", "rate", 0.999, 0, 1, below_maximum=True)
-    check_real("Owner", "rate", None, 0, 1, optional=True)
+    Real(0, 1, below_maximum=True).check("Owner", "rate", 0.999)
+    Real(0, 1, optional=True).check("Owner", "rate", None)
     with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\)\. Got 1"):
-        check_real("Owner", "rate", 1, 0, 1, below_maximum=True)
+        Real(0, 1, below_maximum=True).check("Owner", "rate", 1)
     with pytest.raises(InvalidParameterError, match=r"a number in \[0, 1\] or None"):
-        check_real("Owner", "rate", 2, 0, 1, optional=True)
+        Real(0, 1, optional=True).check("Owner", "rate", 2)
 
 
 @pytest.mark.parametrize("value", [None, 1, -1, np.int64(-2)])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.exceptions import InvalidParameterError
-from skal.validation import as_finite_array, check_real
+from skal.validation import Real, as_finite_array
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -106,4 +106,4 @@ def read_answers(owner: str, labels: Any, n_positions: int) -> NDArray[Any]:
 
 def check_confidence(owner: str, confidence: Any) -> None:
     """Refuse a confidence that is not between 0.5 and 1."""
-    check_real(owner, "confidence", confidence, 0.5, 1, below_maximum=True, remedy="Use 0.95, or 0.99 to be surer.")
+    Real(0.5, 1, below_maximum=True, remedy="Use 0.95, or 0.99 to be surer.").check(owner, "confidence", confidence)

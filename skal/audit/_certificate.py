@@ -14,7 +14,7 @@ from skal.audit._accuracy import read_audit
 from skal.audit._bounds import count_limit, is_at_most
 from skal.audit._drawn import is_uniform
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 N_THRESHOLDS = 200  # steps of half a percent of the samples
 METHOD = "fixed sequence of thresholds, exact limit for a uniform audit without replacement"
@@ -171,8 +171,8 @@ def certify(
     True
     """
     p, audit, answers = read_audit("certify", proba, positions, labels, probabilities, confidence)
-    check_real("certify", "max_error", max_error, 0, 1, remedy="Use 0.05 for at most 5 % errors.")
-    check_integer("certify", "n_labelled", n_labelled, 0)
+    Real(0, 1, remedy="Use 0.05 for at most 5 % errors.").check("certify", "max_error", max_error)
+    Integer(0).check("certify", "n_labelled", n_labelled)
     if not is_uniform(audit.probabilities) or audit.everyone is None:
         got = f"values from {audit.probabilities.min():.3g} to {audit.probabilities.max():.3g}"
         remedy = "Draw the audit with plan(..., uniform=True): for other audits there is no exact limit."

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from skal.audit._arguments import read_confidences
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_integer, make_generator
+from skal.validation import Integer, make_generator
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -59,7 +59,7 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     array([0.05, 0.05, 0.05])
     """
     confidences, n = read_pool("plan", proba, uniform)
-    check_integer("plan", "n_labels", n_labels, 1, n, remedy=f"Audit 1 to {n} samples.")
+    Integer(1, n, remedy=f"Audit 1 to {n} samples.").check("plan", "n_labels", n_labels)
     rng = make_generator("plan", random_state)
     if uniform or confidences is None:
         return rng.permutation(n)[:n_labels].astype(np.int64), np.full(n_labels, n_labels / n)
@@ -73,7 +73,7 @@ def read_pool(owner: str, proba: Any, uniform: bool) -> tuple[Floats | None, int
     if np.ndim(proba) > 0:
         confidences = read_confidences(owner, proba)
         return confidences, len(confidences)
-    check_integer(owner, "proba", proba, 1, remedy="Pass probabilities, or a number of samples with uniform=True.")
+    Integer(1, remedy="Pass probabilities, or a number of samples with uniform=True.").check(owner, "proba", proba)
     if not uniform:
         remedy = "Pass uniform=True if nothing is known of the samples but their number."
         raise InvalidParameterError.for_parameter(owner, "proba", "probabilities of shape (N, C)", proba, remedy)

@@ -14,7 +14,7 @@ from skal.audit._bounds import betting_limit, count_limit, is_unlikely, likeliho
 from skal.audit._design import EVEN
 from skal.audit._drawn import find_probabilities, is_uniform
 from skal.exceptions import InvalidParameterError
-from skal.validation import as_finite_array, check_integer
+from skal.validation import Integer, as_finite_array
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -193,7 +193,7 @@ def mean_score(
     check_confidence("mean_score", confidence)
     low, high = as_finite_array("mean_score", "bounds", bounds, (2,), remedy="Pass the least and the largest score.")
     if np.ndim(expected) == 0:
-        check_integer("mean_score", "expected", expected, 1, remedy="Pass the number of samples, or expected scores.")
+        Integer(1, remedy="Pass the number of samples, or expected scores.").check("mean_score", "expected", expected)
         thought = np.full(int(expected), (low + high) / 2)
     else:
         thought = np.clip(as_finite_array("mean_score", "expected", expected, ("N",)), low, high)

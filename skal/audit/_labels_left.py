@@ -12,7 +12,7 @@ from skal.audit._accuracy import read_audit
 from skal.audit._bounds import is_at_most
 from skal.audit._certificate import list_thresholds
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -70,8 +70,8 @@ def labels_left(
     array([4331, 2009, 1200,  897])
     """
     p, audit, answers = read_audit("labels_left", proba, positions, labels, probabilities, confidence)
-    check_real("labels_left", "max_error", max_error, 0, 1, remedy="Use 0.05 for at most 5 % errors.")
-    check_integer("labels_left", "n_labelled", n_labelled, 0)
+    Real(0, 1, remedy="Use 0.05 for at most 5 % errors.").check("labels_left", "max_error", max_error)
+    Integer(0).check("labels_left", "n_labelled", n_labelled)
     wanted = np.asarray(sizes)
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or not ((wanted >= 1) & (wanted <= len(p))).all():
         expected, remedy = f"numbers of labels from 1 to {len(p)}", "Pass a list such as [50, 100, 200]."

@@ -18,7 +18,7 @@ from skal.audit._arguments import check_confidence, read_labels, read_positions,
 from skal.audit._bounds import BETS
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
 from skal.audit._drawn import check_sequence, warn_of_choice
-from skal.validation import check_integer, make_generator
+from skal.validation import Integer, make_generator
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -96,7 +96,7 @@ def plan_sequence(
     if np.size(drawn):
         left[read_positions("plan_sequence", drawn, n)] = False
     most = int(left.sum())
-    check_integer("plan_sequence", "n_labels", n_labels, 1, most, remedy=f"There are {most} samples left to draw.")
+    Integer(1, most, remedy=f"There are {most} samples left to draw.").check("plan_sequence", "n_labels", n_labels)
     # the first of exponential clocks with these rates rings in proportion to them, and so do those that follow
     rings = make_generator("plan_sequence", random_state).exponential(size=n) / shares
     rings[~left] = np.inf

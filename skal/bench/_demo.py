@@ -19,7 +19,7 @@ from skal.config import get_config
 from skal.datasets import load
 from skal.exceptions import InvalidParameterError
 from skal.loop import ActiveLearningClassifier
-from skal.validation import check_integer
+from skal.validation import Integer
 
 ARMS = {"random": "random", "recommended": "auto"}  # of the first labels and of the queries
 
@@ -36,7 +36,7 @@ def demo_scores(n_initial: int, query_size: int, n_rounds: int, seeds: int) -> t
     >>> n_labels.tolist(), scores.shape
     ([10, 15], (2, 1, 2))
     """
-    check_integer("skal demo", "seeds", seeds, 1, MOST_SEEDS)
+    Integer(1, MOST_SEEDS).check("skal demo", "seeds", seeds)
     data = load("digits")
     X, X_test = (normalize(part.reshape(len(part), -1)) for part in (data.X_train, data.X_test))
     budget: dict[str, Any] = {"n_initial": n_initial, "query_size": query_size, "n_rounds": n_rounds}

@@ -22,7 +22,7 @@ from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.strategies import BALD, EPIG, LearningLoss
-from skal.validation import check_choice
+from skal.validation import Choice
 
 _NETS: dict[str, type[nn.Module]] = {
     "mlp": nets.MLP,
@@ -52,7 +52,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     if protocol.task != "classification":
         return _make_for_rows(protocol, shape, n_classes)
     remedy = "Pass a skorch net to run one of your own."
-    check_choice("run_benchmark", "net", protocol.net, [*_NETS, "logistic"], remedy=remedy)
+    Choice(*_NETS, "logistic", remedy=remedy).check("run_benchmark", "net", protocol.net)
     _check_shape(protocol.net, shape)
     addition = name_addition(strategy)
     if protocol.net == "logistic":
@@ -90,7 +90,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
 def _make_for_rows(protocol: Protocol, shape: tuple[int, ...], n_outputs: int) -> Any:
     """An unfitted estimator that predicts numbers, or several labels at once."""
     regresses, params = protocol.task == "regression", dict(protocol.net_params)
-    check_choice("run_benchmark", "net", protocol.net, [*_NETS, "linear" if regresses else "logistic", "forest"])
+    Choice(*_NETS, "linear" if regresses else "logistic", "forest").check("run_benchmark", "net", protocol.net)
     if protocol.net == "forest":
         return (RandomForestRegressor if regresses else RandomForestClassifier)(**{"n_estimators": 100} | params)
     if protocol.net == "linear":

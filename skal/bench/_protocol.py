@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies._names import make_strategy
-from skal.validation import check_choice, check_integer, check_real
+from skal.validation import Choice, Constraint, Integer, Real
 
 # the scores of each task, the first by default; of errors the negative is taken, so that more is better everywhere
 SCORES: dict[str, dict[str, str | None]] = {
@@ -25,22 +24,22 @@ _STRATEGIES = {
 }
 _INITIAL = ("random", "balanced", "zero_shot")  # and any strategy
 MOST_SEEDS = 10**5  # a few dozen tell strategies apart
-_CHECKS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("n_initial", "query_size", "batch_size"), partial(check_integer, minimum=1)),
-    "seeds": partial(check_integer, minimum=1, maximum=MOST_SEEDS),
-    "max_epochs": partial(check_integer, minimum=1, maximum=10**6),
-    **dict.fromkeys(("n_pool", "n_test"), partial(check_integer, minimum=1, optional=True)),
-    "n_rounds": partial(check_integer, minimum=0),
-    **dict.fromkeys(("lr", "weight_decay"), partial(check_real, minimum=0)),
-    **dict.fromkeys(("momentum", "dropout", "duplicates"), partial(check_real, minimum=0, maximum=1)),
-    "imbalance": partial(check_real, minimum=1),
-    "task": partial(check_choice, choices=("classification", "regression", "multilabel")),
-    "stop_accuracy": partial(check_real, minimum=0, maximum=1, optional=True),
-    "inputs": partial(check_choice, choices=("signed", "unit", "standardized", "normalized")),
-    "criterion": partial(check_choice, choices=("cross_entropy", "squared")),
-    "optimizer": partial(check_choice, choices=("adam", "sgd", "heavy_ball")),
-    "schedule": partial(check_choice, choices=("constant", "one_cycle", "one_cycle_momentum")),
-    "warm_start": partial(check_choice, choices=(True, False)),
+_CONSTRAINTS: dict[str, Constraint] = {
+    **dict.fromkeys(("n_initial", "query_size", "batch_size"), Integer(1)),
+    "seeds": Integer(1, MOST_SEEDS),
+    "max_epochs": Integer(1, 10**6),
+    **dict.fromkeys(("n_pool", "n_test"), Integer(1, optional=True)),
+    "n_rounds": Integer(0),
+    **dict.fromkeys(("lr", "weight_decay"), Real(0)),
+    **dict.fromkeys(("momentum", "dropout", "duplicates"), Real(0, 1)),
+    "imbalance": Real(1),
+    "task": Choice("classification", "regression", "multilabel"),
+    "stop_accuracy": Real(0, 1, optional=True),
+    "inputs": Choice("signed", "unit", "standardized", "normalized"),
+    "criterion": Choice("cross_entropy", "squared"),
+    "optimizer": Choice("adam", "sgd", "heavy_ball"),
+    "schedule": Choice("constant", "one_cycle", "one_cycle_momentum"),
+    "warm_start": Choice(True, False),
 }
 
 
@@ -174,7 +173,7 @@ class Protocol:
         Protocol
             A copy; that of a classification is the same.
         """
-        check_choice("Protocol", "task", self.task, list(SCORES))
+        Choice(*SCORES).check("Protocol", "task", self.task)
         scoring, strategies = self.scoring, self.strategies
         if self.task != "classification":
             scoring = next(iter(SCORES[self.task])) if scoring == "accuracy" else scoring
@@ -217,9 +216,9 @@ class Protocol:
             Itself, if all is well.
         """
         owner = "Protocol"
-        for name, check in _CHECKS.items():
-            check(owner, name, getattr(self, name))
-        check_choice(owner, "scoring", self.scoring, list(SCORES[self.task]))
+        for name, constraint in _CONSTRAINTS.items():
+            constraint.check(owner, name, getattr(self, name))
+        Choice(*SCORES[self.task]).check(owner, "scoring", self.scoring)
         if self.initial not in _INITIAL:
             make_strategy(self.initial)
         if self.task != "classification" and (self.initial == "balanced" or self.imbalance != 1):

@@ -21,7 +21,7 @@ from skal.bench._store import Store, csv_text, write_text
 from skal.bench._verdict import Comparison, compare
 from skal.diagnostics import query_overlap
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 class BenchmarkResult:
@@ -272,7 +272,7 @@ class BenchmarkResult:
         matplotlib Axes
             The axes of the figure.
         """
-        check_choice("BenchmarkResult.plot", "kind", kind, list(_plots.RESULT_FIGURES))
+        Choice(*_plots.RESULT_FIGURES).check("BenchmarkResult.plot", "kind", kind)
         ax = _plots.new_axes() if ax is None else ax
         draw, _ = _plots.RESULT_FIGURES[kind]
         draw(self, ax)

@@ -17,7 +17,7 @@ from skal.bench._result import BenchmarkResult
 from skal.bench._statistics import Interval, saved_labels_interval
 from skal.bench._verdict import Comparison, compare, p_phrase
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_choice
+from skal.validation import Choice
 
 OUTCOMES = ("better", "not distinguishable", "worse", "not testable")
 
@@ -356,7 +356,7 @@ class BenchmarkSuite:
         matplotlib Axes
             The axes of the figure.
         """
-        check_choice("BenchmarkSuite.plot", "kind", kind, list(_suite_plots.SUITE_FIGURES))
+        Choice(*_suite_plots.SUITE_FIGURES).check("BenchmarkSuite.plot", "kind", kind)
         draw, size = _suite_plots.SUITE_FIGURES[kind]
         ax = new_axes(size(len(self.strategies), len(self.results))) if ax is None else ax
         draw(self, ax, **options)

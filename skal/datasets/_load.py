@@ -13,7 +13,7 @@ from skal.datasets._layout import DataSet, Layout, find_home, locate, missing_me
 from skal.datasets._npz import check_npz, npz_layouts, read_npz
 from skal.datasets._splits import DIGITS, Arrays, Split, check_arrays, every_fifth
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_integer
+from skal.validation import Integer
 
 _DIGITS_DESCRIPTION = "8x8 handwritten digits of scikit-learn; the 2nd, 7th, 12th... image of each class is for testing"
 _NAME = re.compile(r"\w[\w.-]*")
@@ -77,7 +77,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
         remedy = f"Use 'digits', {', '.join(map(repr, _catalogue()))} or the name of an npz file in data_home."
         expected = "the name of a data set, without folders or spaces"
         raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
-    check_integer("load", "image_size", image_size, 1, 10**4, optional=True)
+    Integer(1, 10**4, optional=True).check("load", "image_size", image_size)
     layout, paths, description = _find(name, find_home(data_home))
     if image_size is not None and not layout.resizes:
         expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"

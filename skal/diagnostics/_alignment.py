@@ -16,7 +16,7 @@ from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
-from skal.validation import as_finite_array, check_integer, check_real
+from skal.validation import Integer, Real, as_finite_array
 
 
 def alignment(K: Any, Y: Any) -> float:
@@ -70,7 +70,7 @@ def generalization_bound(K: Any, Y: Any, *, ridge: float = 0.0) -> float:
     """
     K = as_finite_array("generalization_bound", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
     Y = as_finite_array("generalization_bound", "Y", Y, (len(K), "C"), remedy="Pass one row per sample.")
-    check_real("generalization_bound", "ridge", ridge, 0)
+    Real(0).check("generalization_bound", "ridge", ridge)
     try:
         factor = cho_factor(K + ridge * K.diagonal().mean() * np.eye(len(K)))
     except LinAlgError:
@@ -113,8 +113,8 @@ def convergence(K: Any, Y: Any, lr: float, n_steps: int) -> float:
     """
     K = as_finite_array("convergence", "K", K, ("n", "n"), remedy="Take it from tangent_kernel.")
     Y = as_finite_array("convergence", "Y", Y, (len(K), "C"), remedy="Pass one row per sample.")
-    check_real("convergence", "lr", lr, 0)
-    check_integer("convergence", "n_steps", n_steps, 0)
+    Real(0).check("convergence", "lr", lr)
+    Integer(0).check("convergence", "n_steps", n_steps)
     eigenvalues, vectors = np.linalg.eigh(K)
     if lr * eigenvalues[-1] > 2 * (1 + 1e-9):
         expected = f"at most 2 / λ_max ({2 / eigenvalues[-1]:.3g}), or training diverges"

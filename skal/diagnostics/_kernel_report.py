@@ -13,7 +13,7 @@ from skal._core.pool import Samples
 from skal.diagnostics._alignment import one_hot_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
-from skal.validation import as_finite_array, check_real
+from skal.validation import Real, as_finite_array
 
 
 def kernel_report(
@@ -73,7 +73,7 @@ def kernel_report(
     """
     K = as_finite_array("kernel_report", "pntk", pntk, ("n", "n"), remedy="Take it from tangent_kernel.")
     Theta = as_finite_array("kernel_report", "entk", entk, ("nC", "nC"), remedy="Take it from tangent_kernel.")
-    check_real("kernel_report", "ridge", ridge, 0)
+    Real(0).check("kernel_report", "ridge", ridge)
     n = len(K)
     if not Theta.any():
         remedy = "Check that the network's outputs depend on trainable parameters."

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from skal.exceptions import InvalidTypeError, SampleError, SkalError
 from skal.features._image_files import open_image
 from skal.features._pictures import read_picture
-from skal.validation import check_integer
+from skal.validation import Integer
 
 MOST_PIXELS = 4096  # a side
 
@@ -84,7 +84,7 @@ class PixelFeatures(FixedTransformer):
         (n, 3, size, size) float32 array
             Or (n, 3 · size²) if they are to be flat.
         """
-        check_integer("PixelFeatures", "size", self.size, 1, MOST_PIXELS)
+        Integer(1, MOST_PIXELS).check("PixelFeatures", "size", self.size)
         try:
             from PIL import Image
         except ImportError as error:

@@ -15,7 +15,7 @@ from skal.exceptions import FeatureError, InvalidParameterError, InvalidTypeErro
 from skal.features._packages import Frozen
 from skal.features._pictures import read_picture
 from skal.features._zoo import BUNDLES, EXTRA, PREFIXES, find_network, kind_of, load_network
-from skal.validation import check_integer
+from skal.validation import Integer
 
 _BATCH = 32  # at most: larger ones are slower on a processor, and take gigabytes
 
@@ -184,7 +184,7 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         check_name(self.name)
         remedy = "Leave it None for the network's own size."
-        check_integer("pretrained", "size", self.size, 32, 2048, optional=True, remedy=remedy)
+        Integer(32, 2048, optional=True, remedy=remedy).check("pretrained", "size", self.size)
         if self.size is not None and self.name != "efficientnet-lite0":
             expected = "None with a network that has a size of its own"
             raise InvalidParameterError.for_parameter("pretrained", "size", expected, self.size, remedy)

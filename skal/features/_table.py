@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skal.exceptions import FeatureError, InvalidTypeError, shorten
-from skal.validation import check_integer
+from skal.validation import Integer
 
 _CALENDAR = ("month", "day_of_week", "hour")  # of a date, beside the time itself
 _REMEDY = "Pass a table with at least one row and one column that has values."
@@ -86,8 +86,8 @@ class TableFeatures(TransformerMixin, BaseEstimator):
         TableFeatures
             Itself.
         """
-        check_integer("TableFeatures", "min_frequency", self.min_frequency, 1)
-        check_integer("TableFeatures", "max_categories", self.max_categories, 1)
+        Integer(1).check("TableFeatures", "min_frequency", self.min_frequency)
+        Integer(1).check("TableFeatures", "max_categories", self.max_categories)
         table = self._read(X, reset=True)
         self.kinds_ = [_kind_of(table.iloc[:, j]) for j in range(table.shape[1])]
         if all(kind == "missing" for kind in self.kinds_):

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skal.exceptions import FeatureError, InvalidTypeError, shorten
 from skal.features._pretrained import pretrained
 from skal.features._zoo import find_network
-from skal.validation import check_integer
+from skal.validation import Integer
 
 
 class SparseFeatures(TransformerMixin, BaseEstimator):
@@ -60,7 +60,7 @@ class SparseFeatures(TransformerMixin, BaseEstimator):
         SparseFeatures
             Itself.
         """
-        check_integer("SparseFeatures", "n_components", self.n_components, 1)
+        Integer(1).check("SparseFeatures", "n_components", self.n_components)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
         n_components = min(self.n_components, X.shape[1])
         self._svd = TruncatedSVD(n_components, random_state=0).fit(X)

@@ -22,7 +22,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.stopping import StoppingCriterion
-from skal.validation import as_list, check_integer
+from skal.validation import Integer, as_list
 
 
 def label(
@@ -107,7 +107,7 @@ def label(
     >>> len(found.labels)
     0
     """
-    check_integer("label", "port", port, 0, 65_535, remedy="Pass 0 for any port that is free.")
+    Integer(0, 65_535, remedy="Pass 0 for any port that is free.").check("label", "port", port)
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     settings["max_error"] = max_error
     source = as_source(X, ids, Path(folder))

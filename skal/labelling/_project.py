@@ -27,7 +27,7 @@ from skal.loop import ActiveLearningClassifier, AuditReport
 from skal.loop._journal import Journal
 from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
@@ -82,12 +82,12 @@ class Project:
         source_name: str | None = None,
         target_name: str | None = None,
     ) -> None:
-        check_integer("label", "query_size", query_size, 1)
-        check_real("label", "share", share, 0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.")
+        Integer(1).check("label", "query_size", query_size)
+        Real(0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.").check("label", "share", share)
         if stop is not None and not isinstance(stop, StoppingCriterion):
             expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
-        check_real("label", "max_error", max_error, 0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.")
+        Real(0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.").check("label", "max_error", max_error)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
         self.max_error = max_error
         kept = read_settings(self.folder)

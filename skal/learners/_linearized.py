@@ -27,7 +27,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.learners._active import ActiveLearner
 from skal.strategies import NTKLookahead
 from skal.strategies._names import make_strategy
-from skal.validation import check_integer, check_real, make_generator
+from skal.validation import Integer, Real, make_generator
 
 
 class LinearizedLearner(ActiveLearner):
@@ -103,9 +103,9 @@ class LinearizedLearner(ActiveLearner):
         training_time: float | None = None,
         **fit_kwargs: Any,
     ) -> None:
-        check_integer("LinearizedLearner", "retrain_every", retrain_every, 1, optional=True)
+        Integer(1, optional=True).check("LinearizedLearner", "retrain_every", retrain_every)
         remedy = "Pass None to train to convergence."
-        check_real("LinearizedLearner", "training_time", training_time, 0, 1e300, optional=True, remedy=remedy)
+        Real(0, 1e300, optional=True, remedy=remedy).check("LinearizedLearner", "training_time", training_time)
         self.retrain_every = retrain_every
         self.training_time = training_time
         self._known_pool: _KnownPool | None = None

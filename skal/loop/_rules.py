@@ -26,7 +26,7 @@ from skal.loop._progress import LoopState
 from skal.models._net_training import final_network
 from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
-from skal.validation import check_choice, check_integer, check_seed
+from skal.validation import Choice, Integer, Seed
 
 AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
 
@@ -128,13 +128,13 @@ class Rules:
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
-        check_integer(owner, "n_initial", self.n_initial, 0)
-        check_integer(owner, "query_size", self.query_size, 1)
-        check_integer(owner, "n_rounds", self.n_rounds, 0, optional=True)
-        check_integer(owner, "budget", self.budget, 1, optional=True)
-        check_choice(owner, "reinitialize", self.reinitialize, [True, False])
-        check_integer(owner, "verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
-        check_seed(owner, self.random_state)
+        Integer(0).check(owner, "n_initial", self.n_initial)
+        Integer(1).check(owner, "query_size", self.query_size)
+        Integer(0, optional=True).check(owner, "n_rounds", self.n_rounds)
+        Integer(1, optional=True).check(owner, "budget", self.budget)
+        Choice(True, False).check(owner, "reinitialize", self.reinitialize)
+        Integer(0).check(owner, "verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose)
+        Seed().check(owner, "random_state", self.random_state)
         if isinstance(self.initial, str) or callable(self.initial):
             self.initial_size = self.n_initial
             if self.n_initial == 0 and not isinstance(self.estimator, NeuralNet):
@@ -157,7 +157,7 @@ class Rules:
         elif self.readonly:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
-        check_choice(owner, "hold_out", self.hold_out, ["random", "audit"])
+        Choice("random", "audit").check(owner, "hold_out", self.hold_out)
         if self.stop is not None:
             self._check_stop()
             self.heldout_share = max(part.share for part in self.stop.parts())
@@ -312,6 +312,6 @@ def _strategy_or_rule(owner: str, initial: Any) -> Any:
     rules = ["random", "stratified"]
     if isinstance(initial, str) and initial not in rules:
         if not names_a_strategy(initial):
-            check_choice(owner, "initial", initial, [*rules, *sorted(set(KNOWN) - set(rules))])
+            Choice(*rules, *sorted(set(KNOWN) - set(rules))).check(owner, "initial", initial)
         return named_strategy(owner, "initial", initial)
     return named_strategy(owner, "initial", initial) if callable(initial) else initial

@@ -18,7 +18,7 @@ from skal.loop._heldout import correctness, forecast
 from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine
 from skal.stopping import Forecast, LabelsNeeded, forecast_labels
-from skal.validation import as_path, check_real
+from skal.validation import Real, as_path
 
 
 class SessionView:
@@ -116,8 +116,8 @@ class SessionView:
         >>> session.audit().accuracy.n_labels
         64
         """
-        check_real("audit", "max_error", max_error, 0.0, 1.0)
-        check_real("audit", "confidence", confidence, 0.5, 1.0, below_maximum=True)
+        Real(0.0, 1.0).check("audit", "max_error", max_error)
+        Real(0.5, 1.0, below_maximum=True).check("audit", "confidence", confidence)
         predictor = self.engine.trainer.predictor
         found = None
         if predictor is not None and hasattr(predictor.estimator, "predict_proba"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from skal.validation import check_integer
+from skal.validation import Integer
 
 MOST_UNITS = 10**7  # of a layer, or pixels a side
 MOST_LAYERS = 10**4
@@ -15,17 +15,17 @@ MOST_LAYERS = 10**4
 
 def check_sizes(owner: str, in_channels: Any, **sizes: Any) -> None:
     """Refuse channels of images, and other sizes, that are not integers >= 1."""
-    check_integer(owner, "in_channels", in_channels, 1, MOST_UNITS, remedy="Pass 1 for grey or 3 for colour.")
+    Integer(1, MOST_UNITS, remedy="Pass 1 for grey or 3 for colour.").check(owner, "in_channels", in_channels)
     for name, value in sizes.items():
-        check_integer(owner, name, value, 1, MOST_LAYERS if name == "depth" else MOST_UNITS)
+        Integer(1, MOST_LAYERS if name == "depth" else MOST_UNITS).check(owner, name, value)
 
 
 def check_widths(owner: str, name: str, value: Any) -> tuple[int, ...]:
     """Layer widths as a tuple; a single integer stands for one layer."""
     widths = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for width in widths:
-        check_integer(
-            owner, name, width, 1, MOST_UNITS, remedy="Pass an integer or a sequence of integers, such as (128, 128)."
+        Integer(1, MOST_UNITS, remedy="Pass an integer or a sequence of integers, such as (128, 128).").check(
+            owner, name, width
         )
     return tuple(widths)
 

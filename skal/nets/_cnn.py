@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from skal.nets._blocks import MOST_UNITS, check_sizes, dropout_layer
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 # Two unpadded 5x5 convolutions, each followed by 2x2 pooling, leave at least one pixel from this size on.
 _SMALLEST_UNPADDED = 16
@@ -42,10 +42,10 @@ class CNN(nn.Module):
     def __init__(self, in_channels: int = 3, n_classes: int = 10, image_size: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
         check_sizes("CNN", in_channels, n_classes=n_classes)
-        check_integer(
-            "CNN", "image_size", image_size, 4, MOST_UNITS, remedy="Enlarge images that are smaller than 4x4."
+        Integer(4, MOST_UNITS, remedy="Enlarge images that are smaller than 4x4.").check(
+            "CNN", "image_size", image_size
         )
-        check_real("CNN", "dropout", dropout, 0, 1, below_maximum=True)
+        Real(0, 1, below_maximum=True).check("CNN", "dropout", dropout)
 
         padding = 0 if image_size >= _SMALLEST_UNPADDED else 2
         side = image_size

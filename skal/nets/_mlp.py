@@ -9,7 +9,7 @@ from torch import nn
 
 from skal.exceptions import InvalidParameterError
 from skal.nets._blocks import MOST_UNITS, check_widths, hidden_layers
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 
 class MLP(nn.Module):
@@ -49,8 +49,8 @@ class MLP(nn.Module):
             raise InvalidParameterError.for_parameter(
                 "MLP", "n_features", expected, n_features, "Pass (1, 8, 8) or 64."
             )
-        check_integer("MLP", "n_classes", n_classes, 1, MOST_UNITS)
-        check_real("MLP", "dropout", dropout, 0, 1, below_maximum=True)
+        Integer(1, MOST_UNITS).check("MLP", "n_classes", n_classes)
+        Real(0, 1, below_maximum=True).check("MLP", "dropout", dropout)
         widths = (prod(shape), *check_widths("MLP", "hidden", hidden))
         self.features = nn.Sequential(nn.Flatten(), *hidden_layers(widths, dropout))
         self.fc = nn.Linear(widths[-1], n_classes)

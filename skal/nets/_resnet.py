@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from skal.nets._blocks import check_sizes, initialise_convolutions
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 class ResNet18(nn.Module):
@@ -47,7 +47,7 @@ class ResNet18(nn.Module):
     ) -> None:
         super().__init__()
         remedy = "Use 'cifar' for images up to about 64x64, 'imagenet' for larger ones."
-        check_choice("ResNet18", "stem", stem, ["cifar", "imagenet"], remedy=remedy)
+        Choice("cifar", "imagenet", remedy=remedy).check("ResNet18", "stem", stem)
         check_sizes("ResNet18", in_channels, width=width, n_classes=n_classes)
 
         size, stride = (7, 2) if stem == "imagenet" else (3, 1)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 class SquaredLoss(nn.Module):
@@ -43,7 +43,7 @@ class SquaredLoss(nn.Module):
     def __init__(self, reduction: Literal["mean", "sum", "none"] = "mean") -> None:
         super().__init__()
         remedy = "Use 'mean' to train with skorch."
-        check_choice("SquaredLoss", "reduction", reduction, ["mean", "sum", "none"], remedy=remedy)
+        Choice("mean", "sum", "none", remedy=remedy).check("SquaredLoss", "reduction", reduction)
         self.reduction = reduction
 
     def forward(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

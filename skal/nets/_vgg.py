@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from skal.nets._blocks import check_sizes, check_widths, hidden_layers
-from skal.validation import check_choice, check_real
+from skal.validation import Choice, Real
 
 # Channels of each 3x3 convolution; "M" is 2x2 max pooling. Configuration A of Simonyan and Zisserman (2015).
 _CONFIGURATION: tuple[int | str, ...] = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
@@ -55,9 +55,9 @@ class VGG11(nn.Module):
     ) -> None:
         super().__init__()
         remedy = "Pass in_channels and n_classes by name if one of them was meant."
-        check_choice("VGG11", "batch_norm", batch_norm, [True, False], remedy=remedy)
+        Choice(True, False, remedy=remedy).check("VGG11", "batch_norm", batch_norm)
         check_sizes("VGG11", in_channels, n_classes=n_classes)
-        check_real("VGG11", "dropout", dropout, 0, 1, below_maximum=True)
+        Real(0, 1, below_maximum=True).check("VGG11", "dropout", dropout)
         widths = (512, *check_widths("VGG11", "hidden", hidden))
 
         self.features = _features(in_channels, batch_norm)

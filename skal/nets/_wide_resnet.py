@@ -6,7 +6,7 @@ from torch import nn
 
 from skal.exceptions import InvalidParameterError
 from skal.nets._blocks import MOST_LAYERS, check_sizes, dropout_layer, initialise_convolutions
-from skal.validation import check_choice, check_integer, check_real
+from skal.validation import Choice, Integer, Real
 
 
 class WideResNet(nn.Module):
@@ -54,13 +54,13 @@ class WideResNet(nn.Module):
         groups: int = 3,
     ) -> None:
         super().__init__()
-        check_integer("WideResNet", "depth", depth, 10, MOST_LAYERS)
-        check_choice("WideResNet", "groups", groups, [1, 2, 3])
+        Integer(10, MOST_LAYERS).check("WideResNet", "depth", depth)
+        Choice(1, 2, 3).check("WideResNet", "groups", groups)
         n_blocks, rest = divmod(depth - 4, 6)
         if rest:
             remedy = "Pass 10, 16, 22, 28 or 40 for n = 1, 2, 3, 4 or 6 blocks per group."
             raise InvalidParameterError.for_parameter("WideResNet", "depth", "6 n + 4 with n >= 1", depth, remedy)
-        check_real("WideResNet", "dropout", dropout, 0, 1, below_maximum=True)
+        Real(0, 1, below_maximum=True).check("WideResNet", "dropout", dropout)
         check_sizes("WideResNet", in_channels, width=width, n_classes=n_classes)
 
         self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=3, padding=1, bias=False)

@@ -42,7 +42,6 @@ from skal.validation import (
     Integer,
     Real,
     Seed,
-    check_integer,
     make_generator,
 )
 
@@ -255,7 +254,7 @@ class FixMatchClassifier(Constrained, AveragingClassifier):
         size = settings.get("batch_size", self.batch_size)
         if size != -1:
             remedy = "Pass -1 for batches of all labelled samples."
-            check_integer(type(self).__name__, name, size, 1, remedy=remedy)
+            Integer(1, remedy=remedy).check(type(self).__name__, name, size)
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """The labelled samples for training, and the part that ``train_split`` sets aside for validation."""

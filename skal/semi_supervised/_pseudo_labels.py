@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from skal.semi_supervised._darp import check_masses
 from skal.semi_supervised._refinement import Refinement, column_residual, fit_refinement
-from skal.validation import check_choice
+from skal.validation import Choice
 
 
 def pseudo_label_loss(logits: Tensor, proba: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,7 +108,7 @@ def class_shares(owner: str, darp: Any, labels: np.ndarray, n_classes: int) -> T
         return None
     remedy = "Pass None, 'uniform', 'labels', or the classes' shares."
     if isinstance(darp, str):
-        check_choice(owner, "darp", darp, ["uniform", "labels"], remedy=remedy)
+        Choice("uniform", "labels", remedy=remedy).check(owner, "darp", darp)
         counts = np.bincount(labels[labels >= 0], minlength=n_classes) + 1.0 if darp == "labels" else np.ones(n_classes)
         shares = torch.as_tensor(counts, device="cpu")
     else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 _LARGE = 10_000  # rows from which a quarter of the table is solved first
 
@@ -73,11 +73,11 @@ def fit_refinement(
     start : (K,) tensor or None
         Multipliers to start from, such as those of a similar table.
     """
-    check_real("darp", "alpha", alpha, 1, optional=True, remedy="Pass None to keep all entries.")
-    check_real("darp", "clip", clip, 1e-100, 1e-2)
-    check_real("darp", "min_entropy", min_entropy, 1e-12, 1)
-    check_real("darp", "tol", tol, 1e-14, 1)
-    check_integer("darp", "max_iter", max_iter, 1, 10**9)
+    Real(1, optional=True, remedy="Pass None to keep all entries.").check("darp", "alpha", alpha)
+    Real(1e-100, 1e-2).check("darp", "clip", clip)
+    Real(1e-12, 1).check("darp", "min_entropy", min_entropy)
+    Real(1e-14, 1).check("darp", "tol", tol)
+    Integer(1, 10**9).check("darp", "max_iter", max_iter)
     thresholds = _thresholds(table, masses, alpha)
     log_q, entropy, n_truncated, n_restored = _prepare(table, thresholds, clip, min_entropy)
     wanted = masses > 0

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import norm
 
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 __all__ = ["Forecast", "forecast_accuracy", "wilson_interval"]
 
@@ -44,9 +44,9 @@ def wilson_interval(n_correct: int, n: int, confidence: float = 0.95) -> tuple[f
     >>> [round(end, 3) for end in wilson_interval(45, 50)]
     [0.786, 0.957]
     """
-    check_integer("wilson_interval", "n", n, 1)
-    check_integer("wilson_interval", "n_correct", n_correct, 0)
-    check_real("wilson_interval", "confidence", confidence, 0.01, 0.9999)
+    Integer(1).check("wilson_interval", "n", n)
+    Integer(0).check("wilson_interval", "n_correct", n_correct)
+    Real(0.01, 0.9999).check("wilson_interval", "confidence", confidence)
     if n_correct > n:
         remedy = "Pass the number of correct ones, then of all."
         raise InvalidParameterError.for_parameter("wilson_interval", "n_correct", f"at most n = {n}", n_correct, remedy)
@@ -166,8 +166,8 @@ def forecast_accuracy(
     >>> found.later_low < 0.95 - 2 * 500**-0.7 < found.later_high
     True
     """
-    check_integer("forecast_accuracy", "more", more, 1)
-    check_integer("forecast_accuracy", "n_bootstrap", n_bootstrap, 1, 10**6)
+    Integer(1).check("forecast_accuracy", "more", more)
+    Integer(1, 10**6).check("forecast_accuracy", "n_bootstrap", n_bootstrap)
     n, table = read_table("forecast_accuracy", n_labelled, correct)
     n_models, n_heldout = table.shape
     if n_models == 0 or n_heldout == 0:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logit
 
 from skal.stopping._forecast import LEAST_POINTS, read_table
-from skal.validation import check_integer, check_real
+from skal.validation import Integer, Real
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def forecast_labels(
     >>> bool(found.low < 380 - 250 < found.high)
     True
     """
-    check_real("forecast_labels", "target", target, 0.0, 0.9999)
-    check_integer("forecast_labels", "n_bootstrap", n_bootstrap, 1, 10**6)
+    Real(0.0, 0.9999).check("forecast_labels", "target", target)
+    Integer(1, 10**6).check("forecast_labels", "n_bootstrap", n_bootstrap)
     n, table = read_table("forecast_labels", n_labelled, correct)
     n_points, n_heldout = len(np.unique(n)), table.shape[1]
     n_now = int(n[-1]) if len(n) else 0

@@ -21,7 +21,7 @@ from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
 from skal.tangent._factors import Gradients
 from skal.tangent._tangent_engine import TangentEngine, check_parameters, open_engine
-from skal.validation import check_choice
+from skal.validation import Choice
 
 _LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
 
@@ -168,7 +168,7 @@ def _network_of(net: Any, y: Any) -> Network:
 
 
 def _loss(owner: str, loss: str, network: Network) -> Loss:
-    check_choice(owner, "loss", loss, ["auto", *_LOSSES])
+    Choice("auto", *_LOSSES).check(owner, "loss", loss)
     return network.loss if loss == "auto" else _LOSSES[loss]
 
 

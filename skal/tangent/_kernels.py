@@ -19,7 +19,7 @@ from skal.tangent._factors import Gradients
 from skal.tangent._kept import KeptGradients
 from skal.tangent._layers import Layers
 from skal.tangent._tangent_engine import TangentEngine, non_finite_gradients, open_engine
-from skal.validation import check_choice
+from skal.validation import Choice
 
 KINDS = ["pntk", "logit", "trace", "entk"]
 _N_SEEN = 8  # samples, and classes, that show whether a kernel vanishes
@@ -79,7 +79,7 @@ def tangent_kernel(
            [1., 5.]])
     """
     X = Samples(X, name="X")
-    check_choice("tangent_kernel", "kind", kind, KINDS)
+    Choice(*KINDS).check("tangent_kernel", "kind", kind)
     engine = open_engine("tangent_kernel", net, X, layers, backend, batch_size, max_memory, autocast)
     return kernel_matrix(engine, X, None if Z is None else Samples(Z, name="Z"), kind).cpu().numpy()
 

@@ -12,7 +12,7 @@ from skal._core.last_layer import find_last_layer
 from skal._core.network import Network
 from skal._core.pool import Samples
 from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.validation import Constraint, check_choice
+from skal.validation import Choice, Constraint
 
 NAMES = ["all", "last", "last_blocks", "adapters"]
 Layers = str | Callable[[str, nn.Parameter], bool]
@@ -25,7 +25,7 @@ class LayersConstraint(Constraint):
     def check(self, owner: str, name: str, value: Any) -> None:
         """Refuse anything else."""
         if isinstance(value, str):
-            check_choice(owner, name, value, NAMES)
+            Choice(*NAMES).check(owner, name, value)
         elif not callable(value) or isinstance(value, type):
             expected = f"one of {', '.join(map(repr, NAMES))}, or a function of a parameter's name and the parameter"
             remedy = "Pass for example lambda name, parameter: name.startswith('encoder.layer.5')."

@@ -24,7 +24,7 @@ from skal.tangent._factors import Gradients, Outer, PerSampleGradient, Product, 
 from skal.tangent._kernels import KINDS
 from skal.tangent._layers import Layers
 from skal.tangent._tangent_engine import TangentEngine, open_engine
-from skal.validation import check_choice, check_integer
+from skal.validation import Choice, Integer
 
 MOST_FEATURES = 10**8
 _PIECE_BYTES = 2**20  # of gradients that are written out at once
@@ -83,9 +83,9 @@ def tangent_features(
            [1., 5.]], dtype=float32)
     """
     samples = Samples(X)
-    check_choice("tangent_features", "kind", kind, KINDS)
-    check_integer("tangent_features", "n_features", n_features, 1, MOST_FEATURES, optional=True)
-    check_integer("tangent_features", "random_state", random_state, 0, None)
+    Choice(*KINDS).check("tangent_features", "kind", kind)
+    Integer(1, MOST_FEATURES, optional=True).check("tangent_features", "n_features", n_features)
+    Integer(0, None).check("tangent_features", "random_state", random_state)
     engine = open_engine("tangent_features", net, samples, layers, backend, batch_size, max_memory, autocast)
     return feature_matrix(engine, samples, kind, n_features, random_state).cpu().numpy()
 

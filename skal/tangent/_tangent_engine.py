@@ -25,7 +25,7 @@ from skal.tangent._factors import AllNorms, Gradients
 from skal.tangent._layer_rules import register_rule, users_rules
 from skal.tangent._layers import Layers, LayersConstraint, choose_parameters
 from skal.tangent._plan import N_CHECKED, Plan, make_backends, make_plan, refuse_mixing_layers, reordered_layers
-from skal.validation import check_choice, check_integer, parse_memory
+from skal.validation import Choice, Integer, parse_memory
 
 # activations of a chunk on a processor: they stay near the cache, and the allocator keeps their pages; and how many
 # samples there are at least, so that layers have something to work on
@@ -378,9 +378,9 @@ def open_engine(
 ) -> TangentEngine:
     """The engine of a public function, whose parameters nobody has checked yet."""
     LayersConstraint().check(owner, "layers", layers)
-    check_choice(owner, "backend", backend, ["auto", "structured", "func", "backpack"])
-    check_integer(owner, "batch_size", batch_size, 1)
-    check_choice(owner, "autocast", autocast, [None, torch.bfloat16, torch.float16])
+    Choice("auto", "structured", "func", "backpack").check(owner, "backend", backend)
+    Integer(1).check(owner, "batch_size", batch_size)
+    Choice(None, torch.bfloat16, torch.float16).check(owner, "autocast", autocast)
     how: dict[str, Any] = {"layers": layers, "backend": backend, "batch_size": batch_size}
     return TangentEngine(net, samples, **how, max_memory=max_memory, autocast=autocast, owner=owner)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from skal.bench._protocol import Protocol
 from skal.bench.papers import _kong2022, _mohamadi2022, _wang2022
-from skal.validation import check_choice
+from skal.validation import Choice
 
 __all__ = ["PRESETS", "preset"]
 
@@ -66,5 +66,5 @@ def preset(name: str) -> tuple[Protocol, ...]:
     >>> [(p.n_rounds, p.query_size) for p in preset("dynamic_al_table1") if p.net == "cnn"]
     [(10, 100), (4, 250), (2, 500), (1, 1000)]
     """
-    check_choice("skal.bench.papers", "preset", name, list(PRESETS))
+    Choice(*PRESETS).check("skal.bench.papers", "preset", name)
     return PRESETS[name]

@@ -15,7 +15,7 @@ from skal.labelling._sources._images import ImageFolder
 from skal.labelling._sources._source import Source
 from skal.labelling._sources._table_rows import TableRows
 from skal.labelling._sources._texts import TextTable
-from skal.validation import check_integer
+from skal.validation import Integer
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -49,7 +49,7 @@ def open_source(
     Source
     """
     remedy = "Pass the pixels a side that the model sees, such as 32."
-    check_integer("label", "size", size, 8, MOST_PIXELS, remedy=remedy)
+    Integer(8, MOST_PIXELS, remedy=remedy).check("label", "size", size)
     place = Path(path)
     if place.is_dir():
         return ImageFolder(place, size=size, cache=cache)
