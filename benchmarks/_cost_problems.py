@@ -72,12 +72,23 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "NTKLookahead, 500 evaluation samples": lambda: NTKLookahead(evaluation=500, random_state=0),
     "NTKLookahead, last blocks": lambda: NTKLookahead(layers="last_blocks", random_state=0),
     "NTKLookahead, mlmoc": lambda: NTKLookahead(criterion="mlmoc", random_state=0),
+    "MaxHerding, target": lambda: MaxHerding(random_state=0),
+    "UHerding, target": lambda: UHerding(random_state=0),
+    "NTKLookahead, target": lambda: NTKLookahead(random_state=0),
     "LCMD": lambda: LCMD(random_state=0),
     "MaxDet": lambda: MaxDet(random_state=0),
     "PredictiveStd": lambda: PredictiveStd(random_state=0),
     "NPC": lambda: NPC(n_candidates=100, random_state=0),
     "NPC, greedy": lambda: NPC(search="greedy", random_state=0),
 }
+
+N_TARGET = 500  # samples of a target
+
+
+def make_strategy(name: str, X: np.ndarray) -> Any:
+    """The strategy for a pool, whose last samples are its target where the name says so."""
+    strategy = STRATEGIES[name]()
+    return strategy.set_params(target=X[-N_TARGET:]) if name.endswith(", target") else strategy
 
 
 class SmallTransformer(nn.Module):

@@ -20,7 +20,7 @@ from modAL.uncertainty import margin_sampling
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks._cost_bounds import bounds, covariances_alone, picks_alone
-from benchmarks._cost_problems import LARGER, PROBLEMS, STRATEGIES, learner_for
+from benchmarks._cost_problems import LARGER, PROBLEMS, STRATEGIES, learner_for, make_strategy
 from benchmarks._measure import interleaved, markdown
 from skal import ActiveLearner
 from skal.strategies import NPC, Entropy, Margin
@@ -47,7 +47,7 @@ def forward(learner: Any, X: np.ndarray, batch_size: int) -> None:
 def query(name: str, learner: Any, X: np.ndarray, n_instances: int) -> Callable[[], object]:
     """A call that makes one query."""
     learner = learner_for(name, learner)
-    return lambda: STRATEGIES[name]().select(learner, X, n_instances)
+    return lambda: make_strategy(name, X).select(learner, X, n_instances)
 
 
 def best_of(tasks: dict[str, Callable[[], object]], seconds: float = 3.0, repeats: int = 15) -> dict[str, float]:

@@ -77,7 +77,7 @@ html_css_files = ["skal.css"]
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "show_prev_next": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 4,
     # the home page is all content, and has wide code and a wide table
     "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], "index": []},
 } | inventories.switcher(version)
