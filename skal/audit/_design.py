@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._arguments import read_confidences
+from skal.audit._checksum import add_checksum
 from skal.exceptions import InvalidParameterError
 from skal.validation import check_integer, make_generator
 
@@ -55,17 +56,19 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     >>> positions, probabilities = plan(proba, 50, random_state=0)
     >>> len(positions), bool(probabilities.min() >= 0.2 * 50 / 1000)
     (50, True)
-    >>> plan(1000, 50, uniform=True, random_state=0)[1][:3]
+    >>> plan(1000, 50, uniform=True, random_state=0)[1][:3].round(9)
     array([0.05, 0.05, 0.05])
     """
     confidences, n = read_pool("plan", proba, uniform)
     check_integer("plan", "n_labels", n_labels, 1, n, remedy=f"Audit 1 to {n} samples.")
     rng = make_generator("plan", random_state)
     if uniform or confidences is None:
-        return rng.permutation(n)[:n_labels].astype(np.int64), np.full(n_labels, n_labels / n)
-    probabilities = inclusion_probabilities(confidences, n_labels)
-    positions = draw_pivotal(probabilities, rng)
-    return positions, probabilities[positions]
+        positions, chance = rng.permutation(n)[:n_labels].astype(np.int64), np.full(n_labels, n_labels / n)
+    else:
+        probabilities = inclusion_probabilities(confidences, n_labels)
+        positions = draw_pivotal(probabilities, rng)
+        chance = probabilities[positions]
+    return positions, add_checksum(positions, chance, n)
 
 
 def read_pool(owner: str, proba: Any, uniform: bool) -> tuple[Floats | None, int]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from skal._core.containers import take_rows
 from skal.audit import Estimate, mean_score
+from skal.audit._checksum import add_checksum
 from skal.audit._labels_left import error_rates, forecast_left
 from skal.loop._heldout import correctness
 from skal.loop._labels import encode
@@ -170,7 +171,8 @@ def report_audit(
 def estimate_accuracy(right: np.ndarray, n_skipped: int, n_samples: int, confidence: float = 0.95) -> Estimate:
     """Accuracy of a model from whether it is right on audited samples, (m,); skipped ones may be either."""
     m = len(right) + n_skipped
-    at, chances = np.arange(m), np.full(m, m / n_samples)
+    at = np.arange(m)  # which ones chance has drawn makes no difference
+    chances = add_checksum(at, np.full(m, m / n_samples), n_samples)
     worst = mean_score(n_samples, at, np.append(right, np.zeros(n_skipped)), chances, confidence)
     best = mean_score(n_samples, at, np.append(right, np.ones(n_skipped)), chances, confidence) if n_skipped else worst
     return replace(worst, estimate=float(right.mean()), high=best.high, n_labels=len(right))
