@@ -11,6 +11,9 @@
    there are.
 3. How labels should be held out for the accuracy of a model that changes: by chance, or by the uncertainty of an early
    model. Widths are in points.
+4. What the held-out labels of a loop say of new samples: by their number alone, as ``session.audit()`` does; as draws
+   from the pool, of which the model has seen a part; and compared with what the model expects of the samples that are
+   held out, the only ones of the pool that the model had no part in choosing.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
-from skal.audit import accuracy, accuracy_sequence, plan, plan_sequence
+from skal.audit import accuracy, accuracy_sequence, mean_score, plan, plan_sequence
+from skal.audit._checksum import add_checksum
+from skal.loop._audit_report import estimate_accuracy
 from skal.stopping import Certified, wilson_interval
 
 
@@ -181,11 +186,50 @@ def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
     return rows
 
 
+def compare_populations(n_models: int, n_audits: int = 10) -> list[list[object]]:
+    """Width and coverage, for new samples, of intervals from labels that were held out of a loop with ``margin``."""
+    rows = []
+    for name, size, n_pool in (("digits", 40, 500), ("banking77", 100, 1500)):
+        try:
+            X, y = load_vectors(name)
+        except (KeyError, FileNotFoundError):
+            continue
+        found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
+        rng = np.random.default_rng(0)
+        for _ in range(n_models):
+            order = rng.permutation(len(y))
+            held, pool, new = np.split(order[: n_pool + 5000], [n_pool // 4, n_pool])
+            model, seen = LogisticRegression(max_iter=200, C=10), np.arange(size)
+            for _ in range(3):
+                top = np.sort(model.fit(X[pool[seen]], y[pool[seen]]).predict_proba(X[pool]), axis=1)
+                unsure = np.argsort(top[:, -1] - top[:, -2])
+                seen = np.append(seen, unsure[~np.isin(unsure, seen)][:size])
+            truth = float((model.predict(X[new]) == y[new]).mean())
+            proba = np.zeros((len(held), y.max() + 1))
+            proba[:, model.classes_] = model.predict_proba(X[held])
+            right = proba.argmax(1) == y[held]
+            for m in (40, 60, 100) * n_audits:
+                at, chance = plan(len(held), m, uniform=True, random_state=rng)
+                here, pooled = np.arange(m), add_checksum(np.arange(m), np.full(m, m / n_pool), n_pool)
+                intervals = {
+                    "new samples": estimate_accuracy(right[at], 0),
+                    "the pool": mean_score(n_pool, here, right[at].astype(float), pooled),
+                    "held-out samples, with what is expected": accuracy(proba, at, y[held][at], chance),
+                }
+                for who, one in intervals.items():
+                    found.setdefault((m, who), []).append((one.high - one.low, one.low <= truth <= one.high))
+        for (m, who), values in sorted(found.items()):
+            width, holds = np.mean(values, axis=0)
+            rows.append([name, m, who, f"{100 * width:.1f}", f"{100 * holds:.1f} %"])
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.certified", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--simulated", type=int, default=200, help="projects that should never be certified")
     parser.add_argument("--loops", type=int, default=10, help="loops on each data set")
     parser.add_argument("--models", type=int, default=5, help="models for the designs of held-out labels")
+    parser.add_argument("--populations", type=int, default=100, help="models for what held-out labels say")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # trainings with few steps, budgets that are larger than the pool
     if options.simulated:
@@ -195,7 +239,10 @@ def main(arguments: list[str] | None = None) -> None:
         columns = ["data", "hold_out", "max_error", "projects", "certified", "broken", "errors", "labels by people"]
         print(markdown([*columns, "of audits"], projects_on_data(options.loops)) + "\n", flush=True)
     if options.models:
-        print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)))
+        print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)) + "\n")
+    if options.populations:
+        columns = ["data", "labels", "as a draw from", "width", "holds for new samples"]
+        print(markdown(columns, compare_populations(options.populations)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ ALARM = 1e-4  # the chance of a warning, at each side, about an audit that is as
 
 
 def check_draw(
-    owner: str, confidences: Floats | None, n: int, positions: Positions, given: Floats, stacklevel: int = 3
+    owner: str, confidences: Floats | None, n: int, positions: Positions, given: Floats, stacklevel: int = 4
 ) -> Floats | None:
     """Inclusion probabilities of all n samples, or None if another model made the plan.
 
@@ -29,7 +29,7 @@ def check_draw(
     drawn the samples.
     """
     everyone = find_probabilities(owner, confidences, n, positions, given)
-    check_origin(owner, confidences, n, positions, given, "plan", stacklevel + 1)
+    check_origin(owner, confidences, n, positions, given, "plan", stacklevel)
     return everyone
 
 
@@ -68,7 +68,7 @@ def check_origin(
         f"Audit what skal.audit.{function} draws: samples that a strategy queried, or that the model was trained on, "
         "are no audit."
     )
-    warnings.warn(text, BiasedAuditWarning, stacklevel=stacklevel + 1)
+    warnings.warn(text, BiasedAuditWarning, stacklevel=stacklevel)
 
 
 def find_probabilities(

@@ -37,8 +37,8 @@ class Estimate:
     n_labels : int
         How many audited samples it comes from.
     method : str
-        How the interval was made: "exact" (Clopper and Pearson's, without replacement), "betting" (proved for any
-        number of labels), "likelihood" (for 50 labels and more), or "union" (several exact or betting intervals).
+        How the interval was made: "exact" (Clopper and Pearson's), "betting" (proved for any number of
+        labels), "likelihood" (for 50 labels and more), or "union" (several exact or betting intervals).
 
     Examples
     --------

@@ -130,9 +130,9 @@ def draw_audit(state: LoopState, rules: Rules) -> np.ndarray:
     pool = rules.pool(state)
     if not state.audited:
         state.before = sorted(state.answers)
-    rows, chances = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
+    rows, _ = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
     positions = pool[rows]
-    state.chances |= dict(zip(positions.tolist(), chances.tolist(), strict=True))
+    state.chances |= dict.fromkeys(positions.tolist(), len(rows) / len(pool))
     return positions
 
 
