@@ -46,7 +46,8 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     positions : int64 array of shape (n_labels,)
         Rows of ``proba``, in random order.
     probabilities : float64 array of shape (n_labels,)
-        Their inclusion probabilities.
+        Their inclusion probabilities, to nine digits: the last ones are a checksum of the samples, by which it is
+        noticed if some of them are missing, or others are audited.
 
     Examples
     --------
