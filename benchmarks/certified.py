@@ -21,6 +21,8 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,20 @@ def load_vectors(name: str) -> tuple[np.ndarray, np.ndarray]:
     return file["X_train"].reshape(len(file["X_train"]), -1).astype(np.float32), file["y_train"].astype(np.int64)
 
 
+def data_at_hand(settings: dict[str, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Name, features, labels and settings of the data sets that are there."""
+    for name, values in settings.items():
+        with suppress(KeyError, FileNotFoundError):
+            X, y = load_vectors(name)
+            yield name, X, y, *values
+
+
+def mean_rows(name: str, found: dict[tuple[int, str], list[tuple[float, bool]]]) -> list[list[object]]:
+    """Mean width and coverage of intervals, by the number of labels and by what they are called."""
+    means = {key: 100 * np.mean(values, axis=0) for key, values in sorted(found.items())}
+    return [[name, m, which, f"{width:.1f}", f"{holds:.1f} %"] for (m, which), (width, holds) in means.items()]
+
+
 def run_project(X: np.ndarray, y: np.ndarray, seed: int, size: int, **params: Any) -> tuple[float, int, float, bool]:
     """Share of errors in the data set, labels by people, labels of audits, and whether there was a certificate."""
     loop = ActiveLearningClassifier(
@@ -125,22 +141,18 @@ def projects_on_data(n_projects: int) -> list[list[object]]:
     """Certificates of loops on data."""
     rows = []
     settings = {"digits": (20, 0.05, 1797), "cifar10_features": (30, 0.1, 1500)}
-    for name, (size, max_error, n_pool) in settings.items():
-        try:
-            data = load_vectors(name)
-        except (KeyError, FileNotFoundError):
-            continue
+    for name, X, y, size, max_error, n_pool in data_at_hand(settings):
         for hold_out in ("random", "audit"):
             found = []
             for seed in range(n_projects):
-                own = np.random.default_rng(seed).permutation(len(data[1]))[:n_pool]
+                own = np.random.default_rng(seed).permutation(len(y))[:n_pool]
                 stop = Certified(max_error)
-                found.append(run_project(data[0][own], data[1][own], seed, size, stop=stop, hold_out=hold_out))
+                found.append(run_project(X[own], y[own], seed, size, stop=stop, hold_out=hold_out))
             errors, labels, audits, granted = (np.array(column) for column in zip(*found, strict=True))
             rows.append(
                 [name, hold_out, f"{100 * max_error:g} %", len(found), f"{100 * granted.mean():.0f} %",
                  f"{100 * (errors > max_error).mean():.1f} %", f"{100 * errors.mean():.1f} %",
-                 f"{labels.mean():.0f} of {min(n_pool, len(data[1]))}", f"{audits.mean():.0f}"]
+                 f"{labels.mean():.0f} of {min(n_pool, len(y))}", f"{audits.mean():.0f}"]
             )  # fmt: skip
     return rows
 
@@ -148,11 +160,7 @@ def projects_on_data(n_projects: int) -> list[list[object]]:
 def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
     """Width and coverage of intervals for a model, from labels that were planned without it."""
     rows = []
-    for name, n_early, n_late in (("digits", 40, 300), ("banking77", 200, 1500)):
-        try:
-            X, y = load_vectors(name)
-        except (KeyError, FileNotFoundError):
-            continue
+    for name, X, y, n_early, n_late in data_at_hand({"digits": (40, 300), "banking77": (200, 1500)}):
         found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
         rng = np.random.default_rng(0)
         for _ in range(n_models):
@@ -180,20 +188,14 @@ def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
                 intervals["planned anew, accuracy_sequence"] = many.low[-1], many.high[-1]
                 for design, (low, high) in intervals.items():
                     found.setdefault((m, design), []).append((high - low, bool(low <= right.mean() <= high)))
-        for (m, design), values in sorted(found.items()):
-            width, holds = np.mean(values, axis=0)
-            rows.append([name, m, design, f"{100 * width:.1f}", f"{100 * holds:.0f} %"])
+        rows += mean_rows(name, found)
     return rows
 
 
 def compare_populations(n_models: int, n_audits: int = 10) -> list[list[object]]:
     """Width and coverage, for new samples, of intervals from labels that were held out of a loop with ``margin``."""
     rows = []
-    for name, size, n_pool in (("digits", 40, 500), ("banking77", 100, 1500)):
-        try:
-            X, y = load_vectors(name)
-        except (KeyError, FileNotFoundError):
-            continue
+    for name, X, y, size, n_pool in data_at_hand({"digits": (40, 500), "banking77": (100, 1500)}):
         found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
         rng = np.random.default_rng(0)
         for _ in range(n_models):
@@ -218,9 +220,7 @@ def compare_populations(n_models: int, n_audits: int = 10) -> list[list[object]]
                 }
                 for who, one in intervals.items():
                     found.setdefault((m, who), []).append((one.high - one.low, one.low <= truth <= one.high))
-        for (m, who), values in sorted(found.items()):
-            width, holds = np.mean(values, axis=0)
-            rows.append([name, m, who, f"{100 * width:.1f}", f"{100 * holds:.1f} %"])
+        rows += mean_rows(name, found)
     return rows
 
 
