@@ -53,10 +53,14 @@ def add_checksum(positions: Positions, probabilities: Floats, n: int, drawn: Pos
 
 
 def read_checksum(positions: Positions, probabilities: Floats, n: int, in_order: bool = False) -> tuple[bool, bool]:
-    """Whether all probabilities were made for these samples, and whether the plan, or the sequence, is complete."""
+    """Whether all probabilities were made for these samples, and whether the plan, or the sequence, is complete.
+
+    Some probability is below 1 unless all n samples are there: no sample has none.
+    """
     bits = np.ascontiguousarray(probabilities, dtype=np.float64).view(np.uint64)
     off = ((bits ^ checksums(positions, n, in_order)) & _ALL)[probabilities < 1]
-    return not (off & _MARK).any(), not off.any()
+    known = (len(off) > 0 or len(positions) == n) and not (off & _MARK).any()
+    return known, known and not off.any()
 
 
 def checksums(positions: Positions, n: int, in_order: bool) -> _Bits:

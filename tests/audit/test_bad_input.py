@@ -111,6 +111,20 @@ def test_dropped_samples_of_another_models_plan_are_noticed(kept):
         accuracy(OTHER, AT[kept], Y[AT[kept]], CHANCE[kept])
 
 
+@pytest.mark.parametrize("at", [replaced(AT, np.setdiff1d(np.arange(500), AT)[0]), AT[:1]], ids=["exchanged", "sure"])
+def test_samples_that_were_not_drawn_are_warned_about(at):
+    chance = CHANCE if len(at) == 60 else np.ones(1)
+    with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew"):
+        accuracy(OTHER, at, Y[at], chance)
+
+
+def test_all_samples_need_no_chance():
+    at, chance = plan(P, 500, random_state=0)
+    assert accuracy(P, at, Y[at], chance).low == accuracy(P, at, Y[at], chance).high
+    at, chance = plan_sequence(P, 500, random_state=0)
+    accuracy_sequence(P, at, Y[at], chance)
+
+
 def test_a_plan_may_be_sorted_and_written_to_a_file():
     order = np.argsort(AT)
     text = ",".join(map(str, CHANCE[order].tolist()))
