@@ -15,36 +15,26 @@ MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @contextmanager
-def cluster_of_two(keep_memory: bool = True) -> Iterator[Client]:
-    """Two processes of Dask.
+def two_workers(keep_memory: bool = True) -> Iterator[Client]:
+    """Two processes of Dask to which joblib sends its tasks.
 
     Parameters
     ----------
     keep_memory : bool, default=True
-        Whether they keep memory that they are done with, as the documentation advises; Dask's default is not to.
+        Whether they keep memory that they are done with and are not profiled, as the documentation advises; Dask's
+        default is the opposite of both.
     """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if keep_memory:
         os.environ.update(dict.fromkeys(MALLOC, str(2**30)))
     settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
     # otherwise a cluster gives up a worker that takes longer than 15 seconds to start again
-    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
+    options = {"distributed.deploy.lost-worker-timeout": "600s", "distributed.worker.profile.enabled": not keep_memory}
     try:
-        with patient, LocalCluster(**settings) as cluster, Client(cluster) as client:
+        with dask.config.set(options), LocalCluster(**settings) as cluster, Client(cluster) as client:
             client.wait_for_workers(2)
-            yield client
-    finally:
-        forget_malloc()
-
-
-def forget_malloc() -> None:
-    """Dask leaves its settings in this process, whose other workers would inherit them."""
-    for name in MALLOC:
-        os.environ.pop(name, None)
-
-
-@contextmanager
-def two_workers(keep_memory: bool = True) -> Iterator[Client]:
-    """Two processes of Dask to which joblib sends its tasks."""
-    with cluster_of_two(keep_memory) as client, parallel_config(backend="dask", client=client):
-        yield client
+            with parallel_config(backend="dask", client=client):
+                yield client
+    finally:  # Dask leaves its settings in this process, whose other workers would inherit them
+        for name in MALLOC:
+            os.environ.pop(name, None)

@@ -11,6 +11,9 @@
    there are.
 3. How labels should be held out for the accuracy of a model that changes: by chance, or by the uncertainty of an early
    model. Widths are in points.
+4. What the held-out labels of a loop say of new samples: by their number alone, as ``session.audit()`` does; as draws
+   from the pool, of which the model has seen a part; and compared with what the model expects of the samples that are
+   held out, the only ones of the pool that the model had no part in choosing.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,9 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
-from skal.audit import accuracy, accuracy_sequence, plan, plan_sequence
+from skal.audit import accuracy, accuracy_sequence, mean_score, plan, plan_sequence
+from skal.audit._checksum import add_checksum
+from skal.loop._audit_report import estimate_accuracy
 from skal.stopping import Certified, wilson_interval
 
 
@@ -101,6 +108,20 @@ def load_vectors(name: str) -> tuple[np.ndarray, np.ndarray]:
     return file["X_train"].reshape(len(file["X_train"]), -1).astype(np.float32), file["y_train"].astype(np.int64)
 
 
+def data_at_hand(settings: dict[str, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Name, features, labels and settings of the data sets that are there."""
+    for name, values in settings.items():
+        with suppress(KeyError, FileNotFoundError):
+            X, y = load_vectors(name)
+            yield name, X, y, *values
+
+
+def mean_rows(name: str, found: dict[tuple[int, str], list[tuple[float, bool]]]) -> list[list[object]]:
+    """Mean width and coverage of intervals, by the number of labels and by what they are called."""
+    means = {key: 100 * np.mean(values, axis=0) for key, values in sorted(found.items())}
+    return [[name, m, which, f"{width:.1f}", f"{holds:.1f} %"] for (m, which), (width, holds) in means.items()]
+
+
 def run_project(X: np.ndarray, y: np.ndarray, seed: int, size: int, **params: Any) -> tuple[float, int, float, bool]:
     """Share of errors in the data set, labels by people, labels of audits, and whether there was a certificate."""
     loop = ActiveLearningClassifier(
@@ -120,22 +141,18 @@ def projects_on_data(n_projects: int) -> list[list[object]]:
     """Certificates of loops on data."""
     rows = []
     settings = {"digits": (20, 0.05, 1797), "cifar10_features": (30, 0.1, 1500)}
-    for name, (size, max_error, n_pool) in settings.items():
-        try:
-            data = load_vectors(name)
-        except (KeyError, FileNotFoundError):
-            continue
+    for name, X, y, size, max_error, n_pool in data_at_hand(settings):
         for hold_out in ("random", "audit"):
             found = []
             for seed in range(n_projects):
-                own = np.random.default_rng(seed).permutation(len(data[1]))[:n_pool]
+                own = np.random.default_rng(seed).permutation(len(y))[:n_pool]
                 stop = Certified(max_error)
-                found.append(run_project(data[0][own], data[1][own], seed, size, stop=stop, hold_out=hold_out))
+                found.append(run_project(X[own], y[own], seed, size, stop=stop, hold_out=hold_out))
             errors, labels, audits, granted = (np.array(column) for column in zip(*found, strict=True))
             rows.append(
                 [name, hold_out, f"{100 * max_error:g} %", len(found), f"{100 * granted.mean():.0f} %",
                  f"{100 * (errors > max_error).mean():.1f} %", f"{100 * errors.mean():.1f} %",
-                 f"{labels.mean():.0f} of {min(n_pool, len(data[1]))}", f"{audits.mean():.0f}"]
+                 f"{labels.mean():.0f} of {min(n_pool, len(y))}", f"{audits.mean():.0f}"]
             )  # fmt: skip
     return rows
 
@@ -143,11 +160,7 @@ def projects_on_data(n_projects: int) -> list[list[object]]:
 def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
     """Width and coverage of intervals for a model, from labels that were planned without it."""
     rows = []
-    for name, n_early, n_late in (("digits", 40, 300), ("banking77", 200, 1500)):
-        try:
-            X, y = load_vectors(name)
-        except (KeyError, FileNotFoundError):
-            continue
+    for name, X, y, n_early, n_late in data_at_hand({"digits": (40, 300), "banking77": (200, 1500)}):
         found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
         rng = np.random.default_rng(0)
         for _ in range(n_models):
@@ -175,9 +188,39 @@ def compare_designs(n_models: int, n_audits: int = 10) -> list[list[object]]:
                 intervals["planned anew, accuracy_sequence"] = many.low[-1], many.high[-1]
                 for design, (low, high) in intervals.items():
                     found.setdefault((m, design), []).append((high - low, bool(low <= right.mean() <= high)))
-        for (m, design), values in sorted(found.items()):
-            width, holds = np.mean(values, axis=0)
-            rows.append([name, m, design, f"{100 * width:.1f}", f"{100 * holds:.0f} %"])
+        rows += mean_rows(name, found)
+    return rows
+
+
+def compare_populations(n_models: int, n_audits: int = 10) -> list[list[object]]:
+    """Width and coverage, for new samples, of intervals from labels that were held out of a loop with ``margin``."""
+    rows = []
+    for name, X, y, size, n_pool in data_at_hand({"digits": (40, 500), "banking77": (100, 1500)}):
+        found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
+        rng = np.random.default_rng(0)
+        for _ in range(n_models):
+            order = rng.permutation(len(y))
+            held, pool, new = np.split(order[: n_pool + 5000], [n_pool // 4, n_pool])
+            model, seen = LogisticRegression(max_iter=200, C=10), np.arange(size)
+            for _ in range(3):
+                top = np.sort(model.fit(X[pool[seen]], y[pool[seen]]).predict_proba(X[pool]), axis=1)
+                unsure = np.argsort(top[:, -1] - top[:, -2])
+                seen = np.append(seen, unsure[~np.isin(unsure, seen)][:size])
+            truth = float((model.predict(X[new]) == y[new]).mean())
+            proba = np.zeros((len(held), y.max() + 1))
+            proba[:, model.classes_] = model.predict_proba(X[held])
+            right = proba.argmax(1) == y[held]
+            for m in (40, 60, 100) * n_audits:
+                at, chance = plan(len(held), m, uniform=True, random_state=rng)
+                here, pooled = np.arange(m), add_checksum(np.arange(m), np.full(m, m / n_pool), n_pool)
+                intervals = {
+                    "new samples": estimate_accuracy(right[at], 0),
+                    "the pool": mean_score(n_pool, here, right[at].astype(float), pooled),
+                    "held-out samples, with what is expected": accuracy(proba, at, y[held][at], chance),
+                }
+                for who, one in intervals.items():
+                    found.setdefault((m, who), []).append((one.high - one.low, one.low <= truth <= one.high))
+        rows += mean_rows(name, found)
     return rows
 
 
@@ -186,6 +229,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--simulated", type=int, default=200, help="projects that should never be certified")
     parser.add_argument("--loops", type=int, default=10, help="loops on each data set")
     parser.add_argument("--models", type=int, default=5, help="models for the designs of held-out labels")
+    parser.add_argument("--populations", type=int, default=100, help="models for what held-out labels say")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # trainings with few steps, budgets that are larger than the pool
     if options.simulated:
@@ -195,7 +239,10 @@ def main(arguments: list[str] | None = None) -> None:
         columns = ["data", "hold_out", "max_error", "projects", "certified", "broken", "errors", "labels by people"]
         print(markdown([*columns, "of audits"], projects_on_data(options.loops)) + "\n", flush=True)
     if options.models:
-        print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)))
+        print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)) + "\n")
+    if options.populations:
+        columns = ["data", "labels", "as a draw from", "width", "holds for new samples"]
+        print(markdown(columns, compare_populations(options.populations)))
 
 
 if __name__ == "__main__":

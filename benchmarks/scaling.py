@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from sklearn.preprocessing import FunctionTransformer
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks._cluster import cluster_of_two, forget_malloc
+from benchmarks._cluster import two_workers
 from benchmarks._measure import markdown
 from skal import config_context
 from skal._lookahead.query import make_source
@@ -140,69 +140,75 @@ def _select(strategy: Any, learner: Any, X: np.ndarray) -> None:
 
 
 def _spent() -> np.ndarray:
-    """Processor seconds and page faults of this process and of all that it has started, from /proc."""
-    ticks, total = os.sysconf("SC_CLK_TCK"), np.zeros(2)
+    """Processor seconds and page faults of this process and of all that it has started, and processor seconds of
+    the whole machine, from /proc.
+    """
+    ticks, total = os.sysconf("SC_CLK_TCK"), np.zeros(3)
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks, int(fields[7])
+            total += (int(fields[11]) + int(fields[12])) / ticks, int(fields[7]), 0
+    busy = [int(word) for word in Path("/proc/stat").read_text().split()[1:8]]
+    total[2] = (sum(busy) - busy[3] - busy[4]) / ticks  # but for idle and waiting
     return total
 
 
 # those that need gradients are held to a target
 SPEEDUP_STRATEGIES = {Entropy(): None, BADGE(random_state=0): None, EGL(): 1.7, DynamicAL(): 1.7}
 SPEEDUP_STRATEGIES[NTKLookahead(random_state=0)] = 1.7
-ONE, LOKY, AS_IT_COMES, KEPT = "one process", "two of loky", "two of Dask, as it comes", "two of Dask, memory kept"
+ONE, LOKY, AS_IT_COMES, KEPT = WHO = (
+    "one process", "two of loky", "two of Dask, as it comes", "two of Dask, with the remedy"
+)  # fmt: skip
 
 
 @contextmanager
-def _all_workers() -> Iterator[dict[str, dict[str, Any]]]:
-    """Every kind of worker at once, waiting: what joblib is told for each."""
-    with ExitStack() as stack:
-        stack.callback(lambda: get_reusable_executor().shutdown(wait=True))
-        kinds: dict[str, dict[str, Any]] = {ONE: {"backend": "sequential"}, LOKY: {"backend": "loky", "n_jobs": 2}}
-        for who, keep_memory in ((AS_IT_COMES, False), (KEPT, True)):
-            kinds[who] = {"backend": "dask", "client": stack.enter_context(cluster_of_two(keep_memory))}
-            forget_malloc()
-        yield kinds
+def _workers(who: str) -> Iterator[None]:
+    """Workers of one kind for joblib. No others wait: two idle clusters of Dask take a fifth of a core."""
+    if who in (AS_IT_COMES, KEPT):
+        with two_workers(keep_memory=who == KEPT):
+            yield
+    else:
+        with parallel_config(**({"backend": "sequential"} if who == ONE else {"backend": "loky", "n_jobs": 2})):
+            yield
+        get_reusable_executor().shutdown(wait=True)
 
 
 def speedup_table(args: argparse.Namespace) -> tuple[str, bool]:
-    """One process and two workers, one torch thread in each, by turns; the best of two after a small query."""
+    """One process and two workers, one torch thread in each, by turns; the best turn of each, after a small query."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    n, n_turns = args.rows or (512 if args.quick else 4096), 1 if args.quick else 2
+    n, n_turns = args.rows or (512 if args.quick else 4096), 1 if args.quick else args.turns
     X, module = _images(n), ResNet18(width=16)
     found: dict[tuple[str, str], tuple[float, np.ndarray]] = {}
-    with _all_workers() as kinds:
-        for strategy in SPEEDUP_STRATEGIES:
-            name = type(strategy).__name__
-            if args.only and name not in args.only:
-                continue
-            learner = _learner(SquaredLoss if name == "NTKLookahead" else nn.CrossEntropyLoss, deepcopy(module))
-            for turn in range(1 + n_turns):
-                for who in kinds if turn % 2 else reversed(kinds):
+    for strategy in SPEEDUP_STRATEGIES:
+        name = type(strategy).__name__
+        if args.only and name not in args.only:
+            continue
+        learner = _learner(SquaredLoss if name == "NTKLookahead" else nn.CrossEntropyLoss, deepcopy(module))
+        for turn in range(n_turns):
+            for who in WHO if turn % 2 else reversed(WHO):
+                with _workers(who):
+                    _select(strategy, learner, X[:400])  # starts the workers, which have to import torch
                     before = _spent()
-                    with parallel_config(**kinds[who]):
-                        # the first one starts the workers, which have to import torch
-                        taken = _seconds(lambda s=strategy, le=learner, k=turn: _select(s, le, X if k else X[:400]))
-                    if turn:
-                        best = found.get((name, who), (float("inf"), np.zeros(2)))
-                        found[name, who] = min(best, (taken, _spent() - before), key=lambda pair: pair[0])
-                        print(name, who, f"{taken:.2f} s", file=sys.stderr, flush=True)
+                    taken = _seconds(lambda s=strategy, le=learner: _select(s, le, X))
+                    spent = _spent() - before
+                best = found.get((name, who), (float("inf"), spent))
+                found[name, who] = min(best, (taken, spent), key=lambda pair: pair[0])
+                print(name, who, f"{taken:.2f} s", spent.round(2), file=sys.stderr, flush=True)
     rows: list[list[object]] = []
     good = True
     for strategy, target in SPEEDUP_STRATEGIES.items():
         name = type(strategy).__name__
-        for who in (who for who in (ONE, LOKY, AS_IT_COMES, KEPT) if (name, who) in found):
-            seconds, (processor, faults) = found[name, who]
+        for who in (who for who in WHO if (name, who) in found):
+            seconds, (processor, faults, busy) = found[name, who]
             ratio = found[name, ONE][0] / seconds
             held = target if who in (LOKY, KEPT) else None
             good &= args.quick or held is None or ratio >= held
             goal = "" if held is None else f"{held} ×"
-            rows.append([name, who, seconds, f"{ratio:.2f} ×", goal, float(processor), f"{int(faults):,}"])
+            others = f"{max(0.0, busy - processor):.1f}"
+            rows.append([name, who, seconds, f"{ratio:.2f} ×", goal, float(processor), others, f"{int(faults):,}"])
     header = [f"strategy, ResNet-18 of width 16, {n:,} images", "workers", "seconds", "as quick as one process"]
-    return markdown([*header, "target", "processor seconds", "page faults"], rows), good
+    return markdown([*header, "target", "processor seconds", "of others", "page faults"], rows), good
 
 
 STRATEGIES = [
@@ -358,6 +364,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, no targets on time")
     parser.add_argument("--rows", type=int, default=None, help="how many samples to query from")
     parser.add_argument("--full", type=int, default=None, help="how many images the memory map holds")
+    parser.add_argument("--turns", type=int, default=2, help="how often each kind of worker has its turn")
     parser.add_argument("--only", nargs="*", default=None, help="strategies of the tables, by class")
     args = parser.parse_args(argv)
     if args.tasks[:1] == ["_million"]:

@@ -104,13 +104,17 @@ def _add_audit(commands: Any) -> None:
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV with the columns id, label and perhaps confidence")
     parser.add_argument("--truth", type=Path, required=True, metavar="FILE", help="CSV with ids and labels of an audit")
+    parser.add_argument("--draw", type=_positive, metavar="N", help="first: draw N ids, and write them to that CSV")
     parser.add_argument("--doubtful", type=Path, metavar="FILE", help="write the labels to look at again to this CSV")
     parser.set_defaults(run=_audit)
 
 
 def _audit(args: argparse.Namespace) -> None:
-    from skal.audit import audit_command
+    from skal.audit import audit_command, draw_command
 
+    if args.draw is not None:
+        draw_command(args.file, args.truth, args.draw)
+        return
     audit_command(args.file, args.truth, doubtful=args.doubtful)
 
 

@@ -17,7 +17,7 @@ from skal.audit._accuracy import accuracy, accuracy_by_class, balanced_accuracy
 from skal.audit._certificate import Certificate, certify
 from skal.audit._design import plan
 from skal.audit._estimate import Estimate, mean_score
-from skal.audit._files import audit_command
+from skal.audit._files import audit_command, draw_command
 from skal.audit._given_labels import ErrorEstimate, errors
 from skal.audit._labels_left import labels_left
 from skal.audit._sequence import Sequence, accuracy_sequence, plan_sequence
@@ -33,6 +33,7 @@ __all__ = [
     "audit_command",
     "balanced_accuracy",
     "certify",
+    "draw_command",
     "errors",
     "labels_left",
     "mean_score",

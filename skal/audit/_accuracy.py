@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._design import guess_errors
-from skal.audit._drawn import find_probabilities, warn_of_choice
+from skal.audit._drawn import check_draw
 from skal.audit._estimate import Audit, Estimate, estimate_mean
 
 Floats = NDArray[np.float64]
@@ -174,8 +174,7 @@ def read_audit(
     chance = read_probabilities(owner, probabilities, len(at))
     answers = read_labels(owner, labels, len(at), p.shape[1])
     confidences = p.max(1)
-    everyone = find_probabilities(owner, confidences, len(p), at, chance)
-    warn_of_choice(owner, confidences, at, chance)
+    everyone = check_draw(owner, confidences, len(p), at, chance, stacklevel=5)
     return p, Audit(len(p), at, chance, everyone), answers
 
 

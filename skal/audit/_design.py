@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skal.audit._arguments import read_confidences
+from skal.audit._checksum import add_checksum
 from skal.exceptions import InvalidParameterError
 from skal.validation import Integer, make_generator
 
@@ -45,7 +46,8 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     positions : int64 array of shape (n_labels,)
         Rows of ``proba``, in random order.
     probabilities : float64 array of shape (n_labels,)
-        Their inclusion probabilities.
+        Their inclusion probabilities, to nine digits: the last ones are a checksum of the samples, by which it is
+        noticed if some of them are missing, or others are audited.
 
     Examples
     --------
@@ -55,17 +57,19 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     >>> positions, probabilities = plan(proba, 50, random_state=0)
     >>> len(positions), bool(probabilities.min() >= 0.2 * 50 / 1000)
     (50, True)
-    >>> plan(1000, 50, uniform=True, random_state=0)[1][:3]
+    >>> plan(1000, 50, uniform=True, random_state=0)[1][:3].round(9)
     array([0.05, 0.05, 0.05])
     """
     confidences, n = read_pool("plan", proba, uniform)
     Integer(1, n, remedy=f"Audit 1 to {n} samples.").check("plan", "n_labels", n_labels)
     rng = make_generator("plan", random_state)
     if uniform or confidences is None:
-        return rng.permutation(n)[:n_labels].astype(np.int64), np.full(n_labels, n_labels / n)
-    probabilities = inclusion_probabilities(confidences, n_labels)
-    positions = draw_pivotal(probabilities, rng)
-    return positions, probabilities[positions]
+        positions, chance = rng.permutation(n)[:n_labels].astype(np.int64), np.full(n_labels, n_labels / n)
+    else:
+        probabilities = inclusion_probabilities(confidences, n_labels)
+        positions = draw_pivotal(probabilities, rng)
+        chance = probabilities[positions]
+    return positions, add_checksum(positions, chance, n)
 
 
 def read_pool(owner: str, proba: Any, uniform: bool) -> tuple[Floats | None, int]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from skal.audit._bounds import log_wealth
+from skal.audit._checksum import read_checksum
 from skal.audit._design import draw_shares, inclusion_probabilities
 from skal.exceptions import BiasedAuditWarning, InvalidParameterError
 
@@ -17,6 +18,57 @@ Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
 ALARM = 1e-4  # the chance of a warning, at each side, about an audit that is as it should be
+
+
+def check_draw(
+    owner: str, confidences: Floats | None, n: int, positions: Positions, given: Floats, stacklevel: int = 4
+) -> Floats | None:
+    """Inclusion probabilities of all n samples, or None if another model made the plan.
+
+    A plan of which some samples are missing is refused, and there is a warning where chance does not seem to have
+    drawn the samples.
+    """
+    everyone = find_probabilities(owner, confidences, n, positions, given)
+    check_origin(owner, confidences, n, positions, given, "plan", stacklevel)
+    return everyone
+
+
+def check_origin(
+    owner: str,
+    confidences: Floats | None,
+    n: int,
+    positions: Positions,
+    given: Floats,
+    function: str,
+    stacklevel: int = 3,
+) -> None:
+    """Refuse a part of what a function has drawn, and warn of samples that it has not drawn, or not by chance."""
+    in_order, m = function == "plan_sequence", len(positions)
+    known, complete = read_checksum(positions, given, n, in_order)
+    if known and not complete:
+        expected = f"all samples that {function} drew" + (", in the order in which they were drawn" if in_order else "")
+        got = f"{m} samples, with the checksum of other ones"
+        remedy = "Leave none out: samples that people leave out are seldom the easy ones."
+        raise InvalidParameterError.for_parameter(owner, "positions", expected, got, remedy)
+    chance = np.minimum(given * m, 1 - 1e-12) if in_order else given
+    word = None if confidences is None else find_bias(confidences, positions, chance)
+    if word is not None:
+        text = (
+            f"The {m} audited samples given to {owner} are {word} confident than a draw by their probabilities can "
+            "explain, so the result is likely to be wrong. "
+        )
+    elif not known:
+        text = (
+            f"Nothing shows that chance drew the {m} samples given to {owner}: their probabilities are not those that "
+            f"skal.audit.{function} returned for them, with all digits. "
+        )
+    else:
+        return
+    text += (
+        f"Audit what skal.audit.{function} draws: samples that a strategy queried, or that the model was trained on, "
+        "are no audit."
+    )
+    warnings.warn(text, BiasedAuditWarning, stacklevel=stacklevel)
 
 
 def find_probabilities(
@@ -61,47 +113,20 @@ def refuse_incomplete(owner: str, m: int, planned: int) -> None:
     raise InvalidParameterError.for_parameter(owner, "positions", expected, f"{m} of them", remedy)
 
 
-def check_sequence(owner: str, shares: Floats, chance: Floats) -> None:
-    """Refuse draws, one after the other, that are given in another order, or without some of them.
-
-    Parameters
-    ----------
-    owner : str
-        For the message.
-    shares : array of shape (m,)
-        What each sample's probability would have been at the first draw.
-    chance : array of shape (m,)
-        What it was, given the draws before it.
-    """
-    rest = shares / chance  # what was left before each draw
-    order = np.argsort(-rest, kind="stable")
-    before = np.concatenate([[0.0], np.cumsum(shares[order])[:-1]])
-    ordered = np.allclose(rest[order], 1 - before, rtol=1e-6, atol=1e-9)
-    places = (1 - rest) / shares[0]  # of draws with equal shares: how many came before
-    whole = np.ptp(shares) <= 1e-9 * shares.max() and np.allclose(places, np.round(places), atol=1e-4)
-    if ordered and (order == np.arange(len(order))).all():
-        return
-    if ordered or (whole and (places > -0.5).all()):
-        expected = "all samples of plan_sequence, in the order in which they were drawn"
-        got = "another order" if ordered else "some of them"
-        remedy = "Label the samples in that order, and leave none out: a part of them is no random sample."
-        raise InvalidParameterError.for_parameter(owner, "positions", expected, got, remedy)
-
-
 def is_uniform(probabilities: Floats) -> bool:
     """Whether all samples were equally probable."""
     return bool(np.ptp(probabilities) <= 1e-9 * probabilities.max())
 
 
-def warn_of_choice(owner: str, confidences: Floats, positions: Positions, probabilities: Floats) -> None:
-    """Warn where the audited samples are more, or less, confident than chance can explain.
+def find_bias(confidences: Floats, positions: Positions, probabilities: Floats) -> str | None:
+    """Whether the audited samples are "more" or "less" confident than chance can explain; None if they are not.
 
     The mean rank of all confidences is known. Who could win much by betting that it is another was not playing a fair
     game: the samples were not drawn by these probabilities, or the model was trained on them.
     """
     open_units = probabilities < 1
     if not open_units.any():
-        return
+        return None
     rank = (rankdata(confidences) - 0.5) / len(confidences)
     known = rank[positions[~open_units]]
     chosen, chance = rank[positions[open_units]], probabilities[open_units]
@@ -109,9 +134,5 @@ def warn_of_choice(owner: str, confidences: Floats, positions: Positions, probab
     for value, mean, word in ((chosen, known, "more"), (1 - chosen, 1 - known, "less")):
         left = (len(rank) / 2 - mean.sum()) / len(rank)
         if log_wealth(scale * value / left) >= -np.log(ALARM):
-            text = (
-                f"The {len(positions)} audited samples given to {owner} are {word} confident than a draw by their "
-                "probabilities can explain, so the result is likely to be wrong. Audit what skal.audit.plan draws: "
-                "samples that a strategy queried, or that the model was trained on, are no audit."
-            )
-            warnings.warn(text, BiasedAuditWarning, stacklevel=4)
+            return word
+    return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skal.audit._arguments import check_confidence, read_answers, read_positions, read_probabilities
 from skal.audit._bounds import betting_limit, count_limit, is_unlikely, likelihood_limit, log_wealth
 from skal.audit._design import EVEN
-from skal.audit._drawn import find_probabilities, is_uniform
+from skal.audit._drawn import check_draw, is_uniform
 from skal.exceptions import InvalidParameterError
 from skal.validation import Integer, as_finite_array
 
@@ -37,8 +37,8 @@ class Estimate:
     n_labels : int
         How many audited samples it comes from.
     method : str
-        How the interval was made: "exact" (Clopper and Pearson's, without replacement), "betting" (proved for any
-        number of labels), "likelihood" (for 50 labels and more), or "union" (several exact or betting intervals).
+        How the interval was made: "exact" (Clopper and Pearson's), "betting" (proved for any number of
+        labels), "likelihood" (for 50 labels and more), or "union" (several exact or betting intervals).
 
     Examples
     --------
@@ -205,7 +205,7 @@ def mean_score(
         got = f"values from {scores.min():.4g} to {scores.max():.4g}"
         remedy = "Give the least and the largest possible score as bounds."
         raise InvalidParameterError.for_parameter("mean_score", "values", f"between {low:g} and {high:g}", got, remedy)
-    audit = Audit(n, at, chance, find_probabilities("mean_score", None, n, at, chance))
+    audit = Audit(n, at, chance, check_draw("mean_score", None, n, at, chance))
     return estimate_mean(audit, thought, scores, float(low), float(high), confidence)
 
 

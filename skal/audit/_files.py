@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from skal._files.spreadsheet import format_table
+from skal.audit._design import plan
 from skal.audit._given_labels import errors
 from skal.exceptions import InvalidParameterError
 from skal.validation import as_path
@@ -26,8 +27,9 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95, doubtful
         A CSV file with the columns ``id`` and ``label``, and ``confidence`` if there is one: how sure it is that the
         label is right, from 0 to 1. A file of ``skal predict`` will do, too.
     truth : str or path
-        A CSV file with the columns ``id`` and ``label`` by people, for samples that were drawn at random; or with
-        ``probability``, the inclusion probability of each, if not all were equally probable.
+        A CSV file with the columns ``id``, ``label`` by people, and ``probability``: what :func:`draw_command` wrote,
+        with the labels filled in. Without ``probability`` all are taken to have been equally probable, with a
+        warning, because nothing shows that chance drew them.
     confidence : float, default=0.95
         How sure the interval should be.
     doubtful : str, path or None, default=None
@@ -38,12 +40,14 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95, doubtful
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from skal.audit import audit_command
+    >>> from skal.audit import audit_command, draw_command
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     labels, truth = Path(folder, "labels.csv"), Path(folder, "audited.csv")
     ...     _ = labels.write_text("id,label\\n" + "".join(f"{i},cat\\n" for i in range(1000)))
-    ...     _ = truth.write_text("id,label\\n" + "".join(f"{i},cat\\n" for i in range(0, 1000, 10)))
-    ...     audit_command(labels, truth)
+    ...     draw_command(labels, truth, 100)
+    ...     _ = truth.write_text(truth.read_text().replace(",,", ",cat,"))  # people fill in the column
+    ...     audit_command(labels, truth)  # doctest: +ELLIPSIS
+    Drew 100 of 1,000 labels. Fill in the column label of ...audited.csv, then run the command without --draw.
     0.0 to 3.4 % of 1,000 labels are wrong, 95 % sure: 0 of 100 audited ones are.
     """
     given, audited = read_rows(labels, "labels"), read_rows(truth, "truth")
@@ -77,6 +81,48 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95, doubtful
         rows = ([given[i][column] for column in columns] for i in found.doubtful)
         text = format_table(columns, rows, safe=False)
         as_path("audit_command", "doubtful", doubtful).write_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = None) -> None:
+    """Draw the labels of a file that people should look at again, and write them to a file without the labels.
+
+    Doubtful labels are drawn more often if the file has a confidence, and all equally often if not. The probabilities
+    carry a checksum of the draw: samples that are left out, added or exchanged afterwards are noticed.
+
+    Parameters
+    ----------
+    labels : str or path
+        As in :func:`audit_command`.
+    truth : str or path
+        The CSV file to write, with the columns ``id``, ``label``, which people fill in, and ``probability``.
+    n_labels : int
+        How many to draw.
+    random_state : None, int, Generator or RandomState, default=None
+        Where the draws come from.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skal.audit import draw_command
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "labels.csv").write_text("id,label\\na,cat\\nb,dog\\n")
+    ...     draw_command(Path(folder, "labels.csv"), Path(folder, "audited.csv"), 2)  # doctest: +ELLIPSIS
+    Drew 2 of 2 labels. Fill in the column label of ...audited.csv, then run the command without --draw.
+    """
+    given, path = read_rows(labels, "labels"), as_path("draw_command", "truth", truth)
+    if path.exists():
+        remedy = "Name another file, so that no labels are lost."
+        raise InvalidParameterError.for_parameter("draw_command", "truth", "a new file", str(path), remedy)
+    scores = read_column(given, "confidence", "labels")
+    positions, chance = plan(
+        len(given) if scores is None else scores, n_labels, uniform=scores is None, random_state=random_state
+    )
+    rows = [[given[i]["id"], "", repr(p)] for i, p in zip(positions, chance.tolist(), strict=True)]
+    text = format_table(["id", "label", "probability"], rows, safe=False)
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    words = f"Fill in the column label of {path}, then run the command without --draw."
+    print(f"Drew {n_labels:,} of {len(given):,} labels. {words}")
 
 
 def read_rows(path: Any, name: str) -> list[dict[str, str]]:

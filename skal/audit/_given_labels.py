@@ -17,7 +17,7 @@ from skal.audit._arguments import (
     read_probabilities,
 )
 from skal.audit._design import guess_errors
-from skal.audit._drawn import find_probabilities, warn_of_choice
+from skal.audit._drawn import check_draw
 from skal.audit._estimate import Audit, Estimate, estimate_mean
 from skal.exceptions import InvalidParameterError
 
@@ -104,9 +104,7 @@ def errors(
     if sure is not None and len(sure) != n:
         remedy = "Pass one score for each label, or None."
         raise InvalidParameterError.for_parameter("errors", "scores", f"{n} numbers", len(sure), remedy)
-    if sure is not None:
-        warn_of_choice("errors", sure, at, chance)
-    audit = Audit(n, at, chance, find_probabilities("errors", sure, n, at, chance))
+    audit = Audit(n, at, chance, check_draw("errors", sure, n, at, chance))
     expected = np.zeros(n) if sure is None else guess_errors(sure)
     found = estimate_mean(audit, expected, wrong, 0.0, 1.0, confidence)
     doubtful = np.zeros(0, dtype=np.int64)

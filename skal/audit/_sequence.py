@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._bounds import BETS
+from skal.audit._checksum import add_checksum
 from skal.audit._design import EVEN, draw_shares, guess_errors, read_pool
-from skal.audit._drawn import check_sequence, warn_of_choice
+from skal.audit._drawn import check_origin
 from skal.validation import Integer, make_generator
 
 Floats = NDArray[np.float64]
@@ -93,17 +94,18 @@ def plan_sequence(
     confidences, n = read_pool("plan_sequence", proba, uniform)
     shares = np.full(n, 1 / n) if uniform or confidences is None else draw_shares(confidences)
     left = np.ones(n, dtype=bool)
-    if np.size(drawn):
-        left[read_positions("plan_sequence", drawn, n)] = False
+    earlier = read_positions("plan_sequence", drawn, n) if np.size(drawn) else np.zeros(0, dtype=np.int64)
+    left[earlier] = False
     most = int(left.sum())
     Integer(1, most, remedy=f"There are {most} samples left to draw.").check("plan_sequence", "n_labels", n_labels)
     # the first of exponential clocks with these rates rings in proportion to them, and so do those that follow
     rings = make_generator("plan_sequence", random_state).exponential(size=n) / shares
     rings[~left] = np.inf
-    positions = np.argsort(rings)[:n_labels]
+    positions = np.argsort(rings)[:n_labels].astype(np.int64)
     before = np.concatenate([[0.0], np.cumsum(shares[positions])[:-1]])
     rest = shares[left].sum() - before
-    return positions.astype(np.int64), np.minimum(shares[positions] / np.maximum(rest, shares[positions]), 1.0)
+    chance = np.minimum(shares[positions] / np.maximum(rest, shares[positions]), 1.0)
+    return positions, add_checksum(positions, chance, n, earlier)
 
 
 def accuracy_sequence(
@@ -152,7 +154,7 @@ def accuracy_sequence(
     answers = read_labels("accuracy_sequence", labels, len(at), p.shape[1])
     right = (p.argmax(1)[at] == answers).astype(np.float64)
     thought = 1 - guess_errors(p.max(1))
-    warn_of_choice("accuracy_sequence", p.max(1), at, np.minimum(chance * len(at), 1 - 1e-12))
+    check_origin("accuracy_sequence", p.max(1), len(p), at, chance, "plan_sequence")
     least = least_share(p.max(1), at, chance)
     alpha = (1 - confidence) / 2
     n, mean = len(p), float(thought.mean())
@@ -168,7 +170,6 @@ def least_share(confidences: Floats, positions: Positions, chance: Floats) -> Fl
     """Least probability that each of the N samples had at any draw at which it could be drawn, (N,)."""
     n = len(confidences)
     for shares in (np.full(n, 1 / n), draw_shares(confidences)):
-        check_sequence("accuracy_sequence", shares[positions], chance)
         rest = 1 - np.concatenate([[0.0], np.cumsum(shares[positions])[:-1]])
         if np.allclose(shares[positions], chance * rest, rtol=1e-6):
             return shares

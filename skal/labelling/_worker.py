@@ -218,7 +218,7 @@ class Worker:
         later: dict[str, Any] | None = None
         if correct.shape[1] >= ENOUGH:
             for n, row in zip(n_labelled.tolist(), correct, strict=True):
-                found = estimate_accuracy(row.astype(np.float64), 0, len(self._model.X))
+                found = estimate_accuracy(row, 0)
                 curve.append({"n": n, "score": found.estimate, "low": found.low, "high": found.high})
             if forecast.later is not None:
                 later = {"n": forecast.n_labelled + forecast.more, "score": forecast.later}

@@ -8,9 +8,10 @@ from math import ceil, floor
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from skal._core.containers import take_rows
-from skal.audit import Estimate, mean_score
+from skal.audit import Estimate
 from skal.audit._labels_left import error_rates, forecast_left
 from skal.loop._heldout import correctness
 from skal.loop._labels import encode
@@ -32,8 +33,8 @@ class AuditReport:
     Attributes
     ----------
     accuracy : Estimate
-        ``estimate``, ``low``, ``high`` and ``n_labels`` for samples like those of the pool. The interval is exact for
-        one look. Skipped samples of the audit are wrong at its lower end, and right at its upper end.
+        ``estimate``, ``low``, ``high`` and ``n_labels`` for new samples like those of the pool. The interval is exact
+        for one look. Skipped samples of the audit are wrong at its lower end, and right at its upper end.
     n_samples : int
         All samples of the project.
     n_model : int
@@ -142,8 +143,7 @@ def report_audit(
     held = [index for index in drawn if state.answers[index] is not None]
     if not held or not state.audit_predictions:
         return None
-    right = correctness(state)[1][-1].astype(np.float64)
-    accuracy = estimate_accuracy(right, len(drawn) - len(held), rules.n_samples, confidence)
+    accuracy = estimate_accuracy(correctness(state)[1][-1], len(drawn) - len(held), confidence)
     report = AuditReport(accuracy, rules.n_samples, 0, 0, 0, len(drawn) - len(held), max_error, confidence)
     pool = rules.pool(state)
     if len(pool) == 0 or len(held) < ENOUGH:
@@ -167,10 +167,18 @@ def report_audit(
     return replace(report, n_model=len(pool) - n_people, n_people=n_people, n_check=int(sizes[best]))
 
 
-def estimate_accuracy(right: np.ndarray, n_skipped: int, n_samples: int, confidence: float = 0.95) -> Estimate:
-    """Accuracy of a model from whether it is right on audited samples, (m,); skipped ones may be either."""
-    m = len(right) + n_skipped
-    at, chances = np.arange(m), np.full(m, m / n_samples)
-    worst = mean_score(n_samples, at, np.append(right, np.zeros(n_skipped)), chances, confidence)
-    best = mean_score(n_samples, at, np.append(right, np.ones(n_skipped)), chances, confidence) if n_skipped else worst
-    return replace(worst, estimate=float(right.mean()), high=best.high, n_labels=len(right))
+def estimate_accuracy(right: np.ndarray, n_skipped: int, confidence: float = 0.95) -> Estimate:
+    """Accuracy of a model from whether it is right on audited samples, (m,); skipped ones may be either.
+
+    It is the accuracy on new samples like those of the pool, not on the pool, of which the model knows a part.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> print(estimate_accuracy(np.arange(100) > 5, n_skipped=0))
+    87.4 to 97.8 %, 95 % sure, from 100 audited labels
+    """
+    m, n_right = len(right), int(right.sum())
+    low = binomtest(n_right, m + n_skipped).proportion_ci(confidence, "exact").low
+    high = binomtest(n_right + n_skipped, m + n_skipped).proportion_ci(confidence, "exact").high
+    return Estimate(n_right / m, float(low), float(high), confidence, m, "exact")

@@ -18,6 +18,7 @@ import pandas as pd
 from skal._core.containers import take_rows
 from skal._files.json_text import format_json
 from skal.audit import certify, plan
+from skal.audit._checksum import add_checksum
 from skal.loop._labels import encode
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
@@ -129,9 +130,9 @@ def draw_audit(state: LoopState, rules: Rules) -> np.ndarray:
     pool = rules.pool(state)
     if not state.audited:
         state.before = sorted(state.answers)
-    rows, chances = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
+    rows, _ = plan(len(pool), min(state.look, len(pool)), uniform=True, random_state=state.seed_for("plan"))
     positions = pool[rows]
-    state.chances |= dict(zip(positions.tolist(), chances.tolist(), strict=True))
+    state.chances |= dict.fromkeys(positions.tolist(), len(rows) / len(pool))
     return positions
 
 
@@ -168,7 +169,7 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
         proba,
         at,
         np.where(wrong, (said[at] + 1) % proba.shape[1], said[at]),
-        np.full(len(at), len(at) / len(rest)),
+        add_checksum(at, np.full(len(at), len(at) / len(rest)), len(rest)),  # chance drew them, stage by stage
         criterion.max_error,
         1 - alpha,
         n_labelled,

@@ -8,13 +8,14 @@ from joblib import parallel_config
 
 @pytest.fixture(scope="session")
 def client():
-    """A Dask cluster of two worker processes, which keep the memory that they are done with, as the guide advises."""
+    """A Dask cluster of two worker processes, which keep memory and are not profiled, as the guide advises."""
     import dask
     from distributed import Client, LocalCluster
 
     os.environ.update(dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(2**30)))
     # otherwise a cluster gives up a worker that takes longer than 15 seconds to start again
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"}):
+    options = {"distributed.deploy.lost-worker-timeout": "600s", "distributed.worker.profile.enabled": False}
+    with dask.config.set(options):
         cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
         with cluster, Client(cluster) as client:
             yield client

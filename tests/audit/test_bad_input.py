@@ -12,6 +12,7 @@ from skal.audit import (
     balanced_accuracy,
     certify,
     errors,
+    labels_left,
     mean_score,
     plan,
     plan_sequence,
@@ -75,20 +76,84 @@ def test_probabilities_of_other_positions_are_noticed(function):
             function(P, AT, Y[AT], chance)
 
 
+OTHER = make_pool(np.random.default_rng(1), n=500)[0]  # what another model says of the samples
+
+
+@pytest.mark.parametrize("proba", [P, OTHER], ids=["same model", "another model"])
 @pytest.mark.parametrize("uniform", [False, True])
-def test_a_sequence_has_an_order(uniform):
+@pytest.mark.parametrize(
+    "kept",
+    [np.r_[1:40], np.r_[0:20, 21:40], np.r_[0:38, 39], np.r_[0:10, 30:40], np.r_[1, 0, 2:40], np.r_[0:40][::-1]],
+    ids=["first", "middle", "last but one", "many", "two exchanged", "reversed"],
+)
+def test_a_sequence_is_whole_and_has_an_order(kept, uniform, proba):
     at, chance = plan_sequence(P, 40, uniform=uniform, random_state=0)
+    accuracy_sequence(proba, at, Y[at], chance)
+    with pytest.raises(InvalidParameterError, match="all samples that plan_sequence drew, in the order"):
+        accuracy_sequence(proba, at[kept], Y[at[kept]], chance[kept])
+
+
+def test_a_sequence_may_stop_at_any_draw_and_go_on_with_another_model():
+    first, chances = plan_sequence(OTHER, 20, random_state=0)
+    more, others = plan_sequence(P, 20, drawn=first, random_state=1)
+    at, chance = np.append(first, more), np.append(chances, others)
+    for m in (1, 19, 20, 21, 40):
+        accuracy_sequence(P, at[:m], Y[at[:m]], chance[:m])
+    without = np.r_[0:5, 6:40]
+    with pytest.raises(InvalidParameterError, match="in the order"):
+        accuracy_sequence(P, at[without], Y[at[without]], chance[without])
+
+
+@pytest.mark.parametrize("kept", [np.r_[1:60], np.r_[0:59]], ids=["first", "last"])
+def test_dropped_samples_of_another_models_plan_are_noticed(kept):
+    accuracy(OTHER, AT, Y[AT], CHANCE)
+    with pytest.raises(InvalidParameterError, match="all samples that plan drew"):
+        accuracy(OTHER, AT[kept], Y[AT[kept]], CHANCE[kept])
+
+
+@pytest.mark.parametrize("at", [replaced(AT, np.setdiff1d(np.arange(500), AT)[0]), AT[:1]], ids=["exchanged", "sure"])
+def test_samples_that_were_not_drawn_are_warned_about(at):
+    chance = CHANCE if len(at) == 60 else np.ones(1)
+    with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew"):
+        accuracy(OTHER, at, Y[at], chance)
+
+
+def test_all_samples_need_no_chance():
+    at, chance = plan(P, 500, random_state=0)
+    assert accuracy(P, at, Y[at], chance).low == accuracy(P, at, Y[at], chance).high
+    at, chance = plan_sequence(P, 500, random_state=0)
     accuracy_sequence(P, at, Y[at], chance)
-    shuffled = np.random.default_rng(0).permutation(40)
-    with pytest.raises(InvalidParameterError, match="another order"):
-        accuracy_sequence(P, at[shuffled], Y[at[shuffled]], chance[shuffled])
 
 
-@pytest.mark.parametrize("kept", [slice(1, None), np.r_[0:20, 21:40]], ids=["first", "middle"])
-def test_samples_dropped_from_a_uniform_sequence_are_noticed(kept):
-    at, chance = plan_sequence(500, 40, uniform=True, random_state=0)
-    with pytest.raises(InvalidParameterError, match="some of them"):
-        accuracy_sequence(P, at[kept], Y[at[kept]], chance[kept])
+def test_a_plan_may_be_sorted_and_written_to_a_file():
+    order = np.argsort(AT)
+    text = ",".join(map(str, CHANCE[order].tolist()))
+    accuracy(OTHER, AT[order], Y[AT[order]], np.array(text.split(","), dtype=float))
+
+
+@pytest.mark.parametrize("chance", [np.roll(CHANCE, 1), CHANCE.astype(np.float32), CHANCE.round(6)])
+def test_probabilities_that_are_not_those_of_the_plan_are_warned_about(chance):
+    with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew the 60 samples given to accuracy"):
+        accuracy(OTHER, AT, Y[AT], chance)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda at, chance: errors(Y, at, Y[at], chance),
+        lambda at, chance: mean_score(500, at, np.ones(60), chance),
+        lambda at, chance: accuracy(P, at, Y[at], chance),
+        lambda at, chance: certify(P, at, Y[at], chance),
+        lambda at, chance: labels_left(P, at, Y[at], chance, [50]),
+    ],
+    ids=["errors", "mean_score", "accuracy", "certify", "labels_left"],
+)
+def test_samples_of_which_no_confidence_shows_who_chose_them(call):
+    """Every eighth by confidence: as even as chance, but no draw."""
+    chosen = np.argsort(P.max(1))[3:483:8]
+    with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew the 60 samples") as caught:
+        call(chosen, np.full(60, 0.12))
+    assert caught[0].filename == __file__
 
 
 def test_a_certificate_needs_a_uniform_audit():

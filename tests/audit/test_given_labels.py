@@ -7,7 +7,7 @@ import pytest
 
 from skal.audit import audit_command, errors, plan
 from skal.cli import main
-from skal.exceptions import SkalError
+from skal.exceptions import BiasedAuditWarning, SkalError
 
 
 def make_labels(rng, n=4000):
@@ -36,7 +36,8 @@ def test_doubtful_labels_are_the_least_sure_ones_that_nobody_has_seen():
     assert not set(found.doubtful) & set(at)
     assert len(found.doubtful) == round(found.estimate * 4000 - (given[at] != true[at]).sum())
     assert (given != true)[found.doubtful].mean() > 2 * (given != true).mean()
-    assert len(errors(given, at, true[at], np.full(200, 0.05)).doubtful) == 0
+    at, chance = plan(4000, 200, uniform=True, random_state=0)
+    assert len(errors(given, at, true[at], chance).doubtful) == 0
 
 
 @pytest.fixture
@@ -70,6 +71,29 @@ def test_doubtful_labels_go_to_a_file(files, capsys):
     (folder / "labels.csv").write_text(plain)
     with pytest.raises(SkalError, match="'doubtful' parameter of audit_command"):
         audit_command(folder / "labels.csv", folder / "audited.csv", doubtful=folder / "d")
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_the_command_draws_what_it_audits(files, capsys, with_scores):
+    folder, _ = files
+    labels, truth = folder / "labels.csv", folder / "drawn.csv"
+    if not with_scores:
+        labels.write_text(labels.read_text().replace("confidence", "note"))
+    assert main(["audit", str(labels), "--truth", str(truth), "--draw", "50"]) == 0
+    assert main(["audit", str(labels), "--truth", str(truth), "--draw", "50"]) == 1  # nothing is written over
+    assert "a new file" in capsys.readouterr().err
+    assert main(["audit", str(labels), "--truth", str(truth)]) == 1
+    assert "no label for" in capsys.readouterr().err
+    lines = truth.read_text().replace(",,", ",cat,").splitlines(keepends=True)
+    truth.write_text("".join([lines[0], *sorted(lines[1:])]))
+    assert main(["audit", str(labels), "--truth", str(truth)]) == 0
+    assert "of 50 audited ones" in capsys.readouterr().out
+    truth.write_text("".join(lines[:-1]))
+    assert main(["audit", str(labels), "--truth", str(truth)]) == 1
+    assert "whole plan" in capsys.readouterr().err
+    truth.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew the 50 samples"):
+        audit_command(labels, truth)
 
 
 @pytest.mark.parametrize(

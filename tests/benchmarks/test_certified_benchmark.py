@@ -1,6 +1,6 @@
 """The benchmark of certificates counts looks and broken promises, and compares designs on the same models."""
 
-from benchmarks.certified import compare_designs, false_certificates, main
+from benchmarks.certified import compare_designs, compare_populations, false_certificates, main
 
 
 def test_both_ways_to_spend_the_chance_are_audited_again_and_again():
@@ -19,6 +19,12 @@ def test_designs_are_compared_on_the_same_models(monkeypatch):
     assert widths[40, "planned anew, accuracy_sequence"] > widths[40, "by chance, Wilson"]
 
 
+def test_a_draw_from_the_pool_is_narrower_than_one_of_new_samples(monkeypatch):
+    monkeypatch.delenv("SKAL_DATA_HOME", raising=False)
+    widths = {(row[1], row[2]): float(row[3]) for row in compare_populations(1, n_audits=1)}
+    assert widths[100, "the pool"] < widths[100, "new samples"]
+
+
 def test_parts_can_be_left_out(capsys):
-    main(["--simulated", "0", "--loops", "0", "--models", "0"])
+    main(["--simulated", "0", "--loops", "0", "--models", "0", "--populations", "0"])
     assert capsys.readouterr().out == ""
