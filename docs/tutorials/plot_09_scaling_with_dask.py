@@ -95,8 +95,8 @@ print("same indices from one process and from two:", np.array_equal(alone, share
 # must see the pool's file under the same path.
 #
 # Workers that are processes should be started with two variables in their environment. Without them Dask has the C
-# library return memory to the system after every pass, and a query takes twice as long. Dask's profiler takes another
-# sixth of their time.
+# library return memory to the system after every pass, and a query takes twice as long. Dask's profiler takes
+# some of their time, too.
 
 os.environ.update({"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)})
 dask.config.set({"distributed.worker.profile.enabled": False})
