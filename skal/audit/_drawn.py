@@ -21,15 +21,23 @@ ALARM = 1e-4  # the chance of a warning, at each side, about an audit that is as
 
 
 def check_draw(
-    owner: str, confidences: Floats | None, n: int, positions: Positions, given: Floats, stacklevel: int = 4
+    owner: str,
+    confidences: Floats | None,
+    n: int,
+    positions: Positions,
+    given: Floats,
+    *,
+    trust_uniform: bool = False,
+    stacklevel: int = 4,
 ) -> Floats | None:
     """Inclusion probabilities of all n samples, or None if another model made the plan.
 
     A plan of which some samples are missing is refused, and there is a warning where chance does not seem to have
-    drawn the samples.
+    drawn the samples. With ``trust_uniform`` a user's own draw of equally probable samples is judged by the confidences
+    alone.
     """
     everyone = find_probabilities(owner, confidences, n, positions, given)
-    check_origin(owner, confidences, n, positions, given, "plan", stacklevel)
+    check_origin(owner, confidences, n, positions, given, "plan", trust_uniform=trust_uniform, stacklevel=stacklevel)
     return everyone
 
 
@@ -40,6 +48,8 @@ def check_origin(
     positions: Positions,
     given: Floats,
     function: str,
+    *,
+    trust_uniform: bool = False,
     stacklevel: int = 3,
 ) -> None:
     """Refuse a part of what a function has drawn, and warn of samples that it has not drawn, or not by chance."""
@@ -57,7 +67,7 @@ def check_origin(
             f"The {m} audited samples given to {owner} are {word} confident than a draw by their probabilities can "
             "explain, so the result is likely to be wrong. "
         )
-    elif not known:
+    elif not known and not (trust_uniform and np.allclose(given, m / n, rtol=1e-6)):
         text = (
             f"Nothing shows that chance drew the {m} samples given to {owner}: their probabilities are not those that "
             f"skal.audit.{function} returned for them, with all digits. "
