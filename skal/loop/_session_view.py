@@ -53,6 +53,26 @@ class SessionView:
         """
         return self.engine.journal.frame()
 
+    def answers(self) -> pd.DataFrame:
+        """Every answer of several people that was not taken back.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns of ``labels``, and ``decided``: whether somebody has decided on the sample.
+        """
+        return self.engine.journal.answer_frame()
+
+    def disputed(self) -> list[Any]:
+        """Samples that people have labelled differently, and on which nobody has decided.
+
+        Returns
+        -------
+        list
+            Their ids.
+        """
+        return self.engine.journal.disputed()
+
     def forecast(self, more: int = 100) -> Forecast:
         """Accuracy now, and with more labels, from labels that were drawn at random and held out.
 
