@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         shoot(page, options.out, "grid", *SIZES["desktop"])
         page.click('.tab[data-view="gallery"]')
         page.run(
-            "const o = document.querySelector('.bar select'); o.value = 'disagreements'; "
+            "const o = document.querySelector('.bar select'); o.value = 'doubtful'; "
             "o.dispatchEvent(new Event('change'))"
         )
         page.wait_for(lambda: page.find(".card"))

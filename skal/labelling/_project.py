@@ -204,6 +204,8 @@ class Project:
             self._write(keys, label, declined, person)
             self._undo.setdefault(client, []).append(before)
             del self._undo[client][:-1000]
+            for key in keys:
+                self._leases.release(self._place(key))
             if label is not None:
                 self._pace.note()
         self.worker.note_change()
@@ -238,10 +240,8 @@ class Project:
             for (label, declined), keys in states.items():
                 self._write(keys, label, declined, person, source="undone")
             done = stack.pop()  # not before it is written
-            position = self.rounds.position(done[0][0])
-            assert position is not None
             self.worker.note_change()
-            return self._question(position) | {"undone": [key for key, _ in done]}
+            return self._question(self._place(done[0][0])) | {"undone": [key for key, _ in done]}
 
     def add_class(self, name: str) -> list[str]:
         """Let there be one more class; gives all."""
@@ -415,8 +415,7 @@ class Project:
     def _answer(self, line: dict[str, Any], person: str | None) -> dict[str, Any]:
         """A sample of the gallery."""
         key, label = line["id"], line["label"]
-        position = self.rounds.position(key)
-        assert position is not None
+        position = self._place(key)
         item = self._describe_sample(position) | {
             "label": label,
             "unreadable": line.get("annotator") == UNREADABLE,
@@ -458,6 +457,11 @@ class Project:
                 self.team.note_second(key, differs=labels[0] != labels[1])
             self.team.note(key, now)
         self._first = 0 if label is None and not declined else self._first
+
+    def _place(self, key: str) -> int:
+        position = self.rounds.position(key)
+        assert position is not None
+        return position
 
     def _is_open(self, key: Any, person: str | None) -> bool:
         """Whether somebody may still be asked for a sample."""

@@ -46,6 +46,10 @@ class Leases:
         self._held.update(dict.fromkeys(taken, (client, now + LEASE)))
         return taken
 
+    def release(self, position: int) -> None:
+        """Let others have a sample: it has been answered, and somebody may be asked for a second opinion."""
+        self._held.pop(position, None)
+
 
 class Pace:
     """How many labels a minute were given today, without breaks.

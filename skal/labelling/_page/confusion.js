@@ -1,7 +1,7 @@
 // What the model takes for what, on held-out labels: a small picture whose cells open their samples.
 import { h } from "./dom.js";
 
-const MANY = 12, SHOWN = 10;
+const WIDEST = 12, WORST = 10;
 
 export function confusion(cells, names, open) {
   if (cells.length === 0) return h("p"); // a sentence beside says what is missing
@@ -14,8 +14,8 @@ export function confusion(cells, names, open) {
     "aria-label": `${words(label, predicted, n)}: show`, title: words(label, predicted, n), onclick: () => open(label, predicted),
   }, content);
   const used = names.filter((name) => cells.some((cell) => cell.label === name || cell.predicted === name));
-  if (used.length > MANY) {
-    const worst = cells.filter((cell) => cell.label !== cell.predicted).sort((a, b) => b.n - a.n).slice(0, SHOWN);
+  if (used.length > WIDEST) {
+    const worst = cells.filter((cell) => cell.label !== cell.predicted).sort((a, b) => b.n - a.n).slice(0, WORST);
     return h("ul", { class: "confusions", "aria-label": "What the model mistakes most often" },
       ...worst.map((cell) => h("li", {}, button(cell.label, cell.predicted, cell.n, `${cell.label} → ${cell.predicted}: ${cell.n}`))));
   }
@@ -26,7 +26,7 @@ export function confusion(cells, names, open) {
     return h("tr", {}, h("th", { scope: "row", title: label }, label), ...used.map((predicted) => {
       const n = at.get(`${label}\n${predicted}`) ?? 0;
       const cell = n ? button(label, predicted, n, `${n}`) : null;
-      cell?.style.setProperty("--share", `${Math.round(100 * Math.sqrt(n / most))}%`);
+      cell?.style.setProperty("--bar", `${Math.round(6 * Math.sqrt(n / most))}px`);
       return h("td", {}, cell);
     }), h("td", { class: "of" }, all ? `${right} of ${all}` : "–"));
   };
