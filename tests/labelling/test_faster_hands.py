@@ -13,7 +13,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._team import Team
 
-from .conftest import DIGITS, Client, digits_page, label_page, truth, wait_for_training
+from .conftest import DIGITS, Client, digits_page, truth, wait_for_training
 
 CHOSEN = "return [...document.querySelectorAll('.cell[aria-pressed=true]')].map((cell) => cell.dataset.id)"
 
@@ -24,7 +24,7 @@ def events(folder):
 
 
 def test_the_grid_labels_many_at_once_and_undoes_them_as_one(page, tmp_path):
-    with label_page([f"text {i}" for i in range(60)], ["ant", "bee"], tmp_path, query_size=1000) as client:
+    with digits_page(tmp_path, n=60, classes=["ant", "bee"], query_size=1000) as client:
         page.open(client.address.geturl())
         page.click("[data-option=grid]")
         page.wait_for(lambda: len(page.find(".cell")) == 12)
@@ -98,8 +98,6 @@ def test_a_sample_stays_when_the_page_is_loaded_again(page, tmp_path):
 
 
 def test_a_lost_server_is_noticed_and_found_again(page, tmp_path):
-    """Within three seconds: a timer of the page itself takes the time, since this machine may be busy."""
-
     def start():
         source = as_source(DIGITS.images[:60] / 16, [f"digit-{i:04d}" for i in range(60)], None)
         project = Project(source, ["a", "b"], choose_model(source, model="linear"), tmp_path, query_size=1000).start()

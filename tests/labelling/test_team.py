@@ -209,12 +209,12 @@ def test_a_second_look_is_asked_for_as_long_as_it_pays():
     keys = [f"s{i}" for i in range(40)]
     team.doubt(keys)
     assert list(team.seconds({"s0": None}))[:2] == ["s1", "s2"]
-    for asked, key in enumerate(keys):
-        if not team.pays:
-            break
+    for key in keys[:6]:
         team.note_second(key, differs=False)
         team.note(key, ["ann", "ben"])
-    assert asked == 7  # (0 + 2) / (7 + 4) is less than one in five
+    assert team.pays
+    team.note_second(keys[6], differs=False)  # (0 + 2) / (7 + 4) is less than one in five
+    assert not team.pays
     assert list(team.seconds({})) == []
     useful = Team(PEOPLE, overlap=0.0)
     useful.doubt(keys)

@@ -105,7 +105,7 @@ export async function mount(root, transport, keySource) {
   const finish = h("button", { type: "button", class: "plain finish", onclick: end }, "Finish");
   const main = h("main", {}, banner, labels.element, pictures.element);
   root.replaceChildren(
-    h("header", { class: "top" }, h("strong", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
+    h("header", { class: "top" }, h("h1", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
       bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
     h("div", { class: "columns" }, main,
       h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, ...ending.measures, mistakes, ending.element, people.element,

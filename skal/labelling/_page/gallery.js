@@ -39,9 +39,10 @@ export function gallery(app) {
     const several = item.answers?.length > 1 ? item.answers.map(([who, what]) => `${who}: ${what ?? "cannot say"}`).join(", ") : "";
     const said = [several, doubt].filter(Boolean).join(" · ");
     const button = h("button",
-      { type: "button", class: "card", "data-id": item.id, "aria-label": `${item.id}: ${label}. ${said} Correct it.`, onclick: () => correct(item) },
+      { type: "button", class: "card", "data-id": item.id, onclick: () => correct(item) },
       item.kind === "image" && !item.unreadable ? pictureOf(app.pictures, item, 160, "") : h("span", { class: "snippet" }, item.text ?? item.id),
-      h("span", { class: "card-label" }, label), said ? h("span", { class: "disagrees" }, said) : null);
+      h("span", { class: "card-label" }, label), said ? h("span", { class: "disagrees" }, said) : null,
+      h("span", { class: "hidden" }, `${item.id}. Correct it.`));
     return h("li", {}, button);
   }
 

@@ -90,8 +90,9 @@ export function labelling(app) {
       const text = `Sample ${item.id}`;
       const body = bodyOf(app.pictures, item, 1024, text);
       if (size() === 1) return h("figure", { class: "sample", "data-id": item.id, tabindex: "-1", onclick: item.kind === "image" ? zoom : null }, body, h("figcaption", {}, item.id));
-      return h("button", { type: "button", class: "sample cell", "data-id": item.id, "aria-label": `${text}: ${item.said ?? "no label yet"}`,
-        "data-place": place }, body, h("span", { class: "said" }, item.said ?? ""));
+      return h("button", { type: "button", class: "sample cell", "data-id": item.id,
+        "data-place": place }, body, h("span", { class: "said" }, item.said ?? ""),
+        item.said ? null : h("span", { class: "hidden" }, "no label yet"));
     }));
     mark();
     if (current.length && size() === 1 && sample().copies) stage.append(h("p", { class: "quiet copies" }, `This file is there ${sample().copies} times; the answer is for all of them.`));
