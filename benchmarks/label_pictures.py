@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # pillow and selenium are not for every benchmark
     from benchmarks._label_page import Page
 
 CLASSES = [str(k) for k in range(10)]
-NOISE, ERRORS = 0.3, 0.04
+NOISE, ERRORS = 0.2, 0.04
 SIZES = {"desktop": (1180, 860), "tablet": (780, 1000), "phone": (390, 800)}
 
 

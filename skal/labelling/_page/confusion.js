@@ -28,7 +28,7 @@ export function confusion(cells, names, open) {
       const cell = n ? button(label, predicted, n, `${n}`) : null;
       cell?.style.setProperty("--bar", `${Math.round(6 * Math.sqrt(n / most))}px`);
       return h("td", {}, cell);
-    }), h("td", { class: "of" }, all ? `${right} of ${all}` : "–"));
+    }), h("td", { class: "of" }, all ? `${right}/${all}` : "–"));
   };
   const heads = used.map((name) => h("th", { scope: "col", title: name }, h("span", {}, name)));
   return h("div", { class: "confusion-box" }, h("table", { class: "confusion" },
