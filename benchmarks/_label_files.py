@@ -36,12 +36,39 @@ def make_many(folder: Path, n: int) -> None:
     for i in range(n):
         place = folder / f"{i // 1000:03d}"
         place.mkdir(parents=True, exist_ok=True)
-        (place / f"{i:06d}.jpg").write_bytes(contents[i % 99])
+        (place / f"{i:06d}.jpg").write_bytes(contents[i % 99] + i.to_bytes(4, "big"))  # no copies
 
 
 def colour_of(key: str) -> str:
     """The label of a file."""
     return COLOURS[int(key.split("/")[1][:6]) % 99 % 3]
+
+
+def many_answers(n_files: int, n_answers: int) -> dict[str, float]:
+    """So many answers over one project of so many files, one after the other, while the model is trained."""
+    folder = Path(tempfile.mkdtemp())
+    make_many(folder / "pictures", n_files)
+    times: list[float] = []
+    arguments = ["--classes", ",".join(COLOURS), "--out", folder / "out", "--model", "linear"]
+    with Served(folder / "pictures", *arguments) as served:
+        items: list[dict] = []
+        while len(times) < n_answers:
+            items = items or served.call("next", client="one", n=7)["items"]
+            key = items.pop(0)["id"]
+            start = time.perf_counter()
+            served.call("answer", client="one", id=key, label=colour_of(key))
+            times.append(time.perf_counter() - start)
+        labelled = served.call("status")["labelled"]
+    shutil.rmtree(folder)
+    ordered = sorted(times)
+    return {
+        "files": n_files,
+        "answers": len(times),
+        "labelled": labelled,
+        "median milliseconds": 1000 * median(times),
+        "99 % below": 1000 * ordered[int(0.99 * len(ordered))],
+        "longest": 1000 * ordered[-1],
+    }
 
 
 def seconds(work: Any) -> float:

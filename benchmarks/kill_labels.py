@@ -14,6 +14,10 @@ Both with a linear model and with a network, which are trained meanwhile.
 Every process says what it is about to do, and that it was confirmed. After each kill an independent reading of
 ``labels.jsonl`` is compared with that record, and so is a session that starts again, with the cache and without it.
 
+``python -m benchmarks.kill_labels --team`` lets three automatic hands label one project at once, each over a link of
+its own, until all have given as many answers as two hours take (20 a minute), while the server is killed and started
+again. Every confirmed answer must be in the journal with its author, and no other.
+
 With ``--out`` every project that is done is a line of the file, and the same call goes on from there.
 """
 
@@ -47,6 +51,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 
+from benchmarks._kill_team import run_team
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, SkalWarning
@@ -474,7 +479,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--per-project", type=int, default=12, help="kills of one project, at most")
     parser.add_argument("--out", type=Path, help="a file to go on from")
+    parser.add_argument("--team", action="store_true", help="three hands at once, and kills of their server")
+    parser.add_argument("--answers", type=int, default=2400, help="of each hand of a team")
+    parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills of a team's server")
     options = parser.parse_args(arguments)
+    if options.team:
+        found = run_team(options.answers, options.pause, options.seed)
+        print(markdown(["three hands at once", "number"], [[name, round(value)] for name, value in found.items()]))
+        print("Every confirmed answer is in the journal with its author, and no other.")
+        return
     totals = run(options.kills, options.seed, options.out, options.per_project)
     totals["all"] = sum(totals.values(), Counter())
     rows = [[kind, *(counts[name] for name in COUNTS)] for kind, counts in totals.items()]

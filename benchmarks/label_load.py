@@ -4,6 +4,9 @@
 small images, beside the time of listing the folder; ``python -m benchmarks.label_load pictures`` asks for
 ``--pictures`` images of 88 megapixels at the same time, and gives the memory that this took.
 
+``python -m benchmarks.label_load answers`` gives ``--answers`` answers over one project of ``--files`` files, one after
+the other as one person would, and measures each.
+
 ``python -m benchmarks.label_load`` starts ``skal label`` on a pool of copies of digits, labels through its API at a
 fixed rate, kills the process at the end, and compares every label that was answered with the file.
 """
@@ -23,7 +26,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks._label_command import Served
-from benchmarks._label_files import large_pictures, many_files
+from benchmarks._label_files import large_pictures, many_answers, many_files
 
 CLASSES = ",".join(map(str, range(10)))
 
@@ -108,15 +111,18 @@ def run(rate: float, seconds: float, tabs: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.label_load", description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=["rate", "files", "pictures"], default="rate")
+    parser.add_argument("what", nargs="?", choices=["rate", "files", "answers", "pictures"], default="rate")
     parser.add_argument("--rate", type=float, default=50.0, help="labels a second")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tabs", type=int, default=4)
-    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--files", type=int, help="100,000 for files, 20,000 for answers")
+    parser.add_argument("--answers", type=int, default=5_000)
     parser.add_argument("--pictures", type=int, default=12)
     options = parser.parse_args(arguments)
     if options.what == "files":
-        found = many_files(options.files)
+        found = many_files(options.files or 100_000)
+    elif options.what == "answers":
+        found = many_answers(options.files or 20_000, options.answers)
     elif options.what == "pictures":
         found = large_pictures(options.pictures)
     else:

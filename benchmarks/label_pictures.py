@@ -1,7 +1,7 @@
 """Pictures of the labelling page for the documentation, at three widths.
 
-``python -m benchmarks.label_pictures FOLDER`` cuts scikit-learn's two photographs into pieces, labels some of them on
-the page, in Chromium, and writes PNG files.
+``python -m benchmarks.label_pictures FOLDER`` writes scikit-learn's digits with much noise as pictures, labels some of
+them on the page, in Chromium, with a hand that errs now and then, and writes PNG files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits
 
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
@@ -24,27 +24,25 @@ from skal.labelling._sources import open_source
 if TYPE_CHECKING:  # pillow and selenium are not for every benchmark
     from benchmarks._label_page import Page
 
-CLASSES = ["temple", "flower"]
+CLASSES = [str(k) for k in range(10)]
+NOISE, ERRORS = 0.2, 0.04
 SIZES = {"desktop": (1180, 860), "tablet": (780, 1000), "phone": (390, 800)}
 
 
-def cut(folder: Path, n: int = 150, size: int = 140) -> None:
-    """``n`` pieces of each photograph; their names do not tell which."""
+def write_digits(folder: Path, n: int = 600, size: int = 160) -> None:
+    """``n`` noisy digits as pictures; the last letter of a name is the class."""
     from PIL import Image
 
-    rng = np.random.default_rng(0)
-    photos = load_sample_images().images
-    order = rng.permutation(2 * n)
-    for i in range(2 * n):
-        photo = photos[i % 2]
-        top, left = (rng.integers(0, length - size) for length in photo.shape[:2])
-        name = f"photo-{order[i]:03d}-{i % 2}.jpg"
-        Image.fromarray(photo[top : top + size, left : left + size]).save(folder / name, quality=90)
+    rng, digits = np.random.default_rng(0), load_digits()
+    for i in range(n):
+        pixels = np.clip(digits.images[i] / 16 + rng.normal(0, NOISE, size=(8, 8)), 0, 1)
+        image = Image.fromarray(np.uint8(255 * pixels)).resize((size, size), Image.Resampling.BICUBIC)
+        image.save(folder / f"scan-{i:03d}-{digits.target[i]}.png")
 
 
-def truth(key: str) -> str:
-    """The class of a piece."""
-    return CLASSES[int(key[-5])]
+def truth(key: str) -> int:
+    """The class of a picture."""
+    return int(key.removesuffix(".png")[-1])
 
 
 def shoot(page: Page, out: Path, name: str, width: int, height: int) -> None:
@@ -63,7 +61,7 @@ def shoot(page: Page, out: Path, name: str, width: int, height: int) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.label_pictures", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, nargs="?", default=Path("skal-label-pictures"))
-    parser.add_argument("--labels", type=int, default=130)
+    parser.add_argument("--labels", type=int, default=260)
     options = parser.parse_args(arguments)
     from benchmarks._label_page import MISSING, WHY, Page
 
@@ -72,17 +70,19 @@ def main(arguments: list[str] | None = None) -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp())
-    (work / "photos").mkdir()
-    cut(work / "photos")
-    source = open_source(work / "photos", cache=work / "out")
-    with Project(source, CLASSES, choose_model(source), work / "out", query_size=20) as project:
+    (work / "scans").mkdir()
+    write_digits(work / "scans")
+    source, rng = open_source(work / "scans", cache=work / "out"), np.random.default_rng(0)
+    with Project(source, CLASSES, choose_model(source, model="linear"), work / "out", query_size=40) as project:
         server = LabelServer(project)
         thread = server.start()
         page = Page(work / "profile")
         page.open(server.address)
         for _ in range(options.labels):
-            page.label(str(1 + CLASSES.index(truth(page.current()))))
+            wrong = int(rng.integers(1, 10)) if rng.random() < ERRORS else 0
+            page.label(str((truth(page.current()) + wrong) % 10))
         project.worker.wait_until_idle(120)
+        page.wait_for(lambda: project.worker.doubts)
         page.driver.refresh()
         page.wait_for(page.current)
         for name, size in SIZES.items():
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         shoot(page, options.out, "grid", *SIZES["desktop"])
         page.click('.tab[data-view="gallery"]')
         page.run(
-            "const o = document.querySelector('.bar select'); o.value = 'disagreements'; "
+            "const o = document.querySelector('.bar select'); o.value = 'doubtful'; "
             "o.dispatchEvent(new Event('change'))"
         )
         page.wait_for(lambda: page.find(".card"))

@@ -12,7 +12,7 @@ from skal.labelling._project import Project
 MOST_AT_ONCE = 200
 
 
-def call(project: Project, method: str, given: Any, finish: Callable[[], None]) -> Any:
+def call(project: Project, method: str, given: Any, finish: Callable[[], None], person: str | None = None) -> Any:
     """Answer one call of the page.
 
     Parameters
@@ -23,6 +23,8 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None]) 
         Of JSON.
     finish : callable
         What "finish" does.
+    person : str or None, default=None
+        Who calls, in a team.
 
     Returns
     -------
@@ -30,27 +32,38 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None]) 
     """
     if not isinstance(given, dict):
         raise InvalidParameterError.for_parameter("call", "body", "a JSON object", type(given).__name__, "Send {}.")
+    if method in ("next", "answer", "undo"):
+        client = _text(given, "client") if person is None else f"{person}/{_text(given, 'client')}"
     if method == "next":
-        return {"items": project.next(_text(given, "client"), _number(given, "n", 5))}
+        first = None if given.get("first") is None else _text(given, "first")
+        return {"items": project.next(client, _number(given, "n", 5), person=person, first=first)}
     if method == "status":
-        return project.status()
+        return project.status(person)
     if method == "gallery":
-        label = given.get("label")
+        label, cell = given.get("label"), given.get("cell")
         return project.gallery(
             label=None if label is None else _text(given, "label"),
-            disagreements=bool(given.get("disagreements")),
+            order=_text({"order": "new"} | given, "order"),
+            cell=None if cell is None else _texts(given, "cell"),
             offset=_number(given, "offset", 0, 10**9),
             limit=_number(given, "limit", 60),
+            person=person,
         )
-    if method == "answer":
+    if method in ("answer", "decide"):
         label = None if given.get("label") is None else _text(given, "label")
-        key, client = _text(given, "id"), _text(given, "client")
-        project.answer(key, label, client=client, declined=label is None and bool(given.get("declined")))
+        declined = label is None and bool(given.get("declined"))
+        if method == "decide":
+            project.decide(_text(given, "id"), label, declined=declined, person=person)
+            return {}
+        keys = _texts(given, "ids") if "ids" in given else [_text(given, "id")]
+        project.answer(keys, label, client=client, declined=declined, person=person)
         return {}
     if method == "undo":
-        return {"item": project.undo(_text(given, "client"))}
+        return {"item": project.undo(client, person=person)}
     if method == "add_class":
         return {"classes": project.add_class(_text(given, "name"))}
+    if method in ("certify", "resume", "finish"):
+        project.check_decides(person)
     if method == "certify":
         project.ending.begin()
         return {}
@@ -60,7 +73,7 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None]) 
     if method == "finish":
         finish()
         return {}
-    known = "next, status, gallery, answer, undo, add_class, certify, resume, finish"
+    known = "next, status, gallery, answer, decide, undo, add_class, certify, resume, finish"
     raise InvalidParameterError.for_parameter("call", "method", f"one of {known}", method, "Reload the page.")
 
 
@@ -76,3 +89,12 @@ def _number(given: dict[str, Any], name: str, default: int, most: int = MOST_AT_
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise InvalidParameterError.for_parameter("call", name, f"an integer in 0 … {most}", value, "Reload the page.")
     return value
+
+
+def _texts(given: dict[str, Any], name: str) -> list[str]:
+    value = given.get(name)
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_AT_ONCE:
+        raise InvalidParameterError.for_parameter(
+            "call", name, f"a list of 1 … {MOST_AT_ONCE} texts", value, "Reload the page."
+        )
+    return [_text({name: each}, name) for each in value]

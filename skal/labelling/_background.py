@@ -9,7 +9,7 @@ result is taken over together with the labels that have come meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -19,8 +19,9 @@ import numpy as np
 
 from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.loop._audit_report import AuditReport, report_audit
+from skal.loop._doubtful import predict_out_of_fold
 from skal.loop._heldout import draw, release
-from skal.loop._journal import make_event
+from skal.loop._journal import Journal, make_event
 from skal.loop._labels import read_labels
 from skal.loop._rounds import LoopEngine
 from skal.loop._session import LabellingSession
@@ -65,6 +66,18 @@ class BackgroundRounds:
         """The last entry of every sample that is labelled or declined, by its id."""
         return self._engine.journal.known
 
+    @property
+    def journal(self) -> Journal:
+        """Every answer."""
+        return self._engine.journal
+
+    def out_of_fold(self, goes_on: Callable[[], bool]) -> Any:
+        """What models say of the labels that were trained without them; takes no lock for long."""
+        with self.lock:
+            engine = self._engine
+            state, trainer = replace(engine.state, answers=dict(engine.state.answers)), engine.trainer.copy()
+        return predict_out_of_fold(trainer, state, goes_on=goes_on)
+
     def position(self, key: Any) -> int | None:
         """Where the sample of an id stands, None if there is none."""
         return self._engine.ids.position(key)
@@ -76,6 +89,7 @@ class BackgroundRounds:
         declined: bool = False,
         source: str = "added",
         annotator: str | None = None,
+        several: bool = False,
     ) -> None:
         """Write down labels of samples by their ids; on the disk when this returns.
 
@@ -88,6 +102,9 @@ class BackgroundRounds:
         source : str, default="added"
             How the samples were chosen.
         annotator : str, optional
+        several : bool, default=False
+            Whether this is the answer of one of several people, which stands beside those of others: None is "cannot
+            say" if ``declined``, or else the person's answer is taken back.
         """
         with self.lock:
             engine = self._engine
@@ -100,7 +117,12 @@ class BackgroundRounds:
             pairs = [
                 (position, value) for position, value in zip(positions, values, strict=True) if position is not None
             ]
-            if any(value is not None for value in values):
+            if several:
+                said = any(value is not None for value in values) or declined
+                known = any(index in engine.state.answers for index, _ in pairs)
+                kind = "answer" if said else "withdrawn"
+                engine.take(kind, pairs, dtype, None if known else source, annotator)
+            elif any(value is not None for value in values):
                 labelled = any(engine.state.answers.get(index) is not None for index, _ in pairs)
                 engine.take("label", pairs, dtype, None if labelled else source, annotator)
             elif declined:
@@ -136,6 +158,7 @@ class BackgroundRounds:
         with self.lock:
             if self.auditing and self.questions():
                 return
+            self._engine.weigh()
             before = self._engine.state.final
             twin = twin_of(self._engine)
         self.error = None

@@ -51,23 +51,47 @@ def add_label(commands: Any) -> None:
     promise = "the share of errors that the page offers to promise for the whole data set (0.05)"
     parser.add_argument("--max-error", type=float, default=0.05, metavar="SHARE", help=promise)
     parser.add_argument("--annotator", metavar="NAME", help="written beside every label")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="0 takes any that is free (0)")
+    team = "several people, each with a link of their own; the first decides where they differ"
+    parser.add_argument("--team", metavar="A,B,…", help=team)
+    parser.add_argument("--overlap", type=float, default=0.1, metavar="SHARE", help="labelled by two of a team (0.1)")
+    parser.add_argument("--decider", metavar="NAME", help="who decides, if not the first of the team")
+    parser.add_argument("--revoke", metavar="NAME", help="make somebody's link invalid, at once, and end")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+    parser.add_argument("--url", metavar="URL", help="the address that people open, if a proxy is in front")
+    parser.add_argument("--certificate", type=Path, metavar="FILE", help="for https: a certificate, in PEM")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="its private key, in PEM")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="0 takes the last one, or any that is free (0)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument("--demo", action="store_true", help="label scikit-learn's digits")
     parser.set_defaults(run=_label)
 
 
 def _label(args: argparse.Namespace) -> None:
-    if args.source is None and not args.demo and not (args.out is not None and (args.out / "project.json").exists()):
+    if (
+        args.revoke is None
+        and args.source is None
+        and not args.demo
+        and not (args.out is not None and (args.out / "project.json").exists())
+    ):
         raise UsageError("SOURCE is missing: a folder of images, a table or an npz file. Or try --demo.")
+    if args.revoke is not None:
+        _revoke(args)
+        return
     from skal.config import config_context
-    from skal.labelling._label import serve
+    from skal.labelling._label import print_links, serve
     from skal.labelling._models import aim_model, choose_model
     from skal.labelling._project import Project
-    from skal.labelling._settings import read_settings
+    from skal.labelling._server import Door, LabelServer
+    from skal.labelling._settings import parse_names, read_settings
     from skal.labelling._sources import open_source
+    from skal.labelling._team import Team
     from skal.labelling._words import say_left_out
 
+    door = Door(args.host, args.url, args.certificate, args.key)
+    door.check()
+    team = Team([] if args.team is None else parse_names(args.team), args.overlap, args.decider)
     source, name, out, classes, known = _what(args)
     target_name = args.target or read_settings(out).get("target")
     own = "linear" if args.demo and args.model is None else args.model
@@ -88,20 +112,32 @@ def _label(args: argparse.Namespace) -> None:
         share=args.hold_out,
         max_error=args.max_error,
         annotator=args.annotator,
+        team=team,
         labels=known,
         source_name=name,
         target_name=None if target_name is None else str(Path(target_name).resolve()),
     )
 
-    def announce(address: str) -> None:
+    def announce(server: LabelServer) -> None:
         n_labelled = len(project.labels())
         _say(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {model.words}.")
         for sentence in filter(None, [say_left_out(source.left_out), model.note]):
             _say(sentence)
-        print(f"Label at {address}\nCtrl-C ends it; every label is on the disk at once.", flush=True)
+        if team:
+            print_links(server)
+        print(f"Label at {server.address}\nCtrl-C ends it; every label is on the disk at once.", flush=True)
 
-    result = serve(project, args.port, not args.no_browser, announce)
+    result = serve(project, args.port, not args.no_browser and not team, announce, door)
     _print_summary(result, project.worker.unsaved)
+
+
+def _revoke(args: argparse.Namespace) -> None:
+    if args.out is None:
+        raise UsageError("--revoke needs --out FOLDER, the project. Say which one.")
+    from skal.labelling._access import revoke
+
+    revoke(args.out, args.revoke)
+    print(f"The link of {args.revoke} is no longer valid. The next start makes another one for a team with that name.")
 
 
 def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], dict[str, str]]:

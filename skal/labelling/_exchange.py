@@ -13,7 +13,7 @@ from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
 from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
-from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
+from skal.labelling._settings import check_classes, chosen_columns, read_doubts, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_pairs, resolve
 from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
@@ -21,7 +21,11 @@ from skal.loop._journal import COLUMNS, FILE, Journal, make_event
 from skal.loop._saves import read_final
 
 _TEXTS = ("id", "label", "time", "annotator", "source")
-_TYPES = dict.fromkeys(_TEXTS, "string") | {"round": "Int64", "probability": "Float64"}  # also where all are missing
+_TYPES = dict.fromkeys(_TEXTS, "string") | {
+    "round": "Int64",
+    "doubt": "Float64",
+    "probability": "Float64",
+}  # also where all are missing
 _IN_WORDS = ("text", "table")  # kinds of samples that files of labels bring along
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 
@@ -78,7 +82,8 @@ def export_labels(
     rows = [*labelled_rows(Path(folder)), *predicted]
     if to == "coco-classification":
         return format_json(write_coco(rows, settings.get("classes", []), prefix), indent=1)
-    columns, source = [*COLUMNS, *(["probability"] if predicted else [])], _in_words(settings)
+    doubt = ["doubt"] if any("doubt" in row for row in rows) else []
+    columns, source = [*COLUMNS, *doubt, *(["probability"] if predicted else [])], _in_words(settings)
     if to == "label-studio":
         kind = "text" if settings.get("kind") in _IN_WORDS else "image"
         texts = None if source is None else dict(zip(source.ids, _texts_of(source) or [], strict=True))
@@ -199,7 +204,12 @@ def export_final(folder: Any) -> str:
 def labelled_rows(folder: Path) -> list[dict[str, Any]]:
     """What the journal of a project says of each labelled sample."""
     lines = _journal(folder).known.values()
-    return [{name: line.get(name) for name in COLUMNS} for line in lines if line["label"] is not None]
+    rows = [{name: line.get(name) for name in COLUMNS} for line in lines if line["label"] is not None]
+    doubts = read_doubts(folder)
+    for row in rows if doubts else ():  # of the label that holds now, or none
+        doubt = doubts.get(str(row["id"]), {})
+        row["doubt"] = 1 - doubt["probability"] if doubt.get("label") == str(row["label"]) else None
+    return rows
 
 
 def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) -> None:
@@ -215,7 +225,7 @@ def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) 
         As for :func:`export_labels`.
     """
     settings = read_settings(Path(folder))
-    frame = pd.DataFrame([*labelled_rows(Path(folder)), *rest], columns=[*COLUMNS, "probability"])
+    frame = pd.DataFrame([*labelled_rows(Path(folder)), *rest], columns=[*COLUMNS, "doubt", "probability"])
     keys, source = frame["id"].astype(str), _in_words(settings)
     types = dict(_TYPES)
     if source is not None:

@@ -19,8 +19,9 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._ending import Labelled
 from skal.labelling._models import aim_model, choose_model
 from skal.labelling._project import Project
-from skal.labelling._server import LabelServer
+from skal.labelling._server import Door, LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
+from skal.labelling._team import Team
 from skal.stopping import StoppingCriterion
 from skal.validation import Integer, as_list
 
@@ -42,6 +43,9 @@ def label(
     stop: StoppingCriterion | None = None,
     max_error: float = 0.05,
     annotator: str | None = None,
+    team: Sequence[str] = (),
+    overlap: float = 0.1,
+    decider: str | None = None,
     port: int = 0,
     browser: bool | Callable[[str], Any] = True,
     notebook: bool | None = None,
@@ -82,8 +86,15 @@ def label(
         The page says what it takes to finish with at most this share of errors in the whole data set.
     annotator : str, optional
         Written beside every label.
+    team : list of str, default=()
+        Several people, each with a link of their own; ``browser`` is given the one of whoever decides. The others
+        are printed. For links that other machines can open, use ``skal label --team``.
+    overlap : float, default=0.1
+        Share of the samples that two people of a team label.
+    decider : str, optional
+        Who decides where people differ; by default the first of the team.
     port : int, default=0
-        0 takes any that is free.
+        0 takes the last one of the folder if it is free, or else any.
     browser : bool or callable, default=True
         Open the page; a callable is given the address instead.
     notebook : bool, optional
@@ -109,7 +120,7 @@ def label(
     """
     Integer(0, 65_535, remedy="Pass 0 for any port that is free.").check("label", "port", port)
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
-    settings["max_error"] = max_error
+    settings |= {"max_error": max_error, "team": Team(team, overlap, decider)}
     source = as_source(X, ids, Path(folder))
     given = {} if y is None else _read_labels(source, y)
     given = dict(source.folder_labels) if y is None and isinstance(source, TableRows) else given
@@ -123,18 +134,28 @@ def label(
         from skal.labelling._notebook import cell
 
         return cell(project.start())
-    return serve(project, port, browser)
+    return serve(project, port, browser, print_links if project.team else None)
+
+
+def print_links(server: LabelServer) -> None:
+    """Say who labels where."""
+    for name, link in server.links.items():
+        print(f"{name}: {link}", flush=True)
 
 
 def serve(
-    project: Project, port: int, browser: bool | Callable[[str], Any], announce: Callable[[str], None] | None = None
+    project: Project,
+    port: int,
+    browser: bool | Callable[[str], Any],
+    announce: Callable[[LabelServer], None] | None = None,
+    door: Door | None = None,
 ) -> Labelled:
     """Serve the page until somebody has finished, and give what has come out."""
     try:
-        server = LabelServer(project, port)
+        server = LabelServer(project, port, door=door)
         project.start()
         if announce is not None:
-            announce(server.address)
+            announce(server)
         if callable(browser):
             thread = server.start()
             browser(server.address)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -18,12 +17,14 @@ from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeE
 from skal.labelling._background import BackgroundRounds
 from skal.labelling._ending import Ending, Labelled
 from skal.labelling._models import Model
-from skal.labelling._queue import Leases
-from skal.labelling._settings import check_classes, read_settings, write_settings
+from skal.labelling._queue import Leases, Pace
+from skal.labelling._settings import check_classes, read_settings, write_doubts, write_settings
 from skal.labelling._sources import Source
-from skal.labelling._words import say_left_out
+from skal.labelling._team import Team, describe_agreement
+from skal.labelling._words import say_left_out, say_time_left
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier, AuditReport
+from skal.loop._audit_report import ENOUGH
 from skal.loop._journal import Journal
 from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
 from skal.strategies._default import Recommended
@@ -32,7 +33,6 @@ from skal.validation import Integer, Real
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
 _CANDIDATES = 5_000  # of a larger pool the recommended strategy looks at so many, drawn anew for every query
-_RATE_WINDOW = 300.0
 
 
 class Project:
@@ -59,6 +59,8 @@ class Project:
         The share of errors in the whole data set that the page offers to promise.
     annotator : str or None, default=None
         Written beside every label.
+    team : Team or None, default=None
+        Several people, who are named beside their answers.
     labels : dict from id to label, default=None
         Labels that are known already.
     source_name, target_name : str or None, default=None
@@ -78,6 +80,7 @@ class Project:
         stop: StoppingCriterion | None = None,
         max_error: float = 0.05,
         annotator: str | None = None,
+        team: Team | None = None,
         labels: dict[str, str] | None = None,
         source_name: str | None = None,
         target_name: str | None = None,
@@ -89,7 +92,7 @@ class Project:
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
         Real(0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.").check("label", "max_error", max_error)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
-        self.max_error = max_error
+        self.max_error, self.team = max_error, team or Team([])
         kept = read_settings(self.folder)
         given = labels or {}
         written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
@@ -132,14 +135,19 @@ class Project:
             raise
         self._lock = self.rounds.lock
         self._leases = Leases()
-        self._undo: dict[str, list[tuple[str, dict[str, Any] | None]]] = {}  # of each tab: ids, and what was before
-        self._times: deque[float] = deque(maxlen=2000)
+        # of each tab: what it did at once, as ids and what was before
+        self._undo: dict[str, list[list[tuple[str, dict[str, Any] | None]]]] = {}
+        self._pace = Pace(line["time"] for line in self.rounds.known.values() if line["label"] is not None)
+        self._copies: dict[int, list[int]] = {}
+        self._agreement: tuple[int, dict[str, Any]] = (-1, {})
+        self.team.resume(self.rounds.journal)
         self._origin: dict[str, str] = {}
         self._order = np.random.default_rng(0).permutation(len(source))
         self._first = 0  # all samples before this place of the order have been answered
         self._reread_unreadable()
         self._trained: ActiveLearningClassifier | None = None  # on all labels, when the project has ended
         self.worker = Worker(self.rounds, model, self.folder, query_size, self.decline_unreadable, self._report)
+        self.worker.on_start, self.worker.on_doubts = self._find_copies, self._take_doubts
         self.ending = Ending(self.rounds, self.worker)
 
     def start(self) -> Project:
@@ -147,15 +155,26 @@ class Project:
         self.worker.start()
         return self
 
-    def next(self, client: str, n: int = 5) -> list[dict[str, Any]]:
-        """The next samples for a tab: the query's, and while there are none, others at random."""
+    def next(
+        self, client: str, n: int = 5, *, person: str | None = None, first: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The next samples for a tab: the query's, and while there are none, others at random.
+
+        In a team, samples that wait for this person's second opinion come before. ``first`` is the sample that the tab
+        showed before it was loaded again: it stays.
+        """
         with self._lock:
             asked = self.rounds.questions()
             source = self.rounds.session.state.source
             unreadable, among = set(self.source.unreadable()), set(asked)
             questions = self.ending.questions()
-            order = chain(asked, self._others(among)) if questions is None else iter(questions)
-            order = (position for position in order if position not in unreadable)
+            order: Iterator[int] = iter(questions or ())
+            if questions is None:
+                order = chain(self._seconds(person), asked, self._others(among))
+            before = None if first is None else self.rounds.position(first)
+            if before is not None and (questions is None or before in questions) and self._is_open(first, person):
+                order = chain([before], order)
+            order = self._one_of_each(position for position in order if position not in unreadable)
             taken = self._leases.take(client, order, n)
             if questions is not None and not self.rounds.auditing:
                 source = "left"  # to people, by the certificate
@@ -163,38 +182,66 @@ class Project:
             self._origin |= {self.source.ids[i]: source if i in among else other for i in taken}
             return [self._question(position) for position in taken]
 
-    def answer(self, key: str, label: str | None, *, client: str = "", declined: bool = False) -> None:
-        """Write one answer down: a label, "cannot say" (declined), or neither. On the disk when this returns."""
+    def answer(
+        self,
+        keys: str | Sequence[str],
+        label: str | None,
+        *,
+        client: str = "",
+        declined: bool = False,
+        person: str | None = None,
+    ) -> None:
+        """Write an answer down: a label, "cannot say" (declined), or neither. On the disk when this returns.
+
+        It holds for copies of the samples, too. Several samples are answered, and undone, at once.
+        """
         with self._lock:
             if label is not None and label not in self.classes:
                 remedy = "Add the class first."
                 raise InvalidParameterError.for_parameter("answer", "label", f"one of {self.classes}", label, remedy)
-            before = self.rounds.known.get(key)
-            source = self._origin.get(key, "added")
-            self.rounds.record([(key, label)], declined=declined, source=source, annotator=self.annotator)
-            self._first = 0 if label is None and not declined else self._first
-            self._undo.setdefault(client, []).append((key, before))
+            keys = self._with_copies([keys] if isinstance(keys, str) else keys, person)
+            before = [(key, self._before(key, person)) for key in keys]
+            self._write(keys, label, declined, person)
+            self._undo.setdefault(client, []).append(before)
             del self._undo[client][:-1000]
+            for key in keys:
+                self._leases.release(self._place(key))
             if label is not None:
-                self._times.append(time.monotonic())
+                self._pace.note()
         self.worker.note_change()
 
-    def undo(self, client: str = "") -> dict[str, Any] | None:
-        """Take the last answer of a tab back, and give its sample; None if there is none."""
+    def decide(self, key: str, label: str | None, *, declined: bool = False, person: str | None = None) -> None:
+        """Decide on a sample that people have labelled differently."""
+        with self._lock:
+            self.check_decides(person)
+            if label is not None and label not in self.classes:
+                remedy = "Add the class first."
+                raise InvalidParameterError.for_parameter("decide", "label", f"one of {self.classes}", label, remedy)
+            self.rounds.record([(key, label)], declined=declined, source="decided", annotator=person)
+        self.worker.note_change()
+
+    def check_decides(self, person: str | None) -> None:
+        """Refuse what is for one of the team alone."""
+        if self.team and person != self.team.decider:
+            raise InvalidParameterError(
+                f"This is for {self.team.decider} to decide. Got {person}. Ask {self.team.decider}."
+            )
+
+    def undo(self, client: str = "", *, person: str | None = None) -> dict[str, Any] | None:
+        """Take back what a tab has done last, and give its first sample; None if there is nothing."""
         with self._lock:
             stack = self._undo.get(client, [])
             if not stack:
                 return None
-            key, before = stack[-1]
-            label = None if before is None else before["label"]
-            declined = before is not None and label is None
-            self.rounds.record([(key, label)], declined=declined, source="undone", annotator=self.annotator)
-            stack.pop()  # not before it is written
-            self._first = 0
-            position = self.rounds.position(key)
-            assert position is not None
+            states: dict[tuple[str | None, bool], list[str]] = {}
+            for key, before in stack[-1]:
+                label = None if before is None else before["label"]
+                states.setdefault((label, before is not None and label is None), []).append(key)
+            for (label, declined), keys in states.items():
+                self._write(keys, label, declined, person, source="undone")
+            done = stack.pop()  # not before it is written
             self.worker.note_change()
-            return self._question(position)
+            return self._question(self._place(done[0][0])) | {"undone": [key for key, _ in done]}
 
     def add_class(self, name: str) -> list[str]:
         """Let there be one more class; gives all."""
@@ -208,18 +255,45 @@ class Project:
             return classes
 
     def gallery(
-        self, *, label: str | None = None, disagreements: bool = False, offset: int = 0, limit: int = 60
+        self,
+        *,
+        label: str | None = None,
+        order: str = "new",
+        cell: Sequence[str] | None = None,
+        offset: int = 0,
+        limit: int = 60,
+        person: str | None = None,
     ) -> dict[str, Any]:
-        """What has been labelled, the last first, or where model and label disagree first."""
+        """What has been labelled.
+
+        Parameters
+        ----------
+        label : str or None
+            Only samples with this label; "" for those without one.
+        order : {"new", "doubtful", "disputed"}
+            The last first; labels first that models doubt which were trained without them; or only samples on which
+            people differ.
+        cell : [label, predicted] or None
+            Only held-out samples with this label that the model takes for that.
+        offset, limit : int
+        person : str or None
+            In a team everybody sees their own answers, and the one who decides sees all.
+        """
         with self._lock:
-            lines = [line for line in self.rounds.known.values() if self.rounds.position(line["id"]) is not None]
+            lines = [line for line in self._lines(person) if self.rounds.position(line["id"]) is not None]
+            if order == "disputed":
+                wanted_keys = set(self.rounds.journal.disputed())
+                lines = [line for line in lines if line["id"] in wanted_keys]
+            if cell is not None:
+                behind = set(self._confusion().get((cell[0], cell[1]), ()))
+                lines = [line for line in lines if self.rounds.position(line["id"]) in behind]
             wanted = [line for line in lines if label in (None, line["label"] or "")]
-            items = [self._answer(line) for line in wanted[::-1]]
-        if disagreements:
-            items.sort(key=lambda item: -item["disagreement"])
+            items = [self._answer(line, person) for line in wanted[::-1]]
+        if order == "doubtful":
+            items.sort(key=lambda item: 2.0 if item["doubt"] is None else item["doubt"]["probability"])
         return {"total": len(items), "items": items[offset : offset + limit]}
 
-    def status(self) -> dict[str, Any]:
+    def status(self, person: str | None = None) -> dict[str, Any]:
         """Everything that the page shows beside the samples."""
         with self._lock:
             labels = [line["label"] for line in self.rounds.known.values() if line["label"] is not None]
@@ -235,7 +309,11 @@ class Project:
                 "declined": len(declined - set(unreadable)),
                 "unreadable": sorted(unreadable),
                 "classes": [{"name": name, "count": counts.get(name, 0)} for name in self.classes],
-                "per_minute": self._per_minute(),
+                "per_minute": self._pace.per_minute(),
+                "time_left": self._say_time_left(len(labels), len(declined)),
+                "doubtful": sum(self._doubt_of(position) is not None for position in self._wrong),
+                "confusion": self._describe_confusion(),
+                "team": self._describe_team(person),
                 "model": self.model.words,
                 "note": self.worker.unsaved or self.model.note,
                 "left_out": say_left_out(self.source.left_out),
@@ -326,30 +404,155 @@ class Project:
 
     def _question(self, position: int) -> dict[str, Any]:
         """A sample to label, with what the model says of it; that would bias the labels that measure accuracy."""
+        item = self._describe_sample(position)
+        if position in self._copies:
+            item["copies"] = len(self._copies[position])
         if self.rounds.auditing or position in set(self.rounds.session.state.audit):
-            return self._describe_sample(position)
-        return self._describe_sample(position) | {"suggestion": self.worker.predictions.get(position)}
+            return item
+        guesses = self.worker.guesses.get(position)
+        return item | {"suggestion": self.worker.predictions.get(position), "guesses": guesses}
 
-    def _answer(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, line: dict[str, Any], person: str | None) -> dict[str, Any]:
         """A sample of the gallery."""
-        position, label = self.rounds.position(line["id"]), line["label"]
-        assert position is not None
-        predicted = self.worker.predictions.get(position)
-        differs = predicted is not None and label is not None and predicted["label"] != label
-        return self._describe_sample(position) | {
+        key, label = line["id"], line["label"]
+        position = self._place(key)
+        item = self._describe_sample(position) | {
             "label": label,
             "unreadable": line.get("annotator") == UNREADABLE,
-            "predicted": predicted,
-            "disagreement": predicted["probability"] if differs and predicted is not None else 0.0,
+            "predicted": self.worker.predictions.get(position),
+            "doubt": self._doubt_of(position),
             "time": line["time"],
         }
+        if self.team and person == self.team.decider:
+            said = self.rounds.journal.answers.get(key, {})
+            item["answers"] = [[who, event["label"]] for who, event in said.items()]
+        return item
 
-    def _per_minute(self) -> float:
-        now = time.monotonic()
-        recent = [moment for moment in self._times if moment > now - _RATE_WINDOW]
-        if len(recent) < 2:
-            return float(len(recent))
-        return 60 * (len(recent) - 1) / max(now - recent[0], 1.0)
+    def _lines(self, person: str | None) -> list[dict[str, Any]]:
+        """Events that the gallery shows to somebody."""
+        if not self.team or person == self.team.decider:
+            return list(self.rounds.known.values())
+        answers = self.rounds.journal.answers.values()
+        return [said[person] for said in answers if person in said]
+
+    def _before(self, key: str, person: str | None) -> dict[str, Any] | None:
+        """What holds for a sample, or what this one of several people has said."""
+        if self.team:
+            return self.rounds.journal.answers.get(key, {}).get(person)
+        return self.rounds.known.get(key)
+
+    def _write(
+        self, keys: Sequence[str], label: str | None, declined: bool, person: str | None, source: str | None = None
+    ) -> None:
+        source = self._origin.get(keys[0], "added") if source is None else source
+        who = person if self.team else self.annotator
+        journal = self.rounds.journal
+        earlier = {key: dict(journal.answers.get(key, {})) for key in keys} if self.team else {}
+        pairs = [(key, label) for key in keys]
+        self.rounds.record(pairs, declined=declined, source=source, annotator=who, several=bool(self.team))
+        for key, said in earlier.items():
+            now = journal.answers.get(key, {})
+            if len(said) == 1 and len(now) == 2:
+                labels = [event["label"] for event in now.values()]
+                self.team.note_second(key, differs=labels[0] != labels[1])
+            self.team.note(key, now)
+        self._first = 0 if label is None and not declined else self._first
+
+    def _place(self, key: str) -> int:
+        position = self.rounds.position(key)
+        assert position is not None
+        return position
+
+    def _is_open(self, key: Any, person: str | None) -> bool:
+        """Whether somebody may still be asked for a sample."""
+        if key not in self.rounds.known:
+            return True
+        said = self.rounds.journal.answers.get(key, {})
+        return bool(self.team) and len(said) == 1 and person not in said and key not in self.rounds.journal.decided
+
+    def _seconds(self, person: str | None) -> Iterator[int]:
+        """Samples that wait for this person's second opinion."""
+        if self.team:
+            for key in list(self.team.seconds(self.rounds.journal.decided)):
+                position = self.rounds.position(key)
+                if position is not None and self._is_open(key, person):
+                    yield position
+
+    def _take_doubts(self) -> None:
+        """Keep what is doubtful for ``skal export``, and let a team look again at labels with one answer."""
+        with self._lock:
+            doubts = {self.source.ids[i]: doubt for i, doubt in self.worker.doubts.items()}
+            if self.team:
+                answers = self.rounds.journal.answers
+                wrong = [key for key, doubt in doubts.items() if doubt["wrong"] and len(answers.get(key, {})) == 1]
+                self.team.doubt(sorted(wrong, key=lambda key: doubts[key]["probability"]))
+        with suppress(CheckpointError):  # it is computed again
+            write_doubts(self.folder, doubts)
+
+    @property
+    def _wrong(self) -> list[int]:
+        return [position for position, doubt in self.worker.doubts.items() if doubt["wrong"]]
+
+    def _doubt_of(self, position: int) -> dict[str, Any] | None:
+        """What is doubtful about a label, None if it has changed since, or nothing is known."""
+        doubt = self.worker.doubts.get(position)
+        held = self.rounds.session.state.answers.get(position)
+        return doubt if doubt is not None and held is not None and doubt["label"] == str(held) else None
+
+    def _find_copies(self) -> None:
+        """Look for samples that are the same, byte for byte: they are asked for once."""
+        found = {position: group for group in self.source.copies() for position in group}
+        with self._lock:
+            self._copies = found
+
+    def _one_of_each(self, order: Iterable[int]) -> Iterator[int]:
+        """One of several copies, the first that comes."""
+        seen: set[int] = set()
+        for position in order:
+            group = self._copies.get(position, [position])[0]
+            if group not in seen:
+                seen.add(group)
+                yield position
+
+    def _with_copies(self, keys: Sequence[str], person: str | None) -> list[str]:
+        """Ids together with those of copies about which the same was said before."""
+        found: dict[str, None] = {}
+        for key in keys:
+            position = self.rounds.position(key)
+            group = [] if position is None else self._copies.get(position, [])
+            before = self._before(key, person)
+            same = [self.source.ids[i] for i in group if _same(self._before(self.source.ids[i], person), before)]
+            found |= dict.fromkeys([key, *same])
+        return list(found)
+
+    def _confusion(self) -> dict[tuple[str, str], list[int]]:
+        """Held-out samples by their label and by what the model takes them for."""
+        state, said = self.rounds.session.state, self.worker.predictions
+        cells: dict[tuple[str, str], list[int]] = {}
+        for position in state.audit:
+            label = state.answers.get(position)
+            if label is not None and position in said:
+                cells.setdefault((str(label), said[position]["label"]), []).append(position)
+        return cells
+
+    def _describe_confusion(self) -> list[dict[str, Any]]:
+        """The cells that are not empty; none from too few labels."""
+        cells = self._confusion()
+        if sum(map(len, cells.values())) < ENOUGH:
+            return []
+        return [{"label": a, "predicted": b, "n": len(found)} for (a, b), found in cells.items()]
+
+    def _describe_team(self, person: str | None) -> dict[str, Any] | None:
+        if not self.team:
+            return None
+        journal = self.rounds.journal
+        if self._agreement[0] != journal.n_events:
+            found = describe_agreement(journal, self.team.people) | {"disputes": len(journal.disputed())}
+            self._agreement = journal.n_events, found
+        return self._agreement[1] | {"person": person, "decides": person == self.team.decider}
+
+    def _say_time_left(self, n_labelled: int, n_declined: int) -> str:
+        return say_time_left(len(self.source) - n_labelled - n_declined, self._pace.per_minute())
 
     def _strategy_words(self) -> str:
         strategy = self.rounds.session.engine.strategy
@@ -371,6 +574,11 @@ class Project:
                     pass
         if repaired:
             self.rounds.record(repaired, declined=False)
+
+
+def _same(first: dict[str, Any] | None, second: dict[str, Any] | None) -> bool:
+    """Whether two samples are open, declined, or have the same label."""
+    return (first is None) == (second is None) and (first or {}).get("label") == (second or {}).get("label")
 
 
 def _advice(reason: str | None) -> str | None:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who looks at which sample: every tab has its own, so that two do not label the same one."""
+"""Who looks at which sample: every tab has its own, so that two do not label the same one. And how fast they are."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from itertools import pairwise
 
 LEASE = 600.0  # seconds after which a sample that a tab has not answered goes to others
+_BREAK = 60.0  # seconds: whoever says nothing for longer has had a break
 
 
 class Leases:
@@ -41,3 +45,43 @@ class Leases:
                 taken.append(position)
         self._held.update(dict.fromkeys(taken, (client, now + LEASE)))
         return taken
+
+    def release(self, position: int) -> None:
+        """Let others have a sample: it has been answered, and somebody may be asked for a second opinion."""
+        self._held.pop(position, None)
+
+
+class Pace:
+    """How many labels a minute were given today, without breaks.
+
+    Parameters
+    ----------
+    times : iterable of str
+        Of the labels so far, as the journal has them.
+    clock : callable, default=time.time
+
+    Examples
+    --------
+    >>> moments = iter([0.0, 3600.0, 3603.0, 3606.0])
+    >>> pace = Pace([], clock=lambda: next(moments))
+    >>> pace.note(), pace.note(), pace.note()
+    (None, None, None)
+    >>> pace.per_minute()
+    20.0
+    """
+
+    def __init__(self, times: Iterable[str], clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        today = datetime.fromtimestamp(clock(), timezone.utc).date().isoformat()
+        found = sorted(datetime.fromisoformat(text).timestamp() for text in times if text.startswith(today))
+        self._times: deque[float] = deque(found, maxlen=2000)
+
+    def note(self) -> None:
+        """There is one more label."""
+        self._times.append(self._clock())
+
+    def per_minute(self) -> float:
+        """Labels a minute, 0 before there are two."""
+        times = list(self._times)
+        gaps = [b - a for a, b in pairwise(times) if b - a <= _BREAK]
+        return 60 * len(gaps) / max(sum(gaps), 1e-3 * len(gaps)) if gaps else 0.0

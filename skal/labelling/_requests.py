@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who may talk to the page: this machine, with the token of this start, from the page itself."""
+"""Who may talk to the page: people with a secret, from the page itself."""
 
 from __future__ import annotations
 
-import hmac
 import json
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
+
+from skal.labelling._access import Access
 
 MAX_BODY = 64 * 1024
 _HEADERS = {
@@ -26,34 +29,36 @@ def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(data, status, headers, "application/json")
 
 
-def refusal(scope: dict[str, Any], token: str, port: int) -> tuple[int, str] | None:
+def refusal(scope: dict[str, Any], person: str | None, origins: Iterable[str]) -> tuple[int, str] | None:
     """Why a request is refused, with its status; None if it may pass.
 
     Parameters
     ----------
     scope : dict
         Of ASGI.
-    token : str
-    port : int
+    person : str or None
+        Whose secret is in the address; None if it is nobody's.
+    origins : iterable of str
+        Where the page may be: scheme, host and port.
 
     Examples
     --------
     >>> scope = {"path": "/secret/", "method": "GET", "headers": [(b"host", b"127.0.0.1:8000")]}
-    >>> refusal(scope, "secret", 8000) is None, refusal(scope, "other", 8000)
-    (True, (403, 'The address must hold the token of this start. Open the address that skal label printed.'))
+    >>> refusal(scope, "ann", ["http://127.0.0.1:8000"]) is None, refusal(scope, None, ["http://127.0.0.1:8000"])
+    (True, (403, 'The address must hold a valid secret. Open the address that skal label printed.'))
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-    if headers.get("host") not in hosts:  # another name for this machine: somebody else's page may be behind it
-        return 403, "The page must be asked for at 127.0.0.1 or localhost. Open the address that skal label printed."
+    known = set(origins)
+    if headers.get("host") not in {_host(origin) for origin in known}:  # somebody else's page may be behind that name
+        names = " or ".join(sorted({urlsplit(origin).hostname or "" for origin in known}))
+        return 403, f"The page must be asked for at {names}. Open the address that skal label printed."
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and origin not in {f"http://{host}" for host in hosts}:
+    if origin is not None and origin not in known:
         return 403, "Requests must come from the page itself. This one came from another origin."
     if site not in (None, "same-origin", "none"):
         return 403, "Requests must come from the page itself. This one came from another site."
-    given = scope["path"].split("/")[1] if scope["path"].startswith("/") else ""
-    if not hmac.compare_digest(given.encode(), token.encode()):
-        return 403, "The address must hold the token of this start. Open the address that skal label printed."
+    if person is None:
+        return 403, "The address must hold a valid secret. Open the address that skal label printed."
     if "upgrade" in headers:
         return 400, "The page speaks HTTP alone. There are no websockets."
     if scope["method"] == "POST":
@@ -65,24 +70,42 @@ def refusal(scope: dict[str, Any], token: str, port: int) -> tuple[int, str] | N
     return None
 
 
+def _host(origin: str) -> str:
+    return origin.split("://", 1)[1]
+
+
+def secret_of(path: str) -> str:
+    """The secret in a path.
+
+    Examples
+    --------
+    >>> secret_of("/secret/api/next"), secret_of("")
+    ('secret', '')
+    """
+    return path.split("/")[1] if path.startswith("/") else ""
+
+
 class Guard:
     """ASGI middleware that refuses what :func:`refusal` refuses, and adds headers that forbid everything else.
 
     Parameters
     ----------
     app : ASGI application
-    token : str
-    port : int
+        Finds the person who asks in the scope's ``"person"``.
+    access : Access
+    origins : list of str
     """
 
-    def __init__(self, app: Any, token: str, port: int) -> None:
-        self.app, self.token, self.port = app, token, port
+    def __init__(self, app: Any, access: Access, origins: list[str]) -> None:
+        self.app, self.access, self.origins = app, access, origins
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        why = refusal(scope, self.token, self.port)
+        person = self.access.person(secret_of(scope["path"]))
+        why = refusal(scope, person, self.origins)
         if why is not None:
             await answer_json({"error": why[1]}, why[0], _HEADERS)(scope, receive, send)
             return
+        scope["person"] = person or None
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":

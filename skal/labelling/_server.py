@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page over HTTP, for this machine alone."""
+"""The page over HTTP: for this machine alone, unless a team needs it and the way is encrypted."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import ipaddress
 import socket
 import sys
 import threading
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from skal._files.json_text import parse_json
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import InvalidParameterError, SampleError, SkalError
+from skal.labelling._access import Access
 from skal.labelling._api import call
 from skal.labelling._connections import PATIENCE, count_allowed, limit_connections
 from skal.labelling._project import Project
@@ -32,19 +36,25 @@ class LabelServer:
     ----------
     project : Project
     port : int, default=0
-        0 takes any that is free.
+        0 takes the last one if it is free, or else any.
+    door : Door or None, default=None
+        Where to listen and how people come there; by default this machine alone.
     patience : float, default=20.0
         Seconds until a request must be complete.
 
     Attributes
     ----------
     address : str
-        What to open in a browser.
+        What to open in a browser; in a team, for the one who decides.
+    links : dict from person to str
+        The addresses of a team.
     finished : bool
         Whether somebody has pressed "Finish".
     """
 
-    def __init__(self, project: Project, port: int = 0, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, project: Project, port: int = 0, *, door: Door | None = None, patience: float = PATIENCE
+    ) -> None:
         try:
             import uvicorn
         except ImportError as error:
@@ -52,10 +62,14 @@ class LabelServer:
                 f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal-learn[label]'"
             ) from error
         self.project, self._patience, self.finished = project, patience, False
-        self._socket = _bind(port)
+        door = Door() if door is None else door
+        self._access = Access(project.folder, project.team.people)
+        self._socket = _bind(door.host, port, self._access.port)
         self.port = self._socket.getsockname()[1]
-        self.token = secrets.token_urlsafe(24)
-        self.address = f"http://127.0.0.1:{self.port}/{self.token}/"
+        self._access.keep_port(self.port)
+        self._origins = door.origins(self.port)
+        self.links = {name: f"{self._origins[0]}/{token}/" for name, token in self._access.tokens.items()}
+        self.address = self.links[project.team.decider or ""]
         most = count_allowed()
         config = uvicorn.Config(
             self._app(),
@@ -65,6 +79,8 @@ class LabelServer:
             log_level="error",  # strangers' mistakes are not the user's
             access_log=False,
             timeout_keep_alive=60,
+            ssl_certfile=door.certificate,
+            ssl_keyfile=door.key,
             backlog=most,  # so many are taken in before one of them can be closed
         )
         self._server = uvicorn.Server(config)
@@ -135,12 +151,12 @@ class LabelServer:
                 why = f"A request must be complete within {self._patience:g} seconds. Send it again."
                 return answer_json({"error": why}, 408, {"Connection": "close"})
             try:  # in a thread: writing to the disk must not hold up the others
-                method = request.path_params["method"]
-                return answer_json(await run_in_threadpool(call, self.project, method, given, self.finish))
+                method, person = request.path_params["method"], request.scope["person"]
+                return answer_json(await run_in_threadpool(call, self.project, method, given, self.finish, person))
             except SkalError as error:
                 return answer_json({"error": str(error)}, 400)
 
-        root = f"/{self.token}"
+        root = "/{secret}"
         routes = [
             Route(f"{root}/", page, methods=["GET"]),
             Route(f"{root}/picture", picture, methods=["GET"]),
@@ -148,18 +164,81 @@ class LabelServer:
             Route(f"{root}/api/{{method}}", api, methods=["POST"]),
             Route(f"{root}/{{name}}", page, methods=["GET"]),
         ]
-        return Guard(Starlette(routes=routes), self.token, self.port)
+        return Guard(Starlette(routes=routes), self._access, self._origins)
 
 
-def _bind(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+@dataclass(frozen=True)
+class Door:
+    """Where the server listens, and how people come there. A secret must not travel in clear text.
+
+    Attributes
+    ----------
+    host : str
+        An address of this machine; only this machine itself reaches 127.0.0.1.
+    url : str or None
+        The address in people's browsers, if it is another one: of a proxy that encrypts.
+    certificate, key : path or None
+        Files of TLS, in the PEM format.
+    """
+
+    host: str = "127.0.0.1"
+    url: str | None = None
+    certificate: Any = None
+    key: Any = None
+
+    def check(self) -> None:
+        """Refuse a door that is open to others and not encrypted."""
+        if (self.certificate is None) != (self.key is None):
+            expected, remedy = "two files, the certificate and its key", "Pass both --certificate and --key."
+            raise InvalidParameterError.for_parameter("label", "certificate", expected, "one of them", remedy)
+        url = urlsplit(self.url or "")
+        if self.url is not None and (url.scheme not in ("http", "https") or not url.netloc or url.path.strip("/")):
+            expected, remedy = "scheme and host, without a path", "Pass for example --url https://label.example.org."
+            raise InvalidParameterError.for_parameter("label", "url", expected, self.url, remedy)
+        if not _is_here(self.host) and self.certificate is None and url.scheme != "https":
+            raise InvalidParameterError(
+                f"A page that others can reach must be encrypted. Got host={self.host!r} without a certificate. Pass "
+                "--certificate and --key; or leave --host out, put a proxy with TLS in front, and pass its address "
+                "as --url https://…"
+            )
+        if self.url is None and self.host in ("0.0.0.0", "::"):
+            expected, remedy = "given where the host is every address", "Pass the address that people open."
+            raise InvalidParameterError.for_parameter("label", "url", expected, None, remedy)
+
+    def origins(self, port: int) -> list[str]:
+        """Scheme, host and port of the page, the one to print first."""
+        self.check()
+        if self.url is not None:
+            return [self.url.rstrip("/")]
+        scheme = "http" if self.certificate is None else "https"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return [f"{scheme}://{host}:{port}", *([f"{scheme}://localhost:{port}"] if _is_here(self.host) else [])]
+
+
+def _is_here(host: str) -> bool:
     try:
-        found.bind(("127.0.0.1", port))
-        found.listen(128)  # another process could still take the port until somebody listens
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bind(host: str, port: int, last: int) -> socket.socket:
+    """A socket that listens; without a wish for a port, at the last one if that is free."""
+    if port == 0 and last:
+        with suppress(SkalError):
+            return _bind(host, last, 0)
+    try:
+        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, port))
+            found.listen(128)  # another process could still take the port until somebody listens
+        except (OSError, OverflowError):
+            found.close()
+            raise
     except (OSError, OverflowError) as error:
-        found.close()
         raise SkalError(
-            f"The port must be free. Got {port}: {error}. Choose another one, or leave --port out to take any."
+            f"The port must be free, and the host an address of this machine. Got {host}, {port}: {error}. Choose "
+            "another one, or leave --port out to take any."
         ) from error
     return found

@@ -14,6 +14,7 @@ from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.validation import as_list
 
 FILE = "project.json"
+_DOUBTS = "doubts.json"
 
 
 def parse_names(text: str) -> list[str]:
@@ -98,3 +99,20 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
             f"{folder} must be a folder that can be written to. Got an error: {error.strerror or error}. "
             "Make room, or choose another folder."
         ) from error
+
+
+def write_doubts(folder: Path, doubts: dict[str, dict[str, Any]]) -> None:
+    """Keep what models say of labels that were trained without them, by id."""
+    try:
+        replace_file(folder / _DOUBTS, format_json(doubts).encode("utf-8", "surrogatepass"), sync=False)
+    except OSError as error:
+        raise CheckpointError(f"Doubts must be written to {folder}. Got {error}. Make room on the disk.") from error
+
+
+def read_doubts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What was kept; empty if nothing was, or it cannot be read."""
+    try:
+        found = parse_json((folder / _DOUBTS).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -24,6 +24,22 @@ def say_seconds(seconds: float) -> str:
     return f"{rounded} {unit}{'' if rounded == 1 else 's'}"
 
 
+def say_time_left(left: int, per_minute: float) -> str:
+    """How long the rest takes at a pace, "" if nobody knows.
+
+    Examples
+    --------
+    >>> say_time_left(1200, 20.0), say_time_left(30, 20.0), say_time_left(12000, 0.0)
+    ('about 1 hour for the 1,200 left at today’s pace', 'about 2 minutes for the 30 left at today’s pace', '')
+    """
+    if per_minute <= 0 or left <= 0:
+        return ""
+    minutes = left / per_minute
+    hours = max(1, round(minutes / 60))
+    words = say_seconds(60 * minutes) if minutes < 60 else f"{hours:,} hour{'' if hours == 1 else 's'}"
+    return f"about {words} for the {left:,} left at today’s pace"
+
+
 def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
     """The accuracy of somebody who does not look, beside which an accuracy means something.
 

@@ -18,6 +18,7 @@ from skal.labelling._background import BackgroundRounds
 from skal.labelling._models import Model
 from skal.labelling._words import say_seconds
 from skal.loop._audit_report import ENOUGH, AuditReport, estimate_accuracy
+from skal.loop._doubtful import find_issues
 from skal.loop._heldout import correctness
 
 FORECAST = 100
@@ -43,6 +44,10 @@ class Worker:
     ----------
     predictions : dict from position to {"label", "probability"}
         What the last model says of samples that are labelled or asked for.
+    guesses : dict from position to list of str
+        The classes of samples that are asked for, the most probable first.
+    doubts : dict from position to {"label", "predicted", "probability", "wrong"}
+        What models say of labels that were trained without them.
     unsaved : str or None
         Why the last model could not be saved.
     report : AuditReport or None
@@ -63,6 +68,11 @@ class Worker:
         self.report: AuditReport | None = None
         self._wanted = self._drawing = 0  # samples of an audit that somebody has asked for
         self.predictions: dict[int, dict[str, Any]] = {}
+        self.guesses: dict[int, list[str]] = {}
+        self.doubts: dict[int, dict[str, Any]] = {}
+        self.on_start: Callable[[], None] = lambda: None  # called in the thread, before anything else
+        self.on_doubts: Callable[[], None] = lambda: None  # called when there are others
+        self._doubted = -1
         self.unsaved: str | None = None
         self._wake, self._stopping = threading.Condition(), False
         self._changes = 0
@@ -133,13 +143,17 @@ class Worker:
 
     def _train_when_due(self) -> None:
         prepared = False
+        self._succeeds(self.on_start)
         while True:
             # without features there is nothing to train on: samples come at random until the next attempt
             prepared = prepared or self._succeeds(self._prepare)
-            if prepared:
-                self._succeeds(self._step)
+            stepped = prepared and self._succeeds(self._step)
             with self._wake:
                 self._doing = None
+                self._wake.notify_all()
+            if stepped and not self._stopping and not self._due():
+                self._succeeds(self._doubt)
+            with self._wake:
                 self._wake.notify_all()
                 self._wake.wait_for(lambda: self._stopping or self._due())
                 if self._stopping:
@@ -206,6 +220,33 @@ class Worker:
                 int(row): {"label": str(predictor.names[k]), "probability": float(p[k])}
                 for row, k, p in zip(rows, best, proba, strict=True)
             }
+            ranked = np.argsort(-proba, axis=1, kind="stable")
+            self.guesses = {
+                int(row): [str(predictor.names[k]) for k in own] for row, own in zip(rows, ranked, strict=True)
+            }
+
+    def _doubt(self) -> None:
+        """Look for labels that may be wrong, unless something else is due."""
+        rounds = self._rounds
+        n_changes = rounds.session.state.n_changes
+        if n_changes == self._doubted or not hasattr(rounds.session.engine.rules.estimator, "predict_proba"):
+            return
+        found = rounds.out_of_fold(lambda: not (self._stopping or self._due()))
+        if found is None:
+            return
+        rows, codes, proba, names = found
+        wrong, best = find_issues(proba, codes), proba.argmax(axis=1)
+        self.doubts = {
+            int(row): {
+                "label": str(names[code]),
+                "predicted": str(names[k]),
+                "probability": float(p[code]),
+                "wrong": bool(is_wrong),
+            }
+            for row, code, k, p, is_wrong in zip(rows, codes, best, proba, wrong, strict=True)
+        }
+        self._doubted = n_changes
+        self.on_doubts()
 
     def _measure(self) -> None:
         """The learning curve on the labels that are held out now, and the forecast: none from too few of them."""

@@ -11,8 +11,14 @@ event      meaning
 label      the sample has this label
 declined   nobody can label the sample, and it is not asked for again
 open       the label, or that it was declined, is taken back
+answer     one of several people, ``annotator``, says this label (null: cannot say)
+withdrawn  this person takes the answer back
 class      there is one more class (``id`` and ``label`` are null)
 ========== ==========================================================
+
+Answers of several people stand beside one another, the last of each person. A sample that has any is labelled as they
+agree; where they differ, the majority holds, each weighed by how reliable they have been (:mod:`skal.loop._consensus`).
+A ``label`` or ``declined`` decides, whatever the answers say; ``open`` takes the decision back, and they hold again.
 
 Whoever writes holds the lock of the folder: there is one writer at a time.
 """
@@ -37,6 +43,7 @@ import pandas as pd
 
 from skal._files.json_text import format_json, parse_json
 from skal.exceptions import CheckpointError, SkalWarning
+from skal.loop._consensus import weigh_answers
 
 FILE = "labels.jsonl"
 _LOCK = "lock"
@@ -66,6 +73,10 @@ class Journal:
         The last event of every sample that is labelled or declined, in the order in which they came to be so.
     earlier : dict from id to list
         All labels that each sample has had.
+    answers : dict from id to dict from annotator to event
+        The last answer of each of several people.
+    decided : dict from id to event
+        What was decided about samples that have answers.
     classes : dict from class to None
         Classes that were added, and those of the labels, in the order in which they came.
 
@@ -84,6 +95,8 @@ class Journal:
         self.n_events = self.n_changes = 0
         self.known: dict[Any, dict[str, Any]] = {}
         self.earlier: dict[Any, list[Any]] = {}
+        self.answers: dict[Any, dict[Any, dict[str, Any]]] = {}
+        self.decided: dict[Any, dict[str, Any]] = {}
         self.classes: dict[Any, None] = {}
         self._whole = 0  # bytes of whole lines: what we know to be written
         self._size = 0  # of the file when we last looked; -1 after a failed write
@@ -122,6 +135,7 @@ class Journal:
                 )
             self._fold(event)
             self._whole += len(line)
+        self.weigh()
         return self
 
     def append(self, events: Iterable[dict[str, Any]]) -> None:
@@ -135,11 +149,35 @@ class Journal:
 
     def frame(self) -> pd.DataFrame:
         """The labels that hold: ``id, label, round, time, annotator, source``."""
-        rows = self.rows()
-        try:
-            return pd.DataFrame(rows, columns=COLUMNS)
-        except UnicodeEncodeError:  # pandas' own type for texts holds no half of a surrogate pair
-            return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+        return _frame(self.rows(), COLUMNS)
+
+    def answer_frame(self) -> pd.DataFrame:
+        """Every answer that was not taken back, also of samples on which somebody has decided."""
+        rows = [
+            {name: event.get(name) for name in COLUMNS} | {"decided": key in self.decided}
+            for key, each in self.answers.items()
+            for event in each.values()
+        ]
+        return _frame(rows, [*COLUMNS, "decided"])
+
+    def disputed(self) -> list[Any]:
+        """Ids of samples that people have labelled differently, and on which nobody has decided."""
+        return [key for key, said in self._said().items() if len({str(x) for x in said.values() if x is not None}) > 1]
+
+    def weigh(self) -> dict[Any, Any]:
+        """Weigh the answers of all people anew; gives the labels that now hold for samples on which they differ."""
+        found = weigh_answers(self._said())
+        for key, label in found.items():
+            events = self.answers[key].values()
+            n_changes = self.n_changes
+            self._hold(key, next(event for event in events if event["label"] == label))
+            self.n_changes = n_changes  # the answers were counted
+        return found
+
+    def _said(self) -> dict[Any, dict[Any, Any]]:
+        """The answers to samples on which nobody has decided."""
+        open_keys = (key for key in self.answers if key not in self.decided)
+        return {key: {who: event["label"] for who, event in self.answers[key].items()} for key in open_keys}
 
     def rows(self) -> list[dict[str, Any]]:
         """The same as a list."""
@@ -149,22 +187,69 @@ class Journal:
     def _fold(self, event: dict[str, Any]) -> None:
         """Let one event change what holds."""
         self.n_events += 1
-        kind, key, label = event["event"], event["id"], event["label"]
+        kind, key = event["event"], event["id"]
         if kind == "class":
             self.classes[event["class"]] = None
             return
+        if kind in ("answer", "withdrawn"):
+            self._fold_answer(event)
+            return
+        answers = self.answers.get(key)
+        if answers:
+            if kind == "open":
+                self.decided.pop(key, None)
+                self.n_changes += 1
+                self._agree(key)
+                return
+            self.decided[key] = event
+        self._hold(key, None if kind == "open" else event)
+
+    def _fold_answer(self, event: dict[str, Any]) -> None:
+        """Take, or take back, the answer of one of several people."""
+        key = event["id"]
+        # who spoke before there were several people is one of them, not one who decides
+        said = self.answers.setdefault(key, {})
         before = self.known.get(key)
+        who = event.get("annotator")
+        if not said and before is not None and before.get("annotator") != who:
+            said[before.get("annotator")] = before
+        said.pop(who, None)
+        if event["event"] == "answer":
+            said[who] = event
+        if not said:
+            del self.answers[key]
+        self.n_changes += 1  # one may make another sample's majority
+        if key not in self.decided:
+            self._agree(key)
+        if event["label"] is not None and not isinstance(event["label"], list):
+            self.classes[event["label"]] = None
+
+    def _agree(self, key: Any) -> None:
+        """Let the most frequent answer hold, of equals the first; ``weigh`` looks at who said it."""
+        said = list(self.answers.get(key, {}).values())
+        given = [event["label"] for event in said if event["label"] is not None]
+        most = max(given, key=given.count) if given else None
+        held = next((event for event in said if event["label"] == most), None)
+        n_changes = self.n_changes
+        self._hold(key, held)
+        self.n_changes = n_changes  # counted already
+
+    def _hold(self, key: Any, event: dict[str, Any] | None) -> None:
+        """Let a sample be labelled or declined as an event says, or open."""
+        before = self.known.get(key)
+        label = None if event is None else event["label"]
         self.n_changes += label != (None if before is None else before["label"])
         if before is not None and (before["label"] is None or label is None):
             del self.known[key]  # it comes last if it is labelled now
-        if kind == "label":
+        if event is None:
+            return
+        if label is not None:
             self.earlier.setdefault(key, []).append(label)
             if not isinstance(label, list):  # rows of numbers are no class
                 self.classes[label] = None
             if before is not None and before["label"] is not None:
                 event = event | {"round": before["round"]}  # a corrected label is still one of its round
-        if kind != "open":
-            self.known[key] = event
+        self.known[key] = event
 
     def _write(self, path: Path, data: bytes) -> None:
         """Write behind the last whole line and sync; after a failure the file is cut back to where it was."""
@@ -197,6 +282,13 @@ class Journal:
             raise _failure(path, error) from error
         finally:
             os.close(descriptor)
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    try:
+        return pd.DataFrame(rows, columns=columns)
+    except UnicodeEncodeError:  # pandas' own type for texts holds no half of a surrogate pair
+        return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 def make_event(

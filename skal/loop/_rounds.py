@@ -98,8 +98,9 @@ class LoopEngine:
 
         Parameters
         ----------
-        kind : {"label", "declined", "open"}
-            What happens to the samples. A "label" that is None is "declined".
+        kind : {"label", "declined", "open", "answer", "withdrawn"}
+            What happens to the samples. A "label" that is None is "declined". An "answer" is one of several people's,
+            and None is "cannot say"; what holds for the sample is for the journal to say.
         answers : list of (position, label)
         dtype : str or None
             Type of the labels.
@@ -119,12 +120,20 @@ class LoopEngine:
             self.trainer.check_labels(replace(self.state, label_dtype=dtype, answers=self.state.answers | new))
         events = list(self._events(kind, answers, source, annotator))
         self.journal.append(events)
-        for event, (index, label) in zip(events, answers, strict=True):
-            self.state.take(index, label, event["event"])
+        for event, (index, _) in zip(events, answers, strict=True):
+            held = self.journal.known.get(event["id"])
+            self.state.take(index, None if held is None else held["label"], "open" if held is None else "label")
         self.state.label_dtype, self.state.n_changes = dtype, self.journal.n_changes
         if self.state.stop_reason != "callback" and self.state.history:
             self.state.stop_reason = self.rules.stop_reason(self.state)
         self.publish()
+
+    def weigh(self) -> None:
+        """Let the reliability of several people say which of their answers hold."""
+        for key, label in self.journal.weigh().items():
+            index = self.ids.position(key)
+            if index is not None:
+                self.state.take(index, label, "label")
 
     def read(self, labels: Any, no_label: int | None = None) -> tuple[list[Any], str | None]:
         """Labels as plain values, None where there is none, and numpy's name of their type."""
@@ -134,6 +143,7 @@ class LoopEngine:
 
     def bring_up_to_date(self) -> None:
         """Train where a training is due."""
+        self.weigh()
         state = self.state
         if state.phase == "answer" and len(state.asked) and len(state.open_questions()) == 0:
             self.check_writable()

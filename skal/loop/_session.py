@@ -188,6 +188,45 @@ class LabellingSession(SessionView):
         """
         return self._correct("add", labels, "added", annotator)
 
+    def answer(self, labels: Mapping[Any, Any], *, annotator: str) -> LabellingSession:
+        """Take the answers of one of several people, beside those of the others.
+
+        A sample has the label that people agree on. Where they differ the majority holds, each weighed by how reliable
+        they have been (Dawid and Skene, 1979), until ``relabel`` or ``decline`` decides. ``answers`` lists them all.
+
+        Parameters
+        ----------
+        labels : dict from id to label
+            None is "cannot say".
+        annotator : str
+            Who says so. A second answer of the same person takes the place of the first.
+
+        Returns
+        -------
+        LabellingSession
+            Itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> loop = ActiveLearningClassifier(LogisticRegression(), n_rounds=None)
+        >>> session = loop.start(np.eye(3), ids=["a", "b", "c"])
+        >>> session = session.answer({"a": "cat", "b": "dog"}, annotator="ann")
+        >>> session = session.answer({"a": "cat", "b": "cat"}, annotator="ben")
+        >>> session.disputed(), session.relabel({"b": "dog"}).disputed()
+        (['b'], [])
+        """
+        if not isinstance(labels, Mapping):
+            raise InvalidTypeError.for_parameter("answer", "labels", "a dict from id to label", labels, "See ids.")
+        if not isinstance(annotator, str) or not annotator:
+            raise InvalidTypeError.for_parameter("answer", "annotator", "a name", annotator, "Say who answers.")
+        positions = self._positions("answer", labels)
+        values, dtype = self.engine.read(list(labels.values()), self.engine.rules.no_label)
+        self.engine.take("answer", list(zip(positions, values, strict=True)), dtype, None, annotator)
+        return self
+
     def decline(self, ids: Iterable[Any], *, annotator: str | None = None) -> LabellingSession:
         """Never ask for these samples, and take their labels back if they have one; ``undecline`` undoes it.
 

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skal._core.tasks import CLASSIFICATION
 from skal._files.json_text import format_json
 from skal._files.spreadsheet import format_table
-from skal.exceptions import NoLabelledDataError
+from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.loop._audit_report import AuditReport, report_audit
 from skal.loop._display import check_positions, draw_samples, summarize, to_html
+from skal.loop._doubtful import find_issues, predict_out_of_fold
 from skal.loop._final import FinalLabels, combine_labels
 from skal.loop._heldout import correctness, forecast
 from skal.loop._progress import LoopState
 from skal.loop._rounds import LoopEngine
 from skal.stopping import Forecast, LabelsNeeded, forecast_labels
-from skal.validation import Real, as_path
+from skal.validation import Integer, Real, as_path
 
 
 class SessionView:
@@ -52,6 +54,80 @@ class SessionView:
             sample was chosen ("initial", the strategy's name, "random", "held out", "added" or "given").
         """
         return self.engine.journal.frame()
+
+    def answers(self) -> pd.DataFrame:
+        """Every answer of several people that was not taken back.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns of ``labels``, and ``decided``: whether somebody has decided on the sample.
+        """
+        return self.engine.journal.answer_frame()
+
+    def disputed(self) -> list[Any]:
+        """Samples that people have labelled differently, and on which nobody has decided.
+
+        Returns
+        -------
+        list
+            Their ids.
+        """
+        return self.engine.journal.disputed()
+
+    def doubtful(self, n_folds: int = 5) -> pd.DataFrame:
+        """Labels that may be wrong, the most doubtful first, as models see them that were trained without them.
+
+        The labels are cut into folds, and those of each fold are judged by a model of the others: a model that has
+        learnt a wrong label no longer doubts it. This trains ``n_folds`` models.
+
+        Parameters
+        ----------
+        n_folds : int, default=5
+            At least 2.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns ``id``, ``label``, ``predicted`` (the most probable class), ``probability`` (of the label;
+            what cleanlab calls self-confidence) and ``wrong`` (whether confident learning takes the label for wrong).
+            Empty from fewer than ``2 * n_folds`` labels or two classes.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> y[7] = 0  # it is a 7
+        >>> loop = ActiveLearningClassifier(LogisticRegression(max_iter=500), n_rounds=None)
+        >>> session = loop.start(X[:300] / 16, y[:300], ids=range(300))
+        >>> session.doubtful()[["id", "label", "predicted"]].iloc[0].tolist()
+        [7, 0, 7]
+        """
+        Integer(2).check("doubtful", "n_folds", n_folds)
+        columns = ["id", "label", "predicted", "probability", "wrong"]
+        rules = self.engine.rules
+        if rules.task != CLASSIFICATION or not hasattr(rules.estimator, "predict_proba"):
+            raise InvalidParameterError(
+                "Doubtful labels need one class per sample, and an estimator with predict_proba. Got "
+                f"{type(rules.estimator).__name__} and the task {rules.task}. Use another estimator."
+            )
+        found = predict_out_of_fold(self.engine.trainer, self.state, n_folds)
+        if found is None:
+            return pd.DataFrame(columns=columns)
+        rows, codes, proba, names = found
+        own = proba[np.arange(len(rows)), codes]
+        table = pd.DataFrame(
+            {
+                "id": self.engine.ids.of(rows.tolist()),
+                "label": names[codes],
+                "predicted": names[proba.argmax(axis=1)],
+                "probability": own,
+                "wrong": find_issues(proba, codes),
+            }
+        )
+        return table.sort_values("probability", kind="stable").reset_index(drop=True)
 
     def forecast(self, more: int = 100) -> Forecast:
         """Accuracy now, and with more labels, from labels that were drawn at random and held out.

@@ -142,7 +142,7 @@ def test_a_class_can_be_added_and_stays(tmp_path):
         assert len(project.labels()) == 33
 
 
-def test_gallery_shows_disagreements_first(project):
+def test_gallery_shows_doubtful_labels_first(project):
     keys = label_some(project, 40)
     wrong = str((int(truth(keys[0])) + 1) % 10)
     project.answer(keys[0], wrong, client="me")
@@ -150,9 +150,12 @@ def test_gallery_shows_disagreements_first(project):
     assert project.worker.wait_until_idle()
     label_some(project, 10)
     assert project.worker.wait_until_idle()
-    found = project.gallery(disagreements=True, limit=500)
-    scores = [item["disagreement"] for item in found["items"]]
-    assert scores == sorted(scores, reverse=True)
+    while not project.worker.doubts:
+        assert project.worker.wait_until_idle()
+    found = project.gallery(order="doubtful", limit=500)
+    scores = [2.0 if item["doubt"] is None else item["doubt"]["probability"] for item in found["items"]]
+    assert scores == sorted(scores)
+    assert min(scores) < 1
     assert found["total"] == 50
     newest = project.gallery(limit=2)["items"]
     assert [item["id"] for item in newest] == [line["id"] for line in list(project.rounds.known.values())[:-3:-1]]

@@ -1,20 +1,24 @@
 // The whole page: views, progress and keys, on top of a transport.
+import { confusion } from "./confusion.js";
 import { curve } from "./curve.js";
 import { h } from "./dom.js";
 import { finishing } from "./finish.js";
 import { gallery } from "./gallery.js";
 import { labelling } from "./labelling.js";
+import { team } from "./team.js";
+
+const LOST = "The server does not answer. Every label up to the last sample is on the disk; this one may not be. The page goes on by itself when the server is back.";
 
 const HELP = [
   ["digits", "give the class with that key"], ["space", "cannot say"], ["⌫ or u", "undo"], ["z", "zoom"],
-  ["/", "search classes, then Enter"], ["arrows", "move in the grid"], ["g", "gallery, and back"], ["?", "this help"],
+  ["/", "search classes, then Enter"], ["arrows", "move in the grid"], ["Enter, a, Esc", "in the grid: select one, all, none; then a class labels them at once"], ["g", "gallery, and back"], ["?", "this help"],
 ];
 
 export async function mount(root, transport, keySource) {
   root.classList.add("skal");
   const client = remembered("skal-client", () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16)).join(""));
   const cache = new Map();
-  let names = [], view = "label", polling = null, mode = "learn";
+  let names = [], view = "label", polling = null, mode = "learn", lost = false;
 
   function forget(key) {
     cache.get(key).then(URL.revokeObjectURL, () => {}); // the browser keeps a picture until it is told not to
@@ -28,10 +32,10 @@ export async function mount(root, transport, keySource) {
     call: async (method, given = {}) => {
       try {
         const answer = await transport.call(method, given);
-        banner.hidden = true;
+        if (!lost) banner.hidden = true;
         return answer;
       } catch (error) {
-        if (error instanceof TypeError) error = new Error("The server does not answer. Labels up to the last sample are on the disk; this one may not be. Start skal label again and open its new address.");
+        if (error instanceof TypeError) error = new Error(LOST);
         app.fail(error);
         throw error;
       }
@@ -46,8 +50,10 @@ export async function mount(root, transport, keySource) {
     },
     async answer(given) {
       await app.call("answer", { ...given, client });
-      if (given.label === null && !given.declined) app.answered.delete(given.id); // a label taken back: it may be asked for again
-      else app.answered.add(given.id);
+      for (const id of given.ids) {
+        if (given.label === null && !given.declined) app.answered.delete(id); // a label taken back: it may be asked for again
+        else app.answered.add(id);
+      }
       app.refresh();
     },
     async addClass(name) {
@@ -55,6 +61,8 @@ export async function mount(root, transport, keySource) {
       labels.showClasses();
       app.refresh();
     },
+    remember,
+    shown: () => remembered("skal-shown", () => "") || null,
     say(text) { live.textContent = text; },
     fail(error) {
       banner.replaceChildren(error.message);
@@ -76,6 +84,9 @@ export async function mount(root, transport, keySource) {
   const note = h("p", { class: "note", hidden: true });
   const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
   const plot = h("div", { class: "plot" });
+  const mistakes = h("div", { class: "mistakes" });
+  const people = team(() => { pictures.choose("disputed", null); open("gallery"); });
+  let drawn = null;
   const advice = h("p", { class: "advice", role: "status", hidden: true });
   const problems = h("details", { class: "problems", hidden: true });
   const tabs = ["label", "gallery"].map((name) =>
@@ -94,10 +105,10 @@ export async function mount(root, transport, keySource) {
   const finish = h("button", { type: "button", class: "plain finish", onclick: end }, "Finish");
   const main = h("main", {}, banner, labels.element, pictures.element);
   root.replaceChildren(
-    h("header", { class: "top" }, h("strong", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
+    h("header", { class: "top" }, h("h1", { class: "name" }, "skal label"), h("nav", { "aria-label": "Views" }, ...tabs),
       bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
     h("div", { class: "columns" }, main,
-      h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, ...ending.measures, ending.element,
+      h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, ...ending.measures, mistakes, ending.element, people.element,
         h("h2", {}, "Options"), options, h("h2", {}, "Classes"), counts, problems)),
     live, help);
 
@@ -136,6 +147,21 @@ export async function mount(root, transport, keySource) {
     }
   }
 
+  // The page says within three seconds that the server is gone, and goes on when it is back.
+  async function watch() {
+    const alive = await transport.alive();
+    if (!alive && !lost) {
+      lost = true;
+      app.fail(new Error(LOST));
+    } else if (alive && lost) {
+      lost = false;
+      banner.hidden = true;
+      app.refresh();
+      if (!root.querySelector(".sample")) labels.restart().catch(app.fail);
+    }
+    if (root.contains(banner)) setTimeout(watch, 1400);
+  }
+
   function show(status) {
     const now = status.classes.map((each) => each.name);
     if (now.join("\n") !== names.join("\n")) { // another tab may have added one
@@ -144,7 +170,7 @@ export async function mount(root, transport, keySource) {
     }
     bar.max = status.samples;
     bar.value = status.labelled + status.declined;
-    numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)}\u00a0per\u00a0minute`);
+    numbers.replaceChildren(h("strong", {}, `${status.labelled}`), ` of ${status.samples} labelled · ${status.declined} skipped · ${Math.round(status.per_minute)}\u00a0per\u00a0minute${status.time_left ? ` · ${status.time_left}` : ""}${status.doubtful ? ` · ${status.doubtful} doubtful` : ""}`);
     doing.textContent = status.doing ? `${status.doing[0].toUpperCase()}${status.doing.slice(1)}… you can go on.` : `Model: ${status.model}. Chosen by ${status.strategy}.`;
     features.hidden = !status.progress;
     if (status.progress) [features.max, features.value] = [status.progress.total, status.progress.done];
@@ -153,6 +179,14 @@ export async function mount(root, transport, keySource) {
     advice.hidden = !status.advice;
     advice.textContent = status.advice ?? "";
     plot.replaceChildren(curve(status));
+    const cells = JSON.stringify([status.confusion, now]);
+    if (cells !== drawn) { // a cell that has the focus keeps it
+      drawn = cells;
+      mistakes.replaceChildren(confusion(status.confusion, now, (label, predicted) => { pictures.choose("new", [label, predicted]); open("gallery"); }));
+    }
+    people.show(status);
+    pictures.offerDisputes(Boolean(status.team?.decides));
+    finish.hidden = Boolean(status.team) && !status.team.decides;
     ending.show(status);
     app.nothing = status.check ? "The last check is answered. It is being judged." : status.final ? status.final.words : "Nothing is left to label.";
     if (ending.mode(status) !== mode) { // other samples are asked for now
@@ -192,6 +226,7 @@ export async function mount(root, transport, keySource) {
   labels.showClasses();
   await labels.restart();
   app.refresh();
+  if (transport.alive) watch();
 }
 
 function remembered(name, make) {

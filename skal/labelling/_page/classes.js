@@ -2,7 +2,12 @@
 import { h } from "./dom.js";
 
 const DIGITS = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "0"];
-const MANY = 10;
+export const MANY = 10;
+
+// How a name is searched for: without accents, case, and what stands between words.
+export function plain(text) {
+  return text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase().replace(/[_\-.\s]+/g, " ").trim();
+}
 
 // Which digit gives which class: a class that is a digit has its own, the others have those that are left, in order.
 export function keysOf(names) {
@@ -42,16 +47,16 @@ export function classPanel(names, choose, add) {
   list.style.setProperty("--letters", Math.min(14, Math.max(...names.map((name) => name.length))));
   const none = h("p", { class: "quiet", role: "status" });
   // what Enter chooses: the name itself, or the first that begins so, or the first that has it in it
-  const wanted = () => search.value.trim().toLowerCase();
+  const wanted = () => plain(search.value);
   const best = () => {
     const shown = buttons.filter((button) => !button.hidden);
-    const where = (test) => shown.find((button) => test(button.dataset.class.toLowerCase()));
+    const where = (test) => shown.find((button) => test(plain(button.dataset.class)));
     return wanted() ? where((name) => name === wanted()) ?? where((name) => name.startsWith(wanted())) ?? shown[0] : undefined;
   };
   const search = h("input", {
     type: "search", class: "search", placeholder: "Search classes  ( / )", "aria-label": "Search classes", autocomplete: "off",
     oninput: () => {
-      for (const button of buttons) button.hidden = !button.dataset.class.toLowerCase().includes(wanted());
+      for (const button of buttons) button.hidden = !plain(button.dataset.class).includes(wanted());
       for (const button of buttons) button.classList.toggle("best", button === best());
       none.textContent = buttons.every((button) => button.hidden) ? "No class has this in its name." : "";
     },

@@ -54,8 +54,9 @@ export function finishing(app) {
       bar.hidden = now !== "check";
       if (status.check) [bar.max, bar.value] = [status.check.total, status.check.done];
       accuracy.classList.toggle("quiet", !status.audit.enough);
-      begin.hidden = now !== "learn" || !status.audit.n_model || status.drawing;
-      cancel.hidden = now === "learn";
+      const decides = !status.team || status.team.decides;
+      begin.hidden = !decides || now !== "learn" || !status.audit.n_model || status.drawing;
+      cancel.hidden = !decides || now === "learn";
       file.hidden = !status.final || !app.finalFile;
     },
   };

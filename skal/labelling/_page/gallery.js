@@ -6,35 +6,43 @@ const PAGE = 60;
 
 export function gallery(app) {
   const order = h("select", { "aria-label": "Order", onchange: () => show(0) },
-    h("option", { value: "" }, "Newest first"), h("option", { value: "disagreements" }, "Disagreements first"));
+    h("option", { value: "new" }, "Newest first"), h("option", { value: "doubtful" }, "Doubtful labels first"));
+  const disputes = h("option", { value: "disputed" }, "To be decided");
+  let cell = null;
+  const behind = h("button", { type: "button", class: "plain behind", hidden: true, onclick: () => { cell = null; show(0); } });
   const filter = h("select", { "aria-label": "Class", onchange: () => show(0) });
   const list = h("ul", { class: "gallery", "aria-label": "Labelled samples" });
   const count = h("p", { class: "quiet", role: "status" });
   const more = h("button", { type: "button", class: "plain", onclick: () => show(list.childElementCount) }, "Show more");
   const empty = h("p", { class: "done", hidden: true });
   const note = h("p", { class: "quiet" },
-    "The model has been trained on most of these labels: it disagrees only where it could not learn them.");
+    "Each label is judged by a model that was trained without it, again after every training.");
 
   async function show(offset) {
-    const asked = { offset, limit: PAGE, disagreements: order.value === "disagreements" };
+    const asked = { offset, limit: PAGE, order: order.value, cell };
+    behind.hidden = cell === null;
+    behind.textContent = cell === null ? "" : `Held out: ${cell[0]}, and the model says ${cell[1]} ✕`;
     if (filter.value !== "*") asked.label = filter.value;
     const found = await app.call("gallery", asked);
     if (offset === 0) list.replaceChildren();
     list.append(...found.items.map(card));
     count.textContent = `${found.total} ${found.total === 1 ? "sample" : "samples"}`;
     empty.hidden = found.total > 0;
-    empty.textContent = filter.value === "*" ? "Nothing has been labelled yet." : "No sample has this label.";
+    empty.textContent = order.value === "disputed" ? "Nothing is to be decided." : filter.value === "*" ? "Nothing has been labelled yet." : "No sample has this label.";
     more.hidden = list.childElementCount >= found.total;
-    note.hidden = order.value !== "disagreements";
+    note.hidden = order.value !== "doubtful";
   }
 
   function card(item) {
     const label = item.label ?? (item.unreadable ? "cannot be read" : "cannot say");
-    const said = item.disagreement > 0 ? `model: ${item.predicted.label} (${percent(item.predicted.probability)})` : "";
+    const doubt = item.doubt && item.doubt.predicted !== item.label ? `a model without it: ${item.doubt.predicted} (${item.label}: ${percent(item.doubt.probability)})` : "";
+    const several = item.answers?.length > 1 ? item.answers.map(([who, what]) => `${who}: ${what ?? "cannot say"}`).join(", ") : "";
+    const said = [several, doubt].filter(Boolean).join(" · ");
     const button = h("button",
-      { type: "button", class: "card", "data-id": item.id, "aria-label": `${item.id}: ${label}. ${said} Correct it.`, onclick: () => correct(item) },
+      { type: "button", class: "card", "data-id": item.id, onclick: () => correct(item) },
       item.kind === "image" && !item.unreadable ? pictureOf(app.pictures, item, 160, "") : h("span", { class: "snippet" }, item.text ?? item.id),
-      h("span", { class: "card-label" }, label), said ? h("span", { class: "disagrees" }, said) : null);
+      h("span", { class: "card-label" }, label), said ? h("span", { class: "disagrees" }, said) : null,
+      h("span", { class: "hidden" }, `${item.id}. Correct it.`));
     return h("li", {}, button);
   }
 
@@ -46,7 +54,12 @@ export function gallery(app) {
       if (busy) return;
       busy = true;
       try {
-        await app.answer({ id: item.id, label: null, ...answer });
+        if (order.value === "disputed") {
+          await app.call("decide", { id: item.id, label: null, ...answer });
+          app.refresh();
+        } else {
+          await app.answer({ ids: [item.id], label: null, ...answer });
+        }
         dialog.close();
         show(0);
       } finally {
@@ -58,6 +71,7 @@ export function gallery(app) {
       h("header", {}, h("strong", {}, item.id), h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
       bodyOf(app.pictures, item, 640, item.id),
       h("p", {}, "Label: ", h("strong", {}, item.label ?? "none")),
+      ...(item.answers?.length > 1 ? [h("p", { class: "quiet" }, item.answers.map(([who, what]) => `${who}: ${what ?? "cannot say"}`).join(", "))] : []),
       panel.element,
       h("div", { class: "actions" },
         h("button", { type: "button", class: "plain", onclick: () => change({ declined: true }) }, "Cannot say"),
@@ -77,9 +91,18 @@ export function gallery(app) {
     dialog.showModal();
   }
 
-  const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, count), note, empty, list, more);
+  const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, behind, count), note, empty, list, more);
   return {
     element,
+    // Show the samples behind a cell of the confusions, or those on which people differ.
+    choose(which, what) {
+      order.value = which;
+      cell = what;
+      filter.value = "*";
+    },
+    offerDisputes(offered) {
+      if (offered && !disputes.parentElement) order.append(disputes);
+    },
     open() {
       const before = filter.value || "*";
       filter.replaceChildren(h("option", { value: "*" }, "All classes"), ...app.classes().map((name) => h("option", { value: name }, name)),

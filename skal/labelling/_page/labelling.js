@@ -1,5 +1,5 @@
 // One sample at a time, or a grid of them.
-import { classOf, classPanel } from "./classes.js";
+import { classOf, classPanel, MANY } from "./classes.js";
 import { bodyOf, h, percent, pictureOf, seen } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
@@ -7,6 +7,7 @@ const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], Arro
 
 export function labelling(app) {
   let queue = [], current = [], focus = 0, busy = false, asked = 0, panel = null;
+  let chosen = new Set(), anchor = null, dragging = false, dragged = false, order = [], stay = app.shown();
   const stage = h("div", { class: "stage" });
   const classes = h("div");
   const suggestion = h("p", { class: "suggestion", hidden: true });
@@ -20,9 +21,28 @@ export function labelling(app) {
 
   function sample() { return current[focus]; }
 
+  // Many classes stand in the order of the model's guess, so that the ten likeliest have keys.
+  function ordered() {
+    const names = app.classes(), guesses = sample()?.guesses;
+    if (names.length <= MANY || !guesses) return names;
+    const place = new Map(guesses.map((name, i) => [name, i]));
+    return [...names].sort((a, b) => (place.get(a) ?? names.length) - (place.get(b) ?? names.length));
+  }
+
+  function drawClasses(again) {
+    const now = ordered();
+    if (!again && now.join("\n") === order.join("\n")) return;
+    const focused = classes.contains(classes.getRootNode().activeElement);
+    order = now;
+    panel = classPanel(order, answer, async (name) => { await app.addClass(name); });
+    classes.replaceChildren(panel.element);
+    if (focused) focusSample();
+  }
+
   async function refill() {
     const number = ++asked;
-    const found = await app.call("next", { client: app.client, n: size() + AHEAD });
+    const found = await app.call("next", { client: app.client, n: size() + AHEAD, first: stay });
+    stay = null;
     if (number < asked) return; // a later answer is on its way, or here
     const shown = new Set(current.map((item) => item.id)); // of now: the page has gone on meanwhile
     queue = found.items.filter((item) => !shown.has(item.id));
@@ -47,11 +67,14 @@ export function labelling(app) {
     stage.removeAttribute("aria-busy");
     current = items;
     focus = place;
+    chosen = new Set();
+    anchor = null;
     draw();
+    app.remember("skal-shown", size() === 1 ? sample()?.id ?? "" : "");
   }
 
   function focusSample() {
-    (stage.querySelector(".sample[aria-pressed=true]") ?? stage.querySelector(".sample"))?.focus({ preventScroll: true });
+    (stage.querySelector(".sample.here") ?? stage.querySelector(".sample"))?.focus({ preventScroll: true });
   }
 
   function draw() {
@@ -67,9 +90,13 @@ export function labelling(app) {
       const text = `Sample ${item.id}`;
       const body = bodyOf(app.pictures, item, 1024, text);
       if (size() === 1) return h("figure", { class: "sample", "data-id": item.id, tabindex: "-1", onclick: item.kind === "image" ? zoom : null }, body, h("figcaption", {}, item.id));
-      return h("button", { type: "button", class: "sample cell", "data-id": item.id, "aria-label": `${text}: ${item.said ?? "no label yet"}`,
-        "aria-pressed": place === focus, onclick: () => { focus = place; draw(); } }, body, h("span", { class: "said" }, item.said ?? ""));
+      return h("button", { type: "button", class: "sample cell", "data-id": item.id,
+        "data-place": place }, body, h("span", { class: "said" }, item.said ?? ""),
+        item.said ? null : h("span", { class: "hidden" }, "no label yet"));
     }));
+    mark();
+    if (current.length && size() === 1 && sample().copies) stage.append(h("p", { class: "quiet copies" }, `This file is there ${sample().copies} times; the answer is for all of them.`));
+    drawClasses(false);
     if (focused) focusSample();
     const said = app.options.suggestions ? sample().suggestion : null;
     suggestion.hidden = !said;
@@ -77,13 +104,60 @@ export function labelling(app) {
     for (const button of classes.querySelectorAll(".class")) button.classList.toggle("suggested", Boolean(said) && said.label === button.dataset.class);
   }
 
+  // Which cells of the grid are chosen: those that were selected, or else the one that has the focus.
+  function mark() {
+    for (const cell of stage.querySelectorAll(".cell")) {
+      const place = Number(cell.dataset.place);
+      cell.setAttribute("aria-pressed", chosen.size ? chosen.has(place) : place === focus);
+      cell.classList.toggle("here", place === focus);
+      cell.tabIndex = place === focus ? 0 : -1;
+    }
+    if (size() > 1) app.say(chosen.size ? `${chosen.size} selected` : "");
+  }
+
+  function select(places, on = true) {
+    for (const place of places) {
+      if (on && !current[place]?.said) chosen.add(place);
+      else chosen.delete(place);
+    }
+    mark();
+  }
+
+  const placeOf = (event) => {
+    const cell = event.target.closest?.(".cell");
+    return cell ? Number(cell.dataset.place) : null;
+  };
+  stage.addEventListener("pointerdown", (event) => {
+    dragged = false;
+    dragging = event.button === 0 && event.pointerType !== "touch" ? placeOf(event) : null; // a finger scrolls
+  });
+  stage.addEventListener("pointerover", (event) => {
+    const place = placeOf(event);
+    if (dragging === null || dragging === false || place === null || place === dragging || !event.buttons) return;
+    dragged = true;
+    focus = place;
+    select([dragging, place]);
+  });
+  stage.addEventListener("click", (event) => {
+    const place = placeOf(event);
+    dragging = null;
+    if (place === null || dragged) return;
+    const from = event.shiftKey && anchor !== null ? anchor : place;
+    focus = place;
+    if (event.shiftKey) select(Array.from({ length: Math.abs(place - from) + 1 }, (_, i) => Math.min(place, from) + i));
+    else select([place], !chosen.has(place));
+    anchor = place;
+  });
+
   async function answer(label) {
-    const item = sample();
-    if (busy || !item) return;
+    if (busy || !sample()) return;
+    const items = chosen.size ? [...chosen].sort((a, b) => a - b).map((place) => current[place]) : [sample()];
+    const item = items[0];
     busy = true;
     try {
-      await app.answer(label === null ? { id: item.id, label, declined: true } : { id: item.id, label });
-      item.said = label ?? "cannot say";
+      await app.answer({ ids: items.map((each) => each.id), label, declined: label === null });
+      for (const each of items) each.said = label ?? "cannot say";
+      chosen = new Set();
       const open = current.findIndex((other) => !other.said);
       if (open >= 0) {
         focus = open;
@@ -106,10 +180,10 @@ export function labelling(app) {
     try {
       const { item } = await app.call("undo", { client: app.client });
       if (!item) return app.say("There is nothing to undo in this tab. Correct labels in the gallery.");
-      app.answered.delete(item.id);
+      for (const id of item.undone) app.answered.delete(id);
+      for (const each of current) if (item.undone.includes(each.id)) each.said = undefined;
       const place = current.findIndex((other) => other.id === item.id);
       if (place >= 0) {
-        current[place].said = undefined;
         focus = place;
         draw();
       } else {
@@ -153,8 +227,11 @@ export function labelling(app) {
   }
 
   function key(event) {
-    const chosen = classOf(app.classes(), event.key);
-    if (chosen !== undefined) answer(chosen);
+    const name = classOf(order, event.key);
+    if (name !== undefined) answer(name);
+    else if (event.key === "a" && size() > 1) select(current.keys());
+    else if (event.key === "Escape" && chosen.size) select(current.keys(), false);
+    else if (event.key === "Enter" && size() > 1) select([focus], !chosen.has(focus));
     else if (event.key === " ") answer(null);
     else if (event.key === "Backspace" || event.key === "u") undo();
     else if (event.key === "z") zoom();
@@ -169,18 +246,14 @@ export function labelling(app) {
     const to = focus + right + down * columns;
     if (to < 0 || to >= current.length) return;
     focus = to;
-    draw();
+    mark();
+    stage.querySelector(".cell.here")?.focus({ preventScroll: true });
   }
 
   return {
     element,
     key,
-    showClasses() {
-      const focused = classes.contains(classes.getRootNode().activeElement);
-      panel = classPanel(app.classes(), answer, async (name) => { await app.addClass(name); });
-      classes.replaceChildren(panel.element);
-      if (focused) focusSample();
-    },
+    showClasses: () => drawClasses(true),
     async restart() {
       queue.unshift(...current.filter((item) => !item.said));
       current = [];

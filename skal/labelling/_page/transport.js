@@ -2,6 +2,14 @@
 
 export function httpTransport(base) {
   return {
+    // Whether the server answers, soon: the page must notice when it is gone.
+    async alive() {
+      try {
+        return (await fetch(new URL("icon.svg", base), { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(1400) })).status < 500;
+      } catch {
+        return false;
+      }
+    },
     finalFile: new URL("final.json", base).href,
     async call(method, given) {
       const response = await fetch(new URL(`api/${method}`, base), {

@@ -100,6 +100,13 @@ class ImageFolder(Source):
         """The first folder on the way to each image."""
         return {name: name.split("/", 1)[0] for name in self.ids if "/" in name}
 
+    def n_bytes(self, position: int) -> int:
+        """Bytes of the file, −1 if it is gone."""
+        try:
+            return os.stat(self.folder / self.ids[position]).st_size
+        except OSError:
+            return -1
+
     def check_readable(self) -> None:
         """Refuse a folder of which no image can be read; one that can be is enough, and is found soon."""
         for position in range(len(self)):

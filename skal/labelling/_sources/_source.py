@@ -84,6 +84,23 @@ class Source(ABC):
         """What a file of labels should say of a sample beside its id, by the names of columns."""
         return {}
 
+    def n_bytes(self, position: int) -> int:
+        """Bytes of a sample that is a file: only files of one size can be copies. 0 for others."""
+        return 0
+
+    def copies(self) -> list[list[int]]:
+        """Positions of samples that are the same, byte for byte, for every content that there is more than once."""
+        sizes: dict[int, list[int]] = {}
+        for position in range(len(self)):
+            sizes.setdefault(self.n_bytes(position), []).append(position)
+        groups: dict[str, list[int]] = {}
+        for same in sizes.values():
+            for position in same if len(same) > 1 else ():
+                digest = self.ids.digest(position)
+                if digest is not None:
+                    groups.setdefault(digest, []).append(position)
+        return [group for group in groups.values() if len(group) > 1]
+
     def check_readable(self) -> None:
         """Refuse a source of which no sample can be read; where all are in memory there is nothing to look at."""
         return

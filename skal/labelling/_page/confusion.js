@@ -1,0 +1,37 @@
+// What the model takes for what, on held-out labels: a small picture whose cells open their samples.
+import { h } from "./dom.js";
+
+const WIDEST = 12, WORST = 10;
+
+export function confusion(cells, names, open) {
+  if (cells.length === 0) return h("p"); // a sentence beside says what is missing
+  const at = new Map(cells.map((cell) => [`${cell.label}\n${cell.predicted}`, cell.n]));
+  const words = (label, predicted, n) => (label === predicted
+    ? `${n} held-out “${label}” that the model knows`
+    : `${n} held-out “${label}” that the model takes for “${predicted}”`);
+  const button = (label, predicted, n, content) => h("button", {
+    type: "button", class: label === predicted ? "right" : "wrong", "data-cell": `${label} ${predicted}`,
+    "aria-label": `${words(label, predicted, n)}: show`, title: words(label, predicted, n), onclick: () => open(label, predicted),
+  }, content);
+  const used = names.filter((name) => cells.some((cell) => cell.label === name || cell.predicted === name));
+  if (used.length > WIDEST) {
+    const worst = cells.filter((cell) => cell.label !== cell.predicted).sort((a, b) => b.n - a.n).slice(0, WORST);
+    return h("ul", { class: "confusions", "aria-label": "What the model mistakes most often" },
+      ...worst.map((cell) => h("li", {}, button(cell.label, cell.predicted, cell.n, `${cell.label} → ${cell.predicted}: ${cell.n}`))));
+  }
+  const most = Math.max(...cells.map((cell) => cell.n));
+  const row = (label) => {
+    const all = used.reduce((sum, name) => sum + (at.get(`${label}\n${name}`) ?? 0), 0);
+    const right = at.get(`${label}\n${label}`) ?? 0;
+    return h("tr", {}, h("th", { scope: "row", title: label }, label), ...used.map((predicted) => {
+      const n = at.get(`${label}\n${predicted}`) ?? 0;
+      const cell = n ? button(label, predicted, n, `${n}`) : null;
+      cell?.style.setProperty("--bar", `${Math.round(6 * Math.sqrt(n / most))}px`);
+      return h("td", {}, cell);
+    }), h("td", { class: "of" }, all ? `${right}/${all}` : "–"));
+  };
+  const heads = used.map((name) => h("th", { scope: "col", title: name }, h("span", {}, name)));
+  return h("div", { class: "confusion-box" }, h("table", { class: "confusion" },
+    h("caption", {}, "Held-out labels (rows) and what the model says (columns). A number opens its samples."),
+    h("thead", {}, h("tr", {}, h("td"), ...heads, h("th", { scope: "col" }, "right"))), h("tbody", {}, ...used.map(row))));
+}

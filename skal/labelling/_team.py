@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Several people on one project: which samples two of them see, how far they agree, and where a second look pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from skal.exceptions import InvalidParameterError
+from skal.loop._consensus import code_answers, cohen_kappa, krippendorff_alpha
+from skal.loop._journal import Journal
+from skal.validation import Real, as_list
+
+_PAYS = 0.2  # a second look at a doubtful label must show another one so often
+_LONGEST = 60  # letters of a name
+
+
+class Team:
+    """The people, and the samples that wait for a second opinion.
+
+    Parameters
+    ----------
+    people : list of str
+        The first decides on disputes, unless somebody else is named.
+    overlap : float, default=0.1
+        Share of the samples that two people label.
+    decider : str or None, default=None
+
+    Examples
+    --------
+    >>> team = Team(["ann", "ben"], overlap=1.0)
+    >>> team.note("a.jpg", ["ann"])
+    >>> list(team.seconds({})), team.decider
+    (['a.jpg'], 'ann')
+    """
+
+    def __init__(self, people: Sequence[str], overlap: float = 0.1, decider: str | None = None) -> None:
+        Real(0.0, 1.0, remedy="Pass a share of the samples, such as 0.1.").check("label", "overlap", overlap)
+        expected, remedy = "a list of distinct names", "Pass for example team=['ann', 'ben']."
+        names = as_list("label", "team", people, expected=expected, remedy=remedy)
+        good = [name for name in names if isinstance(name, str) and 0 < len(name.strip()) <= _LONGEST]
+        if len(good) < len(names) or len(set(names)) < len(names):
+            raise InvalidParameterError.for_parameter("label", "team", expected, people, remedy)
+        if decider is not None and decider not in names:
+            raise InvalidParameterError.for_parameter("label", "decider", f"one of {names}", decider, "Add the name.")
+        self.people, self.overlap = list(names), overlap
+        self.decider = decider or (names[0] if names else None)
+        self._waiting: dict[Any, None] = {}  # samples of the overlap with one answer
+        self._doubtful: dict[Any, None] = {}
+        self._asked_again = self._differed = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.people)
+
+    def is_shared(self, key: Any) -> bool:
+        """Whether a sample goes to two people: chance says so, the same whenever it is asked."""
+        number = int.from_bytes(blake2b(str(key).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        return number < self.overlap * 2**64
+
+    def resume(self, journal: Journal) -> None:
+        """Take up what the journal says."""
+        for key, said in journal.answers.items():
+            if key not in journal.decided:
+                self.note(key, said)
+
+    def note(self, key: Any, people: Iterable[str]) -> None:
+        """These people have answered a sample by now."""
+        n_answers = len(list(people))
+        if n_answers == 1 and self.is_shared(key):
+            self._waiting[key] = None
+        else:
+            self._waiting.pop(key, None)
+        if n_answers != 1:
+            self._doubtful.pop(key, None)
+
+    def note_second(self, key: Any, *, differs: bool) -> None:
+        """A sample has its second answer: whether it differs from the first."""
+        if key in self._doubtful:
+            self._asked_again += 1
+            self._differed += differs
+
+    def doubt(self, keys: Iterable[Any]) -> None:
+        """Labels with one answer that models doubt which were trained without them, the most doubtful first."""
+        self._doubtful = dict.fromkeys(keys)
+
+    @property
+    def pays(self) -> bool:
+        """Whether a second look at doubtful labels still shows other ones often enough; at first it is tried."""
+        return (self._differed + 2) / (self._asked_again + 4) >= _PAYS
+
+    def seconds(self, skip: Mapping[Any, Any]) -> Iterable[Any]:
+        """Ids that wait for a second opinion, the doubtful ones first as far as that pays."""
+        found = {**(self._doubtful if self.pays else {}), **self._waiting}
+        return (key for key in found if key not in skip)
+
+
+def describe_agreement(journal: Journal, people: Sequence[str]) -> dict[str, Any]:
+    """How far people agree on samples that several of them have answered.
+
+    Returns
+    -------
+    dict
+        ``alpha`` (Krippendorff's, None without a common sample), ``common`` (samples), ``pairs`` with Cohen's
+        ``kappa``, and how many ``answers`` each person has given.
+    """
+    said = {key: {who: event["label"] for who, event in each.items()} for key, each in journal.answers.items()}
+    counts = {name: sum(name in each for each in said.values()) for name in people}
+    answers, _, found, _ = code_answers({key: each for key, each in said.items() if len(each) > 1})
+    column = {name: i for i, name in enumerate(found)}
+    pairs = []
+    for first, second in combinations([name for name in people if name in column], 2):
+        a, b = answers[:, column[first]], answers[:, column[second]]
+        common = int(((a >= 0) & (b >= 0)).sum())
+        if common:
+            pairs.append({"people": [first, second], "kappa": cohen_kappa(a, b), "common": common})
+    alpha = krippendorff_alpha(answers) if answers.size else float("nan")
+    several = int(((answers >= 0).sum(axis=1) > 1).sum()) if answers.size else 0
+    return {"alpha": None if np.isnan(alpha) else alpha, "common": several, "pairs": pairs, "answers": counts}
