@@ -50,7 +50,7 @@ def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_pa
     second = refused(["--demo", "--out", out], capsys)
     assert f"held by process {running.process.pid} on {socket.gethostname()}" in second
     port = client.address.port
-    assert f"The port must be free. Got {port}" in refused(["--demo", "--out", tmp_path, "--port", port], capsys)
+    assert f"Got 127.0.0.1, {port}" in refused(["--demo", "--out", tmp_path, "--port", port], capsys)
     said |= work(client, 12)
     running.kill()
     assert labels_of(out) == said
