@@ -282,7 +282,7 @@ class Project:
         with self._lock:
             lines = [line for line in self._lines(person) if self.rounds.position(line["id"]) is not None]
             if order == "disputed":
-                wanted_keys = set(self.rounds.journal.disputed())
+                wanted_keys = set(self.rounds.journal.disputes())
                 lines = [line for line in lines if line["id"] in wanted_keys]
             if cell is not None:
                 behind = set(self._confusion().get((cell[0], cell[1]), ()))
@@ -547,7 +547,7 @@ class Project:
             return None
         journal = self.rounds.journal
         if self._agreement[0] != journal.n_events:
-            found = describe_agreement(journal, self.team.people) | {"disputes": len(journal.disputed())}
+            found = describe_agreement(journal, self.team.people) | {"disputes": len(journal.disputes())}
             self._agreement = journal.n_events, found
         return self._agreement[1] | {"person": person, "decides": person == self.team.decider}
 

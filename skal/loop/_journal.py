@@ -160,7 +160,7 @@ class Journal:
         ]
         return _frame(rows, [*COLUMNS, "decided"])
 
-    def disputed(self) -> list[Any]:
+    def disputes(self) -> list[Any]:
         """Ids of samples that people have labelled differently, and on which nobody has decided."""
         return [key for key, said in self._said().items() if len({str(x) for x in said.values() if x is not None}) > 1]
 

@@ -215,7 +215,7 @@ class LabellingSession(SessionView):
         >>> session = loop.start(np.eye(3), ids=["a", "b", "c"])
         >>> session = session.answer({"a": "cat", "b": "dog"}, annotator="ann")
         >>> session = session.answer({"a": "cat", "b": "cat"}, annotator="ben")
-        >>> session.disputed(), session.relabel({"b": "dog"}).disputed()
+        >>> session.disputes(), session.relabel({"b": "dog"}).disputes()
         (['b'], [])
         """
         if not isinstance(labels, Mapping):

@@ -65,7 +65,7 @@ class SessionView:
         """
         return self.engine.journal.answer_frame()
 
-    def disputed(self) -> list[Any]:
+    def disputes(self) -> list[Any]:
         """Samples that people have labelled differently, and on which nobody has decided.
 
         Returns
@@ -73,7 +73,7 @@ class SessionView:
         list
             Their ids.
         """
-        return self.engine.journal.disputed()
+        return self.engine.journal.disputes()
 
     def doubtful(self, n_folds: int = 5) -> pd.DataFrame:
         """Labels that may be wrong, the most doubtful first, as models see them that were trained without them.

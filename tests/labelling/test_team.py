@@ -275,4 +275,4 @@ def test_a_journal_of_a_team_without_a_name_for_the_first_labels(tmp_path):
         clients["ann"].call("answer", id=keys[0], label="2")
     journal = Journal(tmp_path, readonly=True).read()
     assert {who: event["label"] for who, event in journal.answers[keys[0]].items()} == {None: "1", "ann": "2"}
-    assert journal.disputed() == [keys[0]]
+    assert journal.disputes() == [keys[0]]

@@ -83,14 +83,14 @@ def test_the_journal_keeps_every_answer_with_its_author(folder):
         session.answer(dict(zip(keys, ["cat", "dog", "cat", None], strict=True)), annotator="ann")
         session.answer({keys[0]: "cat", keys[1]: "cat"}, annotator="ben")
         session.answer({keys[1]: "cat"}, annotator="eve")
-        assert session.disputed() == [keys[1]]
+        assert session.disputes() == [keys[1]]
         assert session.labels().set_index("id")["label"].to_dict() == dict(zip(keys, ["cat"] * 3, strict=False))
         session.relabel({keys[1]: "dog"}, annotator="eve")
         session.answer({keys[1]: "cat"}, annotator="ann")  # too late: it is decided
     lines = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
     assert [(line["annotator"], line["event"]) for line in lines].count(("ann", "answer")) == 5
     with start(folder) as again:
-        assert again.disputed() == []
+        assert again.disputes() == []
         assert again.labels().set_index("id")["label"][keys[1]] == "dog"
         answers = again.answers()
         assert len(answers) == 7
