@@ -1,7 +1,7 @@
 """What queries pass in the skal that this process imports: the part of :mod:`benchmarks.house` that runs it.
 
 A script that prints JSON, and imports nothing of the benchmarks, so that it can run with another checkout's skal:
-``PYTHONPATH=CHECKOUT python benchmarks/_house_queries.py``.
+``PYTHONPATH=CHECKOUT python benchmarks/_house_queries.py [NAME ...]``. With names only those queries are made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,8 +88,8 @@ def query(strategy: Any, model: Any, X: np.ndarray, y: np.ndarray) -> Callable[[
     return ask
 
 
-def walks() -> dict[str, dict[str, Any]]:
-    """Counts of modules, functions and switches of each kind of call, and the functions in their order."""
+def calls() -> dict[str, Callable[[], Callable[[int], object]]]:
+    """What makes each kind of call ready, by name."""
     data = load("digits")
     images, y = data.X_train, data.y_train
     rows = images.reshape(len(images), -1)
@@ -107,19 +107,32 @@ def walks() -> dict[str, dict[str, Any]]:
         return run_benchmark(["random", "margin"], **labels, **training, n_rounds=2, seeds=1)
 
     linear = LogisticRegression(max_iter=1000)
-    found = {
-        "Margin, LogisticRegression": query(Margin(), linear, rows, y),
-        "Margin, MLP": query(Margin(), make_net("MLP"), rows, y),
-        "BADGE": query(BADGE(random_state=0), make_net("MLP"), rows, y),
-        "DynamicAL": query(DynamicAL(), make_net("MLP"), rows, y),
-        "NPC": query(NPC(random_state=0), make_net("MLP"), rows, y),
-        "NTKLookahead, CNN, squared loss": query(NTKLookahead(), make_net("CNN", SquaredLoss), images, y),
-        "fit, one round, LogisticRegression": fit(linear),
-        "fit, one round, LogisticRegression, random start": fit(linear, initial="random"),
-        "fit, one round, MLP": fit(make_net("MLP")),
-        "run_benchmark": benchmark,
+    return {
+        "Margin, LogisticRegression": lambda: query(Margin(), linear, rows, y),
+        "Margin, MLP": lambda: query(Margin(), make_net("MLP"), rows, y),
+        "BADGE": lambda: query(BADGE(random_state=0), make_net("MLP"), rows, y),
+        "DynamicAL": lambda: query(DynamicAL(), make_net("MLP"), rows, y),
+        "NPC": lambda: query(NPC(random_state=0), make_net("MLP"), rows, y),
+        "NTKLookahead, CNN, squared loss": lambda: query(NTKLookahead(), make_net("CNN", SquaredLoss), images, y),
+        "fit, one round, LogisticRegression": lambda: fit(linear),
+        "fit, one round, LogisticRegression, random start": lambda: fit(linear, initial="random"),
+        "fit, one round, MLP": lambda: fit(make_net("MLP")),
+        "run_benchmark": lambda: benchmark,
     }
-    return {name: walk(task) for name, task in found.items()}
+
+
+def report(names: Sequence[str]) -> dict[str, Any]:
+    """What is printed: of the calls with these names, or of all.
+
+    Counts of modules, functions and switches that a call passes, and the functions in their order.
+    """
+    known = calls()
+    return {
+        "home": str(Path(skal.__file__).parent),
+        "names": list(known),
+        "walks": {name: walk(make()) for name, make in known.items() if not names or name in names},
+        "public": count_public(),
+    }
 
 
 def count_public() -> int:
@@ -134,4 +147,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     np.random.seed(0)
     warnings.simplefilter("ignore")
-    print(json.dumps({"home": str(Path(skal.__file__).parent), "walks": walks(), "public": count_public()}))
+    print(json.dumps(report(sys.argv[1:])))

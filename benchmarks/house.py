@@ -3,7 +3,7 @@
 ``python -m benchmarks.house [--root FOLDER]``. FOLDER is another checkout of skal, of an earlier state for
 example; its numbers then stand before those of this one, so that before and after come from one command.
 ``python -m benchmarks.house --walk "Margin, MLP"`` lists the functions that a call passes, in the order in which to
-read them.
+read them; ``--only NAME ...`` counts what these calls pass and leaves the other calls out.
 
 Code lines are without docstrings, comments and blank lines; a module is a file, ``__init__.py`` too. The core is the
 whole package but ``labelling``, ``bench``, ``checks``, and what only papers and examples need: ``semi_supervised``,
@@ -55,20 +55,24 @@ Tables = dict[str, dict[str, str]]  # title, name of a row, cell
 
 
 @lru_cache
-def run_queries(root: Path) -> dict[str, Any]:
-    """What :mod:`benchmarks._house_queries` prints, in a process that imports the checkout's skal and no other."""
+def run_queries(root: Path, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What :mod:`benchmarks._house_queries` prints, in a process that imports the checkout's skal and no other.
+
+    Of the queries with these names; without names, of all.
+    """
     script = Path(__file__).with_name("_house_queries.py")
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, str(script), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     if Path(found["home"]).resolve() != (root / "skal").resolve():
         raise RuntimeError(f"skal came from {found['home']} and not from {root}.")
     return found
 
 
-def count(root: Path) -> Tables:
-    """All numbers of a checkout."""
-    package, found = read(root), run_queries(root)
+def count(root: Path, names: tuple[str, ...] = ()) -> Tables:
+    """All numbers of a checkout, or those of the queries with these names alone."""
+    package, found = read(root), run_queries(root, names)
     n_tests, private = count_tests(root)
     cycles, (core, later) = package.cycles(), package.core_lines()
     house = {"modules": str(len(package.sources))}
@@ -119,18 +123,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--root", type=Path, metavar="FOLDER", help="another checkout, to stand before this one")
-    parser.add_argument("--walk", metavar="NAME", help="list the functions that a call passes, such as 'Margin, MLP'")
+    names = {"metavar": "NAME", "nargs": "+", "default": []}
+    parser.add_argument("--walk", **names, help="list the functions that a call passes, such as 'Margin, MLP'")
+    parser.add_argument("--only", **names, help="leave the calls with other names out")
     args = parser.parse_args(argv)
-    if args.walk is not None:
-        walks = run_queries(HERE)["walks"]
-        if args.walk not in walks:
-            parser.error(f"--walk must be one of {'; '.join(walks)}. Got {args.walk!r}.")
-        print("\n".join(walks[args.walk]["functions"]))
+    asked = tuple(args.walk or args.only)
+    if asked:
+        found = run_queries(HERE, asked)
+        if unknown := [name for name in asked if name not in found["names"]]:
+            parser.error(f"A call must be one of {'; '.join(found['names'])}. Got {unknown[0]!r}.")
+    if args.walk:
+        print("\n\n".join("\n".join(found["walks"][name]["functions"]) for name in args.walk))
         return 0
     roots = {"here": HERE} if args.root is None else {"before": args.root.resolve(), "here": HERE}
     if missing := [str(root) for root in roots.values() if not (root / "skal" / "__init__.py").exists()]:
         parser.error(f"{', '.join(missing)} is no checkout of skal: it has no folder skal with an __init__.py.")
-    columns = {name: count(root) for name, root in roots.items()}
+    columns = {name: count(root, asked) for name, root in roots.items()}
     for title in columns["here"]:
         names = dict.fromkeys(name for tables in columns.values() for name in tables[title])
         aimed = any(name in AIMS for name in names)

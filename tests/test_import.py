@@ -36,6 +36,30 @@ def test_all_names_load_nothing_that_only_few_need():
     assert not NEEDLESS & (loaded - before)
 
 
+AT_WORK = """
+import sys, skal.bench
+skal.datasets.load("digits")
+print(*sys.modules)
+from skal.checks import make_learner
+from skal.strategies import NTKLookahead
+learner, X_pool = make_learner()
+for batch in ("top", "greedy"):
+    NTKLookahead(batch=batch, reference="linearized").select(learner, X_pool, 2)
+print("\\n", *sys.modules)
+"""
+
+
+def test_work_loads_nothing_that_only_papers_need():
+    """Neither an ordinary benchmark, nor a query what it is compared with."""
+    done = subprocess.run([sys.executable, "-c", AT_WORK], check=True, capture_output=True, text=True)
+    benchmark, query = (text.split() for text in done.stdout.split("\n\n"))
+    assert "skal.bench" in benchmark
+    papers = ("skal.bench.papers", "skal.semi_supervised", "skal.datasets._raw")
+    assert [name for name in benchmark if name.startswith(papers)] == []
+    assert "skal._lookahead.query" in query
+    assert "skal._lookahead.comparators" not in query
+
+
 LOOKED_FOR = "import skal; from importlib.util import find_spec; find_spec('modAL')"  # which is not importing it
 
 

@@ -23,6 +23,7 @@ which is what t/η steps of gradient descent with a small learning rate η lead 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +38,8 @@ _STEPS = 100  # a few suffice; each halves what is left at worst
 def newton_residual(f: Tensor, S: Tensor, label: int) -> Tensor:
     """(c,) r with ``r = e_y − σ(f + S r)`` for (c,) logits and a (c, c) positive semi-definite S.
 
-    It is where ``rᵀSr/2 + log Σ exp(f + Sr) − (f + Sr)_y`` is smallest, which is convex: steps that do not lower it are
-    halved.
+    It is where ``rᵀSr/2 + log Σ exp(f + Sr) − (f + Sr)_y`` is smallest, which is convex: steps that raise it by more
+    than rounding are halved.
 
     Examples
     --------
@@ -53,18 +54,22 @@ def newton_residual(f: Tensor, S: Tensor, label: int) -> Tensor:
         moved = f + S @ r
         return r @ (S @ r) / 2 + torch.logsumexp(moved, 0) - moved[label]
 
-    r = target - torch.softmax(f, 0)
+    r, eps = target - torch.softmax(f, 0), torch.finfo(f.dtype).eps
+    level, before = False, math.inf
     for _ in range(_STEPS):
         p = torch.softmax(f + S @ r, 0)
         wrong = r - target + p
-        if float(wrong.abs().max()) <= 8 * torch.finfo(f.dtype).eps:
+        largest = float(wrong.abs().max())
+        if largest <= 8 * eps or (level and largest >= before):  # nothing but rounding is left
             break
         step = torch.linalg.solve(eye + (torch.diag(p) - torch.outer(p, p)) @ S, wrong)
-        start, size = height(r), 1.0
-        while size > 1e-6 and bool(height(r - size * step) > start):
+        start, size = float(height(r)), 1.0
+        rounding = 8 * eps * (1 + abs(start))
+        while size > 1e-6 and (reached := float(height(r - size * step))) > start + rounding:
             size /= 2
-        if size <= 1e-6:  # nothing but rounding is left
+        if size <= 1e-6:
             break
+        level, before = reached >= start - rounding, largest
         r = r - size * step
     return r
 

@@ -1,7 +1,5 @@
 """The papers' protocols: every setting as the papers have it, and one scaled round of each."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -278,10 +276,3 @@ def test_one_scaled_round(name, images):
         result = run_benchmark(data=images, protocol=protocol.with_settings(data_params={}, **_one_round(protocol)))
         expected = [10, 15] if protocol.n_rounds else [10]
         assert [run.n_labels for run in result.runs] == [expected]
-
-
-def test_an_ordinary_benchmark_imports_nothing_of_the_papers():
-    code = "import sys, skal.bench; skal.datasets.load('digits'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    papers = ("skal.bench.papers", "skal.semi_supervised", "skal.datasets._raw")
-    assert [name for name in loaded if name.startswith(papers)] == []

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -204,32 +203,17 @@ def test_datasets_and_arrays():
     np.testing.assert_allclose(gradient_scores(module, X.numpy(), y.numpy())[0], expected, rtol=1e-10)
 
 
-def run_alone(script):
-    """Run a script in a process of its own; what it prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.split()
+SCRIPT = """
+import os, resource, sys, numpy as np, torch
+from torch import nn
+from skal.context import Samples, TangentEngine
+from skal.tangent import gradient_scores
+torch.manual_seed(0)
+torch.set_num_threads(1)
+module = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3))
 
-
-SETUP = """
-    import resource, numpy as np, torch
-    from torch import nn
-    from skal.context import Samples, TangentEngine
-    from skal.tangent import gradient_scores
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    module = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
-                           nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3))
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit on address space is Linux's")
-def test_a_real_shortage_of_memory():
-    halved, same = run_alone(
-        SETUP
-        + """
+def run_short_of_memory():
     X, seen = torch.randn(256, 3, 32, 32), []
     expected = gradient_scores(module, X, None, batch_size=4)[0]
     rows = TangentEngine(module, Samples(X), max_memory="100GB").batch_size
@@ -238,27 +222,39 @@ def test_a_real_shortage_of_memory():
     resource.setrlimit(resource.RLIMIT_AS, (size + 16 * 2**20, resource.RLIM_INFINITY))
     module.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
     result = gradient_scores(module, X, None, batch_size=256, max_memory="100GB")[0]
-    print(max(seen) == rows > seen[-1], np.allclose(result, expected, rtol=1e-4))
-    """
-    )
+    print(max(seen) == rows > seen[-1], np.allclose(result, expected, rtol=1e-4), flush=True)
+
+if sys.platform.startswith("linux"):  # in a copy of this process, which has its own limit
+    child = os.fork()
+    if child == 0:
+        run_short_of_memory()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+X = torch.randn(640, 3, 32, 32)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+gradient_scores(module, X[:128], None, batch_size=64)
+before = peak()
+gradient_scores(module, X, None, batch_size=64)
+after = peak()
+print(before, after, 64 * TangentEngine(module, Samples(X)).sample_bytes)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """The lines of a process that has nothing else in its memory."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit on address space is Linux's")
+def test_a_real_shortage_of_memory(printed):
+    halved, same = printed[0].split()
     assert (halved, same) == ("True", "True")
 
 
-def test_more_samples_take_no_more_memory():
-    before, after, chunk = map(
-        int,
-        run_alone(
-            SETUP
-            + """
-    X = torch.randn(640, 3, 32, 32)
-    peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    gradient_scores(module, X[:128], None, batch_size=64)
-    before = peak()
-    gradient_scores(module, X, None, batch_size=64)
-    after = peak()
-    print(before, after, 64 * TangentEngine(module, Samples(X)).sample_bytes)
-    """
-        ),
-    )
+def test_more_samples_take_no_more_memory(printed):
+    before, after, chunk = map(int, printed[-1].split())
     assert chunk > 15e6
     assert after - before < chunk / 2  # eight more chunks
