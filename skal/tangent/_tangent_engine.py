@@ -409,13 +409,13 @@ def check_parameters(network: Network, samples: Samples, owner: str) -> dict[str
 
 def activation_bytes(network: Network, sample: Any) -> int:
     """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
-    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
+    own = {t.untyped_storage()._cdata for t in (*network.module.parameters(), *network.module.buffers())}
     seen: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in own:
+            seen[storage._cdata] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
