@@ -404,6 +404,12 @@ def check_parameters(network: Network, samples: Samples, owner: str) -> dict[str
             f"The network given to {owner} must have at least one trainable parameter. Got a "
             f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
+    if len(devices := sorted({str(p.device) for p in parameters.values()})) > 1:
+        raise UnsupportedLayerError(
+            f"The trainable parameters of the network given to {owner} must live on one device. Got {devices}. Move "
+            "them to one, freeze those elsewhere with requires_grad_(False), or use a strategy on outputs or "
+            "embeddings, such as Margin, BADGE or UHerding."
+        )
     return parameters
 
 
