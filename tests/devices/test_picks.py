@@ -117,6 +117,7 @@ def test_linearized_learner_asks_and_predicts_the_same(digits, device):
     flat = X.reshape(len(X), -1)
     answers = {}
     for where in ("cpu", device):
+        torch.manual_seed(0)
         net = make_net("cpu", MLP(64, 10, hidden=(32,)), SquaredLoss).fit(flat[:30], y[:30])
         learner = LinearizedLearner(to_device(net, where), NTKLookahead(random_state=0))
         learner.X_training, learner.y_training = flat[:30], y[:30]
@@ -236,7 +237,7 @@ def test_a_net_of_accelerate_is_asked(digits, device):
         max_epochs=1,
         train_split=None,
         verbose=0,
-        callbacks__print_log=None,
+        callbacks__print_log__sink=lambda text: None,
     ).fit(X[:N_LABELLED], y[:N_LABELLED])
     there = learner_of(net, X[:N_LABELLED], y[:N_LABELLED])
     assert next(net.module_.parameters()).device.type == device.split(":")[0]
