@@ -20,6 +20,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # what depends on the releases of modAL and scikit-learn: as in the Makefile
 MODAL_TESTS = ["tests/compat", "tests/learners/test_active.py", "tests/strategies/test_uncertainty.py"]
 OLD_PACKAGES = ("scikit-learn", "skorch")  # whose older releases a model may come from
+XLA = ["torch==2.9.0", "torch_xla==2.9.0"]  # the last ones that go together
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 
@@ -119,6 +120,18 @@ def recipes(session: nox.Session) -> None:
     # what those packages warn of is their own affair
     arguments = ["-W", "default", "tests/test_readme.py", "-k", "recipes"]
     session.run("python", "-m", "pytest", "-q", *arguments, env=ONE_THREAD | {"SKAL_TEST_RECIPES": "1"})
+
+
+@nox.session(python="3.11")
+def devices(session: nox.Session) -> None:
+    """The tests of another device, on XLA, which runs on any machine; it installs gigabytes, and takes an hour."""
+    pins = Path(session.create_tmp()).resolve() / "devices.txt"
+    kept = [line for line in Path("constraints.txt").read_text().splitlines() if not line.startswith("torch")]
+    pins.write_text("\n".join([*kept, *XLA]))
+    session.install("-c", str(pins), *XLA, ".[devices]", "pytest", "pytest-xdist", "hypothesis")
+    # code is compiled for a single use: the quicker the better
+    on_xla = {"SKAL_TEST_DEVICE": "xla:0", "PJRT_DEVICE": "CPU", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    session.run("python", "-m", "pytest", "-q", "-m", "device", "tests/devices", *session.posargs, env=ONE_THREAD | on_xla)
 
 
 @nox.session(python="3.11")

@@ -222,15 +222,15 @@ class _Allocations(TorchDispatchMode):
         self.peak, self._now, self._seen = 0, 0, set[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {storage.data_ptr() for storage in _storages((*args, *(kwargs or {}).values()))}
+        given = {storage._cdata for storage in _storages((*args, *(kwargs or {}).values()))}
         result = func(*args, **(kwargs or {}))
         for storage in _storages([result]):
-            if storage.data_ptr() not in given:  # views, and what is written in place, take no room
+            if storage._cdata not in given:  # views, and what is written in place, take no room
                 self._add(storage)
         return result
 
     def _add(self, storage: Any) -> None:
-        address, size = storage.data_ptr(), storage.nbytes()
+        address, size = storage._cdata, storage.nbytes()
         if address in self._seen or not size:
             return
         self._seen.add(address)

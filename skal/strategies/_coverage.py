@@ -140,7 +140,7 @@ def greedy_coverage(
         while True:
             highest = (gains + errors).masked_fill_(~open_, -torch.inf)  # what a gain may be at most
             known = (up_to_date == number) & open_
-            at_least = (gains - errors)[known].amax() if bool(known.any()) else -torch.inf
+            at_least = (gains - errors).masked_fill_(~known, -torch.inf).max()
             rivals = highest >= at_least
             # no gain falls below 0
             stale = (rivals & ~known & open_ & (highest > 0)).nonzero()[:, 0]
@@ -154,7 +154,7 @@ def greedy_coverage(
         rows = (rivals & open_).nonzero()[:, 0]
         if 1 < len(rows) <= _MOST_RIVALS and kernel.error(weights.dtype) > _DOUBLE_ERROR:
             gains[rows] = exact = compare(rows)
-            rows = rows[exact >= exact.amax() * (1 - 1e-12)]
+            rows = rows[exact >= exact.max() * (1 - 1e-12)]
         chosen = rows if len(rows) == 1 else rows[content(rows).argmax()][None]
         picked.append(int(chosen))
         metrics.append(float(gains[chosen]))

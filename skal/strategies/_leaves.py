@@ -49,7 +49,8 @@ class PoolLeaves(PoolFeatures):
         samples = self._context.pool if samples is None else samples
         starts = range(0, len(samples), _ROWS)
         parts = [self._leaves_of(samples.take(range(i, min(i + _ROWS, len(samples))))) for i in starts]
-        return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+        leaves = torch.from_numpy(np.concatenate(parts).astype(np.float32))
+        return leaves.to(self._context.device) if self._context.has_network else leaves  # where its outputs are
 
     def copy_keys(self, samples: Samples | None = None) -> Tensor:
         """Numbers that copies share: samples with the same leaves are alike, but no copies."""

@@ -52,7 +52,7 @@ class Replay(TorchDispatchMode):
     @property
     def n_bytes(self) -> int:
         """Bytes of the results that are kept."""
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t, _ in self._versions}
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t, _ in self._versions}
         return sum(storages.values())
 
     def run(self, function: Callable[[], Any]) -> Any:

@@ -162,7 +162,7 @@ def cluster_pool(
 
     n_seeds = min(n_pool, n_seeds)
     few = np.sort(generator.choice(n_pool, size=n_seeds, replace=False))
-    sample = torch.cat([read(torch.as_tensor(few, device=read.device)), labelled[-n_seeds:]])
+    sample = torch.cat([read(torch.as_tensor(few, device=read.device)), labelled[max(0, len(labelled) - n_seeds) :]])
     centres, clusters = kmeans(blocks, sample, n_clusters, generator)
     if n == n_pool:
         return clusters[:n], clusters[n:]

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skal._core.last_layer import nodes_behind
 from skal._core.losses import Loss
+from skal.exceptions import UnsupportedLayerError
 
 Cotangent = Callable[[Tensor, "Tensor | None"], Tensor]
 
@@ -27,7 +29,16 @@ def pull_back(
     """``Jᵀ v`` for each of the inputs (tensors, or edges of the graph); None for those without influence."""
     if not inputs or not logits.requires_grad:
         return (None,) * len(inputs)
-    return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
+    try:
+        return torch.autograd.grad(logits, inputs, v, retain_graph=retain_graph, allow_unused=True)
+    except RuntimeError as error:
+        if logits.device.type == "xla" and any("BatchNorm" in node.name() for node in nodes_behind(logits)):
+            raise UnsupportedLayerError(
+                "On an XLA device the network must have no batch norm where its gradients are needed: torch_xla cannot "
+                "differentiate one in eval mode. Got a network with batch norm. Move it with net.module_.to('cpu'), use "
+                "a GroupNorm, or a strategy on outputs or embeddings, such as Margin, BADGE or UHerding."
+            ) from error
+        raise
 
 
 @dataclass(frozen=True)

@@ -404,18 +404,24 @@ def check_parameters(network: Network, samples: Samples, owner: str) -> dict[str
             f"The network given to {owner} must have at least one trainable parameter. Got a "
             f"{type(network.module).__name__} in which none has requires_grad. Unfreeze the layers to use."
         )
+    if len(devices := sorted({str(p.device) for p in parameters.values()})) > 1:
+        raise UnsupportedLayerError(
+            f"The trainable parameters of the network given to {owner} must live on one device. Got {devices}. Move "
+            "them to one, freeze those elsewhere with requires_grad_(False), or use a strategy on outputs or "
+            "embeddings, such as Margin, BADGE or UHerding."
+        )
     return parameters
 
 
 def activation_bytes(network: Network, sample: Any) -> int:
     """Bytes that autograd keeps for one sample's backward pass, parameters and buffers not counted."""
-    own = {t.untyped_storage().data_ptr() for t in (*network.module.parameters(), *network.module.buffers())}
+    own = {t.untyped_storage()._cdata for t in (*network.module.parameters(), *network.module.buffers())}
     seen: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in own:
+            seen[storage._cdata] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
