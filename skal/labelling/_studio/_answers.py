@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+from skal._files.json_text import parse_json
 from skal.exceptions import SampleError, shorten
 
 
@@ -133,6 +135,71 @@ def answers_of(task: dict[str, Any], control: str, authors: dict[int, str] | Non
             )
         )
     return found
+
+
+_BOOKKEEPING = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")  # of JSON-MIN and tables
+_SAMPLE = ("skal_id", "image", "text")
+_OURS = ("skal_label", "skal_score")
+
+
+def is_table(names: Iterable[str]) -> bool:
+    """Whether columns are those of Label Studio's CSV, TSV or JSON-MIN."""
+    return set(names) >= set(_BOOKKEEPING)
+
+
+def sample_key(data: dict[str, Any]) -> Any:
+    """What a task is about: our id, or its picture or text; None if that cannot be told."""
+    named = next((data[name] for name in _SAMPLE if data.get(name) is not None), None)
+    texts = [value for name, value in data.items() if isinstance(value, str) and name not in _OURS]
+    return named if named is not None or len(texts) != 1 else texts[0]
+
+
+def read_rows(rows: Sequence[dict[str, Any]], control: str | None) -> list[Answer]:
+    """All answers of an export in JSON-MIN, CSV or TSV, in which a field is named after its control.
+
+    Label Studio leaves skipped annotations and predictions out of these formats.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if rows and not is_table(names):
+        raise SampleError(
+            f"An export of Label Studio must have the fields {list(_BOOKKEEPING)}. Got {shorten(names)}. Export it as "
+            "JSON, JSON-MIN, CSV or TSV."
+        )
+    others = [name for name in names if name not in (*_BOOKKEEPING, *_SAMPLE, *_OURS)]
+    if control is None and len(others) != 1 and rows:
+        raise SampleError(f"The control must be named if there are several fields. Got {others}. Say --control NAME.")
+    if control is not None and rows and control not in others:
+        raise SampleError(f"The control must be one of {others}. Got {control!r}. Say --control NAME.")
+    field, found = control or next(iter(others), ""), []
+    for row in rows:
+        if row["annotation_id"] in (None, ""):
+            continue
+        data = {name: cell for name, cell in row.items() if name not in (*_BOOKKEEPING, field)}
+        key = sample_key(data)
+        if key is None:
+            raise SampleError(f"A row must have an image or a text. Got {shorten(data)}. Export it as JSON.")
+        number, lead = row["annotation_id"], row["lead_time"]
+        found.append(
+            Answer(
+                key,
+                int(number),
+                f"user {row['annotator']}",
+                row["updated_at"] or None,
+                None if lead in (None, "") else float(lead),
+                _choices(row.get(field)),
+            )
+        )
+    return sorted(found, key=lambda answer: answer.annotation or 0)
+
+
+def _choices(cell: Any) -> tuple[str, ...]:
+    """The choices of a field: one as it is, several as an object, in tables as text."""
+    if isinstance(cell, str) and cell.startswith('{"choices":'):
+        with suppress(ValueError):
+            cell = parse_json(cell.encode())
+    if isinstance(cell, dict):
+        return tuple(cell["choices"])
+    return () if cell in (None, "") else (str(cell),)
 
 
 @dataclass(frozen=True)
