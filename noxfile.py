@@ -181,6 +181,17 @@ def extras(session: nox.Session, extra: str) -> None:
 
 
 @nox.session(python="3.11")
+def label_studio(session: nox.Session) -> None:
+    """The live command against a real Label Studio, in an environment of its own beside this one."""
+    session.install("-c", "constraints.txt", ".[dev]")
+    folder = Path(session.create_tmp()).resolve() / "label-studio"
+    if not (folder / "bin" / "label-studio").exists():
+        other_environment(session, folder, "label-studio==1.23.2")
+    server = {"SKAL_LABEL_STUDIO": str(folder / "bin" / "label-studio")}
+    session.run("python", "-m", "pytest", "-q", "tests/labelling/studio", *session.posargs, env=ONE_THREAD | server)
+
+
+@nox.session(python="3.11")
 def package(session: nox.Session) -> None:
     """Wheel and sdist: both build, the wheel installs into a clean environment and passes the tests of the sdist."""
     session.install("build", "twine")

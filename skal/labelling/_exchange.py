@@ -12,7 +12,14 @@ import pandas as pd
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
-from skal.labelling._formats import Said, read_coco, read_label_studio, read_label_studio_table, write_coco, write_label_studio
+from skal.labelling._formats import (
+    Said,
+    read_coco,
+    read_label_studio,
+    read_label_studio_table,
+    write_coco,
+    write_label_studio,
+)
 from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_columns, read_pairs, resolve
 from skal.labelling._studio._answers import Answer, is_table

@@ -111,7 +111,10 @@ def known_labels(path: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def resolve(
-    path: Path, pairs: Iterable[tuple[Any, Any]], ids: Sequence[str] | None, texts: Sequence[str] | None = None,
+    path: Path,
+    pairs: Iterable[tuple[Any, Any]],
+    ids: Sequence[str] | None,
+    texts: Sequence[str] | None = None,
     names_used: dict[Any, list[Any]] | None = None,
 ) -> dict[Any, Any]:
     """Labels by the ids of samples, of which each has one label.

@@ -98,7 +98,7 @@ def read_control(config: str, name: str | None = None) -> Control:
             f"The control {chosen!r} must be about an Image or a Text with a value such as $image. Got {got}. "
             "Name another control with --control NAME."
         )
-    classes = [each.get("alias") or each.get("value", "") for each in part.iter("Choice")]
+    classes = [str(each.get("alias") or each.get("value", "")) for each in part.iter("Choice")]
     return Control(
         chosen,
         to_name,
@@ -241,7 +241,7 @@ def decide(answers: Sequence[Answer]) -> Decision:
     if several:
         raise SampleError(
             f"Every answer must be one choice. Got {shorten(list(several[0].choices))} for task {several[0].task} by "
-            f"{several[0].author}. Set choice=\"single\" in the label config, or name another control."
+            f'{several[0].author}. Set choice="single" in the label config, or name another control.'
         )
     if not votes:
         return Decision(declined=any(answer.cancelled for answer in last.values()))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ class StudioProject:
         control = read_control(settings["label_config"], self._control)
         if control.multiple:
             raise SampleError(
-                f"The control {control.name!r} must have choice=\"single\". Got choice=\"multiple\": several choices "
+                f'The control {control.name!r} must have choice="single". Got choice="multiple": several choices '
                 "for one sample are not supported here. Name another control with --control NAME."
             )
         users = self.client.call("GET", "api/users")
@@ -144,19 +143,18 @@ class StudioProject:
         made = self.client.call("POST", "api/dm/views/", {"project": self.number, "data": data})
         return int(made["id"])
 
-    def write_predictions(
-        self, snapshot: Snapshot, said: dict[str, tuple[str, float]], version: str, keep: Iterable[str] = ()
-    ) -> None:
+    def write_predictions(self, snapshot: Snapshot, said: dict[str, tuple[str, float]], version: str) -> None:
         """Let tasks have what the model says, under its version; older ones of ours go."""
-        for key, task in snapshot.tasks.items():
-            ours = [each for each in task["predictions"] if str(each.get("model_version")).startswith(MODEL_PREFIX)]
-            fresh = [each for each in ours if each["model_version"] == version]
-            for each in ours:
-                if each not in fresh[:1] or key not in said:
-                    self.client.call("DELETE", f"api/predictions/{each['id']}/")
-            if key in said and not fresh:
-                label, sure = said[key]
-                body = {"task": task["id"], "result": [self.result(snapshot.control, label)], "score": sure}
+        found = self.client.call("GET", "api/predictions/", project=self.number)  # an export has their numbers only
+        ours = [each for each in found if str(each.get("model_version")).startswith(MODEL_PREFIX)]
+        wanted = {int(snapshot.tasks[key]["id"]): value for key, value in said.items()}
+        fresh = {each["task"]: each["id"] for each in ours if each["model_version"] == version}
+        for each in ours:
+            if each["task"] not in wanted or fresh.get(each["task"]) != each["id"]:
+                self.client.call("DELETE", f"api/predictions/{each['id']}/")
+        for task, (label, sure) in wanted.items():
+            if task not in fresh:
+                body = {"task": task, "result": [self.result(snapshot.control, label)], "score": sure}
                 self.client.call("POST", "api/predictions/", body | {"model_version": version})
 
     @staticmethod

@@ -45,7 +45,7 @@ def make_call(url, token):
 
 
 def upload(call, project, name, data):
-    body = b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"%s\"\r\n" % name.encode()
+    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n' % name.encode()
     body += b"Content-Type: image/png\r\n\r\n" + data + b"\r\n--x--\r\n"
     return call("POST", f"/api/projects/{project}/import", body, kind="multipart/form-data; boundary=x")
 
@@ -89,7 +89,7 @@ def main(url, token):
     call("POST", "/api/predictions/", said)
     export(call, project, "pictures")
     project = call("POST", "/api/projects", {"title": "recorded texts", "label_config": TEXTS})["id"]
-    call("POST", f"/api/projects/{project}/import", [{"text": f"text, {i}\tof \"these\""} for i in range(4)])
+    call("POST", f"/api/projects/{project}/import", [{"text": f'text, {i}\tof "these"'} for i in range(4)])
     tasks = [task["id"] for task in call("GET", f"/api/tasks?project={project}&page_size=100")["tasks"]]
     annotate(tasks[0], one, choice("mood", "words", "good"))
     annotate(tasks[1], two, choice("mood", "words", "bad"))

@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = handle_any
+    do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815
 
     def log_message(self, *args):
         pass
@@ -87,7 +87,12 @@ def server():
 
 @pytest.mark.parametrize(
     ("troubles", "pauses"),
-    [([503, 500, 502], [1.0, 2.0, 4.0]), ([429], [7.0]), ([None, None], [1.0, 2.0]), ([504, 429, None], [1.0, 7.0, 4.0])],
+    [
+        ([503, 500, 502], [1.0, 2.0, 4.0]),
+        ([429], [7.0]),
+        ([None, None], [1.0, 2.0]),
+        ([504, 429, None], [1.0, 7.0, 4.0]),
+    ],
 )
 def test_back_off(server, troubles, pauses):
     waited = []
@@ -101,7 +106,8 @@ def test_patience_ends(server):
     server.troubles = [503] * 100
     with pytest.raises(StudioError, match="HTTP 503") as caught:
         StudioClient(server.url, TOKEN, patience=10, sleep=waited.append).call("GET", "api/users")
-    assert caught.value.status == 503 and sum(waited) <= 10
+    assert caught.value.status == 503
+    assert sum(waited) <= 10
 
 
 def test_what_creates_something_is_not_repeated_unless_it_was_refused(server):
@@ -119,7 +125,9 @@ def test_401_names_the_variable(server):
     server.troubles = [401]
     with pytest.raises(StudioError, match="LABEL_STUDIO_API_KEY") as caught:
         StudioClient(server.url, TOKEN).call("GET", "api/users")
-    assert caught.value.status == 401 and TOKEN not in str(caught.value) and len(server.seen) == 1
+    assert caught.value.status == 401
+    assert TOKEN not in str(caught.value)
+    assert len(server.seen) == 1
 
 
 def test_a_personal_token_is_renewed(server):
@@ -127,7 +135,9 @@ def test_a_personal_token_is_renewed(server):
     server.troubles = [200, 401]
     assert client.call("GET", "api/users") == USERS
     sent = [authorization for _, path, authorization in server.seen if path == "/api/users"]
-    assert len(sent) == 2 and sent[0] != sent[1] and all(each.startswith("Bearer short-") for each in sent)
+    assert len(sent) == 2
+    assert sent[0] != sent[1]
+    assert all(each.startswith("Bearer short-") for each in sent)
 
 
 def test_another_server_does_not_get_the_token(server):
@@ -153,7 +163,7 @@ def test_configs_that_do_not_fit_are_refused(server):
     client = StudioClient(server.url, TOKEN)
     with pytest.raises(SampleError, match=r"\['animal', 'colours'\].*--control"):
         StudioProject(client, 1).read()
-    with pytest.raises(SampleError, match="'colours' must have choice=.single"):
+    with pytest.raises(SampleError, match=r"'colours' must have choice=.single"):
         StudioProject(client, 1, "colours").read()
     assert StudioProject(client, 1, "animal").read().control.classes == ("cat", "dog")
 
@@ -190,7 +200,8 @@ def test_the_journal_follows(server, tmp_path):
     third["annotations"][0]["result"][0]["value"]["choices"] = ["bad"]
     annotation(fourth, 21, 1, None, was_cancelled=True)
     server.troubles = [500, None]
-    assert sync.look()["labels"] == 4 and waited == [1.0, 2.0]
+    assert sync.look()["labels"] == 4
+    assert waited == [1.0, 2.0]
     assert labels(sync) == {9: "bad"}
     assert sync.disagreements == {"7": "one@skal.test: good, two@skal.test: bad"}
     assert "disagree" in sync.describe()
@@ -201,7 +212,8 @@ def test_the_journal_follows(server, tmp_path):
     server.config = TEXTS.replace('value="bad"/>', 'value="bad"/><Choice value="so"/>')
     annotation(server.tasks[-1], 23, 1, "so")
     assert sync.look()["labels"] == 2
-    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"} and sync.project.classes == ["good", "bad", "so"]
+    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"}
+    assert sync.project.classes == ["good", "bad", "so"]
     server.troubles = [503] * 20
     with pytest.raises(StudioError, match="503"):
         sync.look()
@@ -211,7 +223,9 @@ def test_the_journal_follows(server, tmp_path):
         file.write(b'{"half": ')  # a kill in the middle of a line
     lines = (tmp_path / "labels.jsonl").read_bytes()
     sync = start()
-    assert sync.look()["labels"] == 0 and (tmp_path / "labels.jsonl").read_bytes() == lines
-    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"} and len(sync.record.known) == 6
+    assert sync.look()["labels"] == 0
+    assert (tmp_path / "labels.jsonl").read_bytes() == lines
+    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"}
+    assert len(sync.record.known) == 6
     sync.close()
     assert TOKEN not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file())

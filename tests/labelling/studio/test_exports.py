@@ -46,7 +46,8 @@ def test_one_control_needs_no_name(suffix, tmp_path):
     for each in found:
         (answer,) = each["answers"]
         assert answer["lead_time"] == 2.5
-        assert answer["time"].startswith("2026-") and answer["time"].endswith("Z")
+        assert answer["time"].startswith("2026-")
+        assert answer["time"].endswith("Z")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -91,5 +92,6 @@ def test_majority_keeps_every_answer(tmp_path):
     file.write_text(json.dumps(tasks))
     import_labels(tmp_path / "out", file, control="animal")
     (event,) = [each for each in events(tmp_path / "out") if each["id"].endswith("a1.png")]
-    assert event["label"] == "dog" and event["annotator"] == "user 2, user 3"
+    assert event["label"] == "dog"
+    assert event["annotator"] == "user 2, user 3"
     assert [answer["label"] for answer in event["answers"]] == [["cat"], ["dog"], ["dog"]]
