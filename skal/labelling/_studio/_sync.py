@@ -11,6 +11,7 @@ annotations             the journal gets
 a label                 a label, or another one
 skipped by all          declined
 none, or a tie          open, if it was not
+of a deleted task       open
 ======================  =======================
 """
 
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skal.exceptions import SampleError
+from skal.exceptions import MissingSamplesWarning, SampleError
 from skal.labelling._ending import Labelled
 from skal.labelling._models import choose_model
 from skal.labelling._project import UNREADABLE, Project
@@ -30,6 +32,7 @@ from skal.labelling._studio._answers import Decision, decide
 from skal.labelling._studio._client import StudioError
 from skal.labelling._studio._record import AnnotationRecord
 from skal.labelling._studio._studio_project import MODEL_PREFIX, Snapshot, StudioProject
+from skal.loop._journal import make_event
 
 
 class StudioSync:
@@ -89,7 +92,10 @@ class StudioSync:
         model = choose_model(source, cache=self.folder, **self._how)
         classes = list(snapshot.control.classes)
         place = str(self.folder.resolve() / "pictures") if source.kind == "image" else None
-        return Project(source, classes, model, self.folder, source_name=place, **self._options).start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MissingSamplesWarning)  # of deleted tasks, whose labels the next look opens
+            project = Project(source, classes, model, self.folder, source_name=place, **self._options)
+        return project.start()
 
     def look(self) -> dict[str, int]:
         """Compare once, and write what differs; counts of what was done."""
@@ -131,7 +137,16 @@ class StudioSync:
                 continue
             changed += 1
             self.project.worker.note_change()
-        return changed
+        return changed + self._forget_deleted()
+
+    def _forget_deleted(self) -> int:
+        """Take back the labels of tasks that are gone; how many."""
+        rounds = self.project.rounds
+        with rounds.lock:
+            gone = [key for key in rounds.known if key not in self.snapshot.tasks]
+            journal, round = rounds.session.engine.journal, rounds.session.state.round
+            journal.append(make_event("open", key, round=round, source="undone") for key in gone)
+        return len(gone)
 
     def _publish(self) -> int:
         """Write the order of the questions into the tasks, the first with the highest score."""

@@ -214,6 +214,12 @@ def test_the_journal_follows(server, tmp_path):
     assert sync.look()["labels"] == 2
     assert labels(sync) == {7: "bad", 9: "bad", 11: "so"}
     assert sync.project.classes == ["good", "bad", "so"]
+    server.tasks[1]["annotations"][0]["id"] = 9
+    kept = server.tasks.pop(1)
+    assert sync.look()["labels"] == 1
+    assert labels(sync) == {7: "bad", 11: "so"}
+    server.tasks.insert(1, kept)
+    sync.look()
     server.troubles = [503] * 20
     with pytest.raises(StudioError, match="503"):
         sync.look()

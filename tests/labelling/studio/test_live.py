@@ -1,4 +1,4 @@
-"""The real Label Studio, started here: ``SKAL_LABEL_STUDIO=ENV/bin/label-studio``, as ``nox -s label_studio`` has it."""
+"""The real Label Studio, which SKAL_LABEL_STUDIO names (ENV/bin/label-studio), as ``nox -s label_studio`` has it."""
 
 import json
 import os
