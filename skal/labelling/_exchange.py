@@ -22,7 +22,7 @@ from skal.labelling._formats import (
 )
 from skal.labelling._settings import check_classes, chosen_columns, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_columns, read_pairs, resolve
-from skal.labelling._studio._answers import Answer, is_table
+from skal.labelling._studio._annotations import Answer, is_table
 from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from skal.exceptions import InvalidParameterError, SampleError, shorten
-from skal.labelling._studio._answers import Answer, answers_of, control_names, decide, read_rows, sample_key
+from skal.labelling._studio._annotations import Answer, answers_of, control_names, decide, read_rows, sample_key
 
 MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more

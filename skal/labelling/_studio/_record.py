@@ -14,7 +14,7 @@ from typing import Any
 
 from skal._files.json_text import format_json, parse_json
 from skal.exceptions import CheckpointError
-from skal.labelling._studio._answers import Answer
+from skal.labelling._studio._annotations import Answer
 
 FILE = "annotations.jsonl"
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from skal.exceptions import SampleError
 from skal.labelling._sources import ImageFolder, Source, TextTable
 from skal.labelling._sources._images import SUFFIXES
-from skal.labelling._studio._answers import Answer, Control, answers_of, read_control
+from skal.labelling._studio._annotations import Answer, Control, answers_of, read_control
 from skal.labelling._studio._client import StudioClient, StudioError
 
 SCORE = "skal_score"

@@ -3,7 +3,7 @@
 
 Label Studio is the truth about annotations, the journal is the truth about labels on our side. Every look compares the
 two and writes what differs, so that nothing depends on what was seen before: a process that is killed at any moment
-does the same again. What a task's annotations come to, :func:`skal.labelling._studio._answers.decide` says:
+does the same again. What a task's annotations come to, :func:`skal.labelling._studio._annotations.decide` says:
 
 ======================  =======================
 annotations             the journal gets
@@ -28,7 +28,7 @@ from skal.exceptions import MissingSamplesWarning, SampleError
 from skal.labelling._ending import Labelled
 from skal.labelling._models import choose_model
 from skal.labelling._project import UNREADABLE, Project
-from skal.labelling._studio._answers import Decision, decide
+from skal.labelling._studio._annotations import Decision, decide
 from skal.labelling._studio._client import StudioError
 from skal.labelling._studio._record import AnnotationRecord
 from skal.labelling._studio._studio_project import MODEL_PREFIX, Snapshot, StudioProject
