@@ -110,7 +110,9 @@ def _label_studio(args: argparse.Namespace) -> None:
     )
     try:
         print(f"{len(sync.snapshot.tasks)} tasks. The model is {sync.project.model.words}.", flush=True)
-        print(f"Open the tab “{VIEW}” in Label Studio and press “Label All Tasks”. Ctrl-C ends it.", flush=True)
+        print(
+            f"Open the tab “{VIEW}” in Label Studio, and choose “Label Tasks As Displayed”. Ctrl-C ends it.", flush=True
+        )
         if args.backend_port is not None:
             serve_backend(sync, args.backend_port)
         sync.run(args.every)

@@ -65,7 +65,7 @@ class Studio:
         return number
 
     def next_task(self, number):
-        """What "Label All Tasks" of the view hands out."""
+        """What "Label Tasks As Displayed" of the view hands out: the request has its order."""
         views = self.call("GET", f"/api/dm/views/?project={number}")
         (view,) = [each for each in views if each["data"].get("title") == VIEW]
         path = f"/api/dm/actions?id=next_task&project={number}&tabID={view['id']}"
