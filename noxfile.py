@@ -131,7 +131,9 @@ def devices(session: nox.Session) -> None:
     session.install("-c", str(pins), *XLA, ".[devices]", "pytest", "pytest-xdist", "hypothesis")
     # code is compiled for a single use: the quicker the better
     on_xla = {"SKAL_TEST_DEVICE": "xla:0", "PJRT_DEVICE": "CPU", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    session.run("python", "-m", "pytest", "-q", "-m", "device", "tests/devices", *session.posargs, env=ONE_THREAD | on_xla)
+    session.run(
+        "python", "-m", "pytest", "-q", "-m", "device", "tests/devices", *session.posargs, env=ONE_THREAD | on_xla
+    )
 
 
 @nox.session(python="3.11")
@@ -191,6 +193,17 @@ def extras(session: nox.Session, extra: str) -> None:
     with session.chdir(folder):
         session.run("python", "-I", "-c", f"import numpy as N; {USES[extra]}", env=ONE_THREAD)
         session.run("skal", "doctor", env=ONE_THREAD)
+
+
+@nox.session(python="3.11")
+def label_studio(session: nox.Session) -> None:
+    """The live command against a real Label Studio, in an environment of its own beside this one."""
+    session.install("-c", "constraints.txt", ".[dev]")
+    folder = Path(session.create_tmp()).resolve() / "label-studio"
+    if not (folder / "bin" / "label-studio").exists():
+        other_environment(session, folder, "label-studio==1.23.2")
+    server = {"SKAL_LABEL_STUDIO": str(folder / "bin" / "label-studio")}
+    session.run("python", "-m", "pytest", "-q", "tests/labelling/studio", *session.posargs, env=ONE_THREAD | server)
 
 
 @nox.session(python="3.11")

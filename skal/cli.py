@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
-from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_predict
+from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_label_studio, add_predict
 
 __all__ = ["main"]
 
@@ -61,8 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skal {__version__}")
     parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for add in (_add_demo, _add_bench, _add_report, add_label, add_predict, add_export, add_import, _add_audit):
+    for add in (_add_demo, _add_bench, _add_report, add_label, add_label_studio, add_predict, add_export, add_import):
         add(commands)
+    _add_audit(commands)
     _add_doctor(commands)
     _add_completion(commands, parser)
     return parser

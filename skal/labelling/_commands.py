@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The commands ``skal label``, ``skal predict``, ``skal export`` and ``skal import``.
+"""The commands ``skal label``, ``skal label-studio``, ``skal predict``, ``skal export`` and ``skal import``.
 
 Parsers are made whenever somebody asks for help, so that this module imports nothing heavy.
 """
@@ -66,6 +66,72 @@ def add_label(commands: Any) -> None:
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument("--demo", action="store_true", help="label scikit-learn's digits")
     parser.set_defaults(run=_label)
+
+
+def add_label_studio(commands: Any) -> None:
+    """``skal label-studio``."""
+    parser = commands.add_parser(
+        "label-studio",
+        help="choose what a team labels next in Label Studio, while it labels",
+        description="Read a project of Label Studio through its API, train on its annotations, and order its tasks by "
+        "what is worth labelling. The token is read from the environment variable LABEL_STUDIO_API_KEY. Repeat the "
+        "command to go on.",
+    )
+    parser.add_argument("--url", required=True, metavar="URL", help="where Label Studio is: http://localhost:8080")
+    parser.add_argument("--project", required=True, type=int, metavar="ID", help="the number in the project's address")
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where labels and model go")
+    parser.add_argument("--control", metavar="NAME", help="the Choices control, if there are several")
+    parser.add_argument("--strategy", default="auto", metavar="NAME", help="a function of skal.strategies (auto)")
+    parser.add_argument("--query-size", type=int, default=20, metavar="N", help="new labels before a training (20)")
+    parser.add_argument("--model", metavar="PATH:NAME", help="network, linear, or a function of your own: file.py:name")
+    parser.add_argument("--backbone", metavar="NAME", help="a frozen network: images, timm:NAME, file.py:name, …")
+    parser.add_argument("--size", type=int, default=32, metavar="PIXELS", help="of pictures that a network sees (32)")
+    hold_out = "share of the samples drawn at random and held out, to measure accuracy (0.2)"
+    parser.add_argument("--hold-out", type=float, default=0.2, metavar="SHARE", help=hold_out)
+    parser.add_argument("--predictions", action="store_true", help="write what the model says into the tasks")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="how often to look (5)")
+    backend = "also answer Label Studio's protocol for models at this port of this machine"
+    parser.add_argument("--backend-port", type=int, metavar="N", help=backend)
+    parser.set_defaults(run=_label_studio)
+
+
+def _label_studio(args: argparse.Namespace) -> None:
+    import os
+
+    token = os.environ.get("LABEL_STUDIO_API_KEY", "").strip()
+    if not token:
+        raise UsageError("LABEL_STUDIO_API_KEY is not set. Put a token of Label Studio into this variable.")
+    from skal.labelling._studio._backend import serve_backend
+    from skal.labelling._studio._client import StudioClient
+    from skal.labelling._studio._studio_project import VIEW, StudioProject
+    from skal.labelling._studio._sync import StudioSync
+
+    studio = StudioProject(StudioClient(args.url, token), args.project, args.control)
+    sync = StudioSync(
+        studio,
+        args.out,
+        model=args.model,
+        backbone=args.backbone,
+        strategy=args.strategy,
+        query_size=args.query_size,
+        share=args.hold_out,
+        size=args.size,
+        predictions=args.predictions,
+        say=lambda text: print(text, flush=True),
+    )
+    try:
+        print(f"{len(sync.snapshot.tasks)} tasks. The model is {sync.project.model.words}.", flush=True)
+        print(
+            f"Open the tab “{VIEW}” in Label Studio, and choose “Label Tasks As Displayed”. Ctrl-C ends it.", flush=True
+        )
+        if args.backend_port is not None:
+            serve_backend(sync, args.backend_port)
+        sync.run(args.every)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        result = sync.close()
+    _print_summary(result, sync.project.worker.unsaved)
 
 
 def _label(args: argparse.Namespace) -> None:
@@ -357,11 +423,12 @@ def add_import(commands: Any) -> None:
         "file", type=Path, metavar="FILE", help="Label Studio's or COCO's JSON, or a table with id and label"
     )
     parser.add_argument("--overwrite", action="store_true", help="take the file's label where it differs")
+    parser.add_argument("--control", metavar="NAME", help="Label Studio's Choices control, if there are several")
     parser.set_defaults(run=_import)
 
 
 def _import(args: argparse.Namespace) -> None:
     from skal.labelling._exchange import import_labels
 
-    counts = import_labels(args.folder, args.file, overwrite=args.overwrite)
+    counts = import_labels(args.folder, args.file, overwrite=args.overwrite, control=args.control)
     print(", ".join(f"{number} {what}" for what, number in counts.items()))

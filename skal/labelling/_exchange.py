@@ -12,9 +12,17 @@ import pandas as pd
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
-from skal.labelling._formats import read_coco, read_label_studio, write_coco, write_label_studio
+from skal.labelling._formats import (
+    Said,
+    read_coco,
+    read_label_studio,
+    read_label_studio_table,
+    write_coco,
+    write_label_studio,
+)
 from skal.labelling._settings import check_classes, chosen_columns, read_doubts, read_settings, write_settings
-from skal.labelling._sources import Source, open_source, read_pairs, resolve
+from skal.labelling._sources import Source, open_source, read_columns, read_pairs, resolve
+from skal.labelling._studio._annotations import Answer, is_table
 from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
@@ -103,7 +111,7 @@ def export_labels(
     return "".join(format_json({name: row.get(name) for name in columns}) + "\n" for row in rows)
 
 
-def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[str, int]:
+def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: str | None = None) -> dict[str, int]:
     """Put labels from a file into a folder of ``skal label``; on the disk when this returns.
 
     Parameters
@@ -111,9 +119,13 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     folder : path
         Made if it is not there.
     path : path
-        Label Studio's or COCO's JSON, or a CSV, TSV or JSONL file with the columns ``id`` and ``label``.
+        What Label Studio exports as JSON, JSON-MIN, CSV or TSV, COCO's JSON, or a CSV, TSV or JSONL file with the
+        columns ``id`` and ``label``. Every answer of Label Studio's annotators is written beside the label, with its
+        author, time and lead time; where as many say something else, the file is refused.
     overwrite : bool, default=False
         Whether labels that differ replace those that are there. Otherwise such a file is refused as a whole.
+    control : str, optional
+        The name of Label Studio's ``Choices`` control, if there are several.
 
     Returns
     -------
@@ -134,7 +146,9 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
     place, file = Path(folder), Path(path)
     settings = read_settings(place)
     source = _source(settings)
-    pairs = _read_pairs(file)
+    said = _read_said(file, control)
+    pairs = [(each.key, each.label) for each in said]
+    answers = {str(each.key): each.answers for each in said}
     journal = Journal(place)
     journal.hold()
     try:
@@ -142,7 +156,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
         if source is not None or settings:  # there ids and labels are texts
             pairs = [(str(key), str(label)) for key, label in pairs]
         ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))
-        found = resolve(file, _match(pairs, journal), ids, texts)
+        called: dict[Any, list[Any]] = {}
+        found = resolve(file, _match(pairs, journal), ids, texts, called)
         known = {key: line["label"] for key, line in journal.known.items() if line["label"] is not None}
         other = {key: label for key, label in found.items() if known.get(key, label) != label}
         if other and not overwrite:
@@ -159,7 +174,15 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False) -> dict[st
         content = dict.fromkeys(found) if source is None else {key: source.ids.digest(positions[key]) for key in found}
         round = max([0, *(line["round"] for line in journal.known.values())])
         journal.append(
-            make_event("label", key, label, round=round, source="imported", content=content[key])
+            make_event(
+                "label",
+                key,
+                label,
+                round=round,
+                source="imported",
+                content=content[key],
+                **_describe([answer for name in called[key] for answer in answers[str(name)]], label),
+            )
             for key, label in (new | other).items()
         )
         if settings:
@@ -282,13 +305,20 @@ def _texts_of(source: Source) -> list[str] | None:
     return [source.text(position) for position in range(len(source))] if source.kind in _IN_WORDS else None
 
 
-def _read_pairs(path: Path) -> list[tuple[Any, Any]]:
-    """(id, label) of every line, task or annotation of a file."""
+def _read_said(path: Path, control: str | None) -> list[Said]:
+    """The label of every line, task or annotation of a file, and who has said so."""
     if path.suffix.lower() != ".json":
-        return read_pairs(path)
+        columns = read_columns(path)
+        if is_table(columns):
+            return read_label_studio_table(columns, control)
+        return [Said(key, label, []) for key, label in read_pairs(path)]
     try:
         content = parse_json(path.read_bytes())
-        return read_coco(content) if isinstance(content, dict) else read_label_studio(content)
+        if isinstance(content, dict):
+            return [Said(key, label, []) for key, label in read_coco(content)]
+        return read_label_studio(content, control)
+    except SkalError:
+        raise
     except OSError as error:
         raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -297,6 +327,19 @@ def _read_pairs(path: Path) -> list[tuple[Any, Any]]:
             f"with 'images', 'categories' and 'annotations'). Got {type(error).__name__}: {shorten(str(error))}. "
             "Export it as one of these."
         ) from error
+
+
+def _describe(answers: list[Answer], label: Any) -> dict[str, Any]:
+    """What an event says of the answers that a label is made of."""
+    if not answers:
+        return {}
+    rows = [
+        {"annotator": each.author, "label": list(each.choices), "time": each.time, "lead_time": each.lead_time}
+        | ({"cancelled": True} if each.cancelled else {})
+        for each in answers
+    ]
+    agree = [each.author for each in answers if each.choices == (str(label),) and each.author]
+    return {"annotator": ", ".join(dict.fromkeys(agree)) or None, "answers": rows}
 
 
 def _match(pairs: list[tuple[Any, Any]], journal: Journal) -> list[tuple[Any, Any]]:

@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, SampleError, shorten
+from skal.labelling._studio._annotations import Answer, answers_of, control_names, decide, read_rows, sample_key
 
 MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more
 Pair = tuple[Any, Any]  # id and label
+
+
+class Said(NamedTuple):
+    """A sample, its label, and every answer that the label is made of."""
+
+    key: Any
+    label: Any
+    answers: list[Answer]
 
 
 def write_coco(rows: Sequence[Row], classes: Iterable[Any], prefix: str) -> dict[str, Any]:
@@ -69,32 +79,72 @@ def _value(label: Any, numbers: bool) -> dict[str, Any]:
     return {"type": "choices", "value": {"choices": choices}}
 
 
-def read_label_studio(tasks: list[dict[str, Any]]) -> list[Pair]:
-    """(id, label) of every task that has been labelled, in the format JSON or JSON-MIN."""
-    return [pair for task in tasks for pair in _of_task(task)]
+def read_label_studio(tasks: list[dict[str, Any]], control: str | None = None) -> list[Said]:
+    """What every labelled task of an export in JSON or JSON-MIN says, and who says so.
+
+    Parameters
+    ----------
+    tasks : list of dict
+    control : str or None, default=None
+        The name of the ``Choices`` control. There must be one only if none is named.
+    """
+    if not all("annotations" in task for task in tasks):
+        return _decide_all(read_rows(tasks, control))
+    named = control or _only_control(control_names(tasks))
+    found = []
+    for task in tasks:
+        key = sample_key(task["data"])
+        done = [each for each in task["annotations"] if not each.get("was_cancelled")]
+        numbers = {part["value"]["number"] for each in done for part in each["result"] if part["type"] == "number"}
+        original = task["data"].get("skal_label")
+        answers = answers_of(task, named) if named is not None else []
+        chosen = [answer.choices for answer in answers if answer.choices and not answer.cancelled]
+        if (numbers or chosen) and key is None:
+            raise KeyError("a labelled task without image or text")
+        if numbers:
+            found.append(Said(key, float(_one(key, numbers)), []))
+        elif isinstance(original, list) and chosen:
+            rows = {tuple(int(str(i) in choices) for i in range(len(original))) for choices in chosen}
+            found.append(Said(key, list(_one(key, rows)), []))
+        else:
+            found += [
+                said._replace(label=original) if original is not None and str(original) == said.label else said
+                for said in _decide_all([replace(answer, task=key) for answer in answers])
+            ]
+    return found
 
 
-def _of_task(task: dict[str, Any]) -> list[Pair]:
-    data = task.get("data", task)
-    key = next((data[name] for name in ("skal_id", "image", "text") if data.get(name) is not None), None)
-    if "annotations" in task:
-        done = [each for each in task["annotations"] if not each.get("was_cancelled") and each["result"]]
-        parts = [part for each in done for part in each["result"]]
-        numbers = [part["value"]["number"] for part in parts if part["type"] == "number"]
-        if numbers and key is not None:
-            return [(key, float(numbers[-1]))]
-        choices = [part["value"]["choices"] for part in parts if part["type"] == "choices"]
-    else:
-        choices = [[task["choice"]]] if task.get("choice") is not None else []
-    if not choices:
-        return []
-    if key is None:
-        raise KeyError("a labelled task without image or text")
-    original = data.get("skal_label")
-    if isinstance(original, list):
-        return [(key, [int(str(i) in choices[-1]) for i in range(len(original))])]
-    label = choices[-1][0]
-    return [(key, original if original is not None and str(original) == label else label)]
+def read_label_studio_table(columns: dict[str, list[Any]], control: str | None = None) -> list[Said]:
+    """The same from the columns of an export in CSV or TSV."""
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return _decide_all(read_rows(rows, control))
+
+
+def _decide_all(answers: Sequence[Answer]) -> list[Said]:
+    """One label for each sample; refused by name where there is no majority."""
+    by_key: dict[Any, list[Answer]] = {}
+    for answer in answers:
+        by_key.setdefault(answer.task, []).append(answer)
+    decided = {key: decide(said) for key, said in by_key.items()}
+    split = [f"{key} ({each.disagreement})" for key, each in decided.items() if each.disagreement is not None]
+    if split:
+        raise SampleError(
+            f"Annotators must agree, or most of them. Got as many for another label at {len(split)} samples: "
+            f"{shorten(split)}. Let one more person label these, or delete annotations."
+        )
+    return [Said(key, each.label, by_key[key]) for key, each in decided.items() if each.label is not None]
+
+
+def _only_control(names: list[str]) -> str | None:
+    if len(names) > 1:
+        raise SampleError(f"The control must be named if there are several. Got {names}. Say --control NAME.")
+    return names[0] if names else None
+
+
+def _one(key: Any, values: set[Any]) -> Any:
+    if len(values) > 1:
+        raise SampleError(f"Annotators must agree. Got {sorted(values)} for {shorten(key)}. Delete all but one.")
+    return next(iter(values))
 
 
 def _score(row: Row) -> dict[str, Any]:

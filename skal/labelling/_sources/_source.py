@@ -128,7 +128,11 @@ def known_labels(path: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def resolve(
-    path: Path, pairs: Iterable[tuple[Any, Any]], ids: Sequence[str] | None, texts: Sequence[str] | None = None
+    path: Path,
+    pairs: Iterable[tuple[Any, Any]],
+    ids: Sequence[str] | None,
+    texts: Sequence[str] | None = None,
+    names_used: dict[Any, list[Any]] | None = None,
 ) -> dict[Any, Any]:
     """Labels by the ids of samples, of which each has one label.
 
@@ -142,6 +146,8 @@ def resolve(
         Of the samples; others are refused. With None all are taken as they are.
     texts : list of str or None, default=None
         Of the samples, if that is what they are.
+    names_used : dict or None, default=None
+        Gets, for every id, what the file calls the sample.
     """
     own, names = ({}, {}) if ids is None else (dict.fromkeys(ids), _by_name(ids, texts))
     found: dict[Any, Any] = {}
@@ -154,6 +160,8 @@ def resolve(
                 f"{'files' if texts is None else 'texts'} of that name: {shorten(places)}. "
                 f"Name the {'folder too' if texts is None else 'id'}, as in {shorten(places[0])}."
             )
+        if places and names_used is not None:
+            names_used.setdefault(places[0], []).append(key)
         if not places:
             strangers.append(key)
         elif found.setdefault(places[0], label) != label:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The live loop: annotations in Label Studio become labels here, and what to label next becomes its order of tasks.
+
+Label Studio is the truth about annotations, the journal is the truth about labels on our side. Every look compares the
+two and writes what differs, so that nothing depends on what was seen before: a process that is killed at any moment
+does the same again. What a task's annotations come to, :func:`skal.labelling._studio._annotations.decide` says:
+
+======================  =======================
+annotations             the journal gets
+======================  =======================
+a label                 a label, or another one
+skipped by all          declined
+none, or a tie          open, if it was not
+of a deleted task       open
+======================  =======================
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from skal.exceptions import MissingSamplesWarning, SampleError
+from skal.labelling._ending import Labelled
+from skal.labelling._models import choose_model
+from skal.labelling._project import UNREADABLE, Project
+from skal.labelling._studio._annotations import Decision, decide
+from skal.labelling._studio._client import StudioError
+from skal.labelling._studio._record import AnnotationRecord
+from skal.labelling._studio._studio_project import MODEL_PREFIX, Snapshot, StudioProject
+from skal.loop._journal import make_event
+
+
+class StudioSync:
+    """Keeps a project of Label Studio and a folder of ours in step.
+
+    Parameters
+    ----------
+    studio : StudioProject
+    folder : path
+    model, backbone : see :func:`skal.label`
+    strategy, query_size, share : see :func:`skal.label`
+    size : int, default=32
+    predictions : bool, default=False
+        Whether to write what the model says of the tasks that are asked for; never of held-out ones.
+    say : callable, default=print
+        Told what people should know.
+
+    Attributes
+    ----------
+    project : Project
+    snapshot : Snapshot
+        The project as it was at the last look.
+    disagreements : dict from key to str
+        Tasks on which as many say something else.
+    wake : threading.Event
+        Set it to look at once.
+    """
+
+    def __init__(
+        self,
+        studio: StudioProject,
+        folder: Any,
+        *,
+        model: Any = None,
+        backbone: str | None = None,
+        strategy: Any = "auto",
+        query_size: int = 20,
+        share: float = 0.2,
+        size: int = 32,
+        predictions: bool = False,
+        say: Callable[[str], Any] = print,
+    ) -> None:
+        self.studio, self.folder, self._size, self._say = studio, Path(folder), size, say
+        self._how = {"model": model, "backbone": backbone}
+        self._options = {"strategy": strategy, "query_size": query_size, "share": share}
+        self._predictions = predictions
+        self.wake, self._stopping = threading.Event(), False
+        self.disagreements: dict[str, str] = {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.snapshot = studio.read()
+        self.project = self._open(self.snapshot)
+        self.record = AnnotationRecord(self.folder)  # while we hold the folder's lock
+
+    def _open(self, snapshot: Snapshot) -> Project:
+        source = self.studio.open_source(snapshot, self.folder, self._size)
+        source.check_readable()
+        model = choose_model(source, cache=self.folder, **self._how)
+        classes = list(snapshot.control.classes)
+        place = str(self.folder.resolve() / "pictures") if source.kind == "image" else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MissingSamplesWarning)  # of deleted tasks, whose labels the next look opens
+            project = Project(source, classes, model, self.folder, source_name=place, **self._options)
+        return project.start()
+
+    def look(self) -> dict[str, int]:
+        """Compare once, and write what differs; counts of what was done."""
+        snapshot = self.studio.read()
+        if snapshot.shape != self.snapshot.shape:  # tasks came or went, or the label config changed
+            before = len(self.snapshot.tasks)
+            self.project.close()
+            self.project = self._open(snapshot)
+            self._say(f"The project has changed: {len(snapshot.tasks)} tasks, {before} before.")
+        self.snapshot = snapshot
+        answers = {key: snapshot.answers(key) for key in snapshot.tasks}
+        n_lines = self.record.update(answer for each in answers.values() for answer in each)
+        n_changed = self._reconcile({key: decide(each) for key, each in answers.items()})
+        return {"annotations": n_lines, "labels": n_changed, "scores": self._publish()}
+
+    def _reconcile(self, decisions: dict[str, Decision]) -> int:
+        """Let the journal say what the annotations say; how many samples changed."""
+        rounds, classes = self.project.rounds, set(self.project.classes)
+        asked, changed = {self.project.source.ids[i] for i in rounds.questions()}, 0
+        chosen_by = rounds.session.state.source
+        self.disagreements = {key: each.disagreement for key, each in decisions.items() if each.disagreement}
+        strangers = {each.label for each in decisions.values() if each.label is not None} - classes
+        if strangers:  # the label config had them once
+            for name in sorted(strangers):
+                self.project.add_class(name)
+        for key, wanted in decisions.items():
+            line = rounds.known.get(key)
+            if line is not None and line.get("annotator") == UNREADABLE and wanted.label is None:
+                continue
+            has = None if line is None else line["label"]
+            if wanted.label is not None and has != wanted.label:
+                source = chosen_by if key in asked else "added"
+                rounds.record([(key, wanted.label)], source=source or "added", annotator=wanted.author)
+            elif wanted.label is None and wanted.declined and (line is None or has is not None):
+                rounds.record([(key, None)], declined=True, annotator=wanted.author)
+            elif wanted.label is None and not wanted.declined and line is not None:
+                rounds.record([(key, None)], declined=False)
+            else:
+                continue
+            changed += 1
+            self.project.worker.note_change()
+        return changed + self._forget_deleted()
+
+    def _forget_deleted(self) -> int:
+        """Take back the labels of tasks that are gone; how many."""
+        rounds = self.project.rounds
+        with rounds.lock:
+            gone = [key for key in rounds.known if key not in self.snapshot.tasks]
+            journal, round = rounds.session.engine.journal, rounds.session.state.round
+            journal.append(make_event("open", key, round=round, source="undone") for key in gone)
+        return len(gone)
+
+    def _publish(self) -> int:
+        """Write the order of the questions into the tasks, the first with the highest score."""
+        project, ids = self.project, self.project.source.ids
+        questions = project.rounds.questions()
+        n = len(questions)
+        scores = {ids[position]: round((n - i) / n, 6) for i, position in enumerate(questions)}
+        # the score of a task that has its answer says nothing to anybody: it stays, and saves a request
+        mine = self.snapshot.tasks
+        answered = {key: mine[key]["data"].get("skal_score") for key in mine if key in project.rounds.known}
+        scores |= {key: score for key, score in answered.items() if score is not None}
+        written = self.studio.write_scores(self.snapshot, scores)
+        self.studio.order_view()
+        if self._predictions:
+            heldout = set(project.rounds.session.state.audit)
+            said = {
+                ids[i]: (found["label"], found["probability"])
+                for i in questions
+                if i not in heldout and (found := project.worker.predictions.get(i)) is not None
+            }
+            self.studio.write_predictions(self.snapshot, said, self.version)
+        return written
+
+    @property
+    def version(self) -> str:
+        """Of the model: how many labels it has seen."""
+        history = self.project.rounds.session.state.history
+        return f"{MODEL_PREFIX}{history[-1]['n_labelled'] if history else 0}"
+
+    def run(self, every: float = 5.0) -> None:
+        """Look again and again, until ``stop``; a server that is away is waited for."""
+        last, pause = "", every
+        while not self._stopping:
+            start = time.monotonic()
+            try:
+                done = self.look()
+                pause, words = every, self.describe()
+                if done["labels"] or words != last:
+                    self._say(words)
+                last = words
+            except StudioError as error:
+                if error.status in (401, 403, 404):
+                    raise
+                pause = min(2 * pause, 60.0)
+                self._say(f"{error} The next attempt is in {pause:.0f} seconds; nothing is lost.")
+            except SampleError as error:  # of the label config or the tasks, which somebody may put right
+                pause = min(2 * pause, 60.0)
+                self._say(f"{error} The next attempt is in {pause:.0f} seconds; nothing is lost.")
+            took = time.monotonic() - start
+            self.wake.wait(max(pause, 2 * took))  # a large project is read less often
+            self.wake.clear()
+
+    def stop(self) -> None:
+        """Let ``run`` return."""
+        self._stopping = True
+        self.wake.set()
+
+    def describe(self) -> str:
+        """How far it is, in a line."""
+        status = self.project.status()
+        words = f"{status['labelled']} of {status['samples']} labelled. {status['audit']['words']}"
+        if self.disagreements:
+            named = "; ".join(f"{key}: {said}" for key, said in list(self.disagreements.items())[:5])
+            words += f" Annotators disagree on {len(self.disagreements)} tasks, which count as open ({named})."
+        return words + (f" {status['error']}" if status["error"] else "")
+
+    def close(self) -> Labelled:
+        """Save, let others write to the folder, and give the result."""
+        self.project.close()
+        return self.project.result()

@@ -1,0 +1,237 @@
+"""The client and the live loop against a small server that replays answers of Label Studio 1.23.2, good and bad."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from skal.cli import main
+from skal.exceptions import SampleError
+from skal.labelling._studio._client import StudioClient, StudioError
+from skal.labelling._studio._studio_project import SCORE, StudioProject
+from skal.labelling._studio._sync import StudioSync
+
+from .record import CONFIG, TEXTS
+from .test_exports import RECORDED
+
+TOKEN = "1" * 40
+USERS = [{"id": 1, "email": "one@skal.test"}, {"id": 2, "email": "two@skal.test"}]
+
+
+class Replay(ThreadingHTTPServer):
+    """Answers as the recorded server did; ``troubles`` come first: a status, or None for a lost connection."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.troubles, self.seen, self.views = [], [], []
+        self.tasks = json.loads((RECORDED / "texts.json").read_text())
+        self.config = TEXTS
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, method, path, body):
+        if path == "/api/token/refresh":
+            return {"access": f"short-{len(self.seen)}"}
+        if path == "/api/users":
+            return USERS
+        if path.endswith("/export"):
+            return self.tasks
+        if path.startswith("/api/projects/"):
+            return {"id": 1, "label_config": self.config}
+        if path == "/api/dm/views/":
+            if method == "POST":
+                self.views.append({"id": 7} | body)
+                return self.views[-1]
+            return self.views
+        task = next(task for task in self.tasks if path == f"/api/tasks/{task['id']}/")
+        task["data"] = body["data"]
+        return task
+
+
+class Handler(BaseHTTPRequestHandler):
+    def handle_any(self):
+        size = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(size)) if size else None
+        path = self.path.split("?")[0]
+        self.server.seen.append((self.command, path, self.headers.get("Authorization")))
+        trouble = self.server.troubles.pop(0) if self.server.troubles else 200
+        if trouble is None:
+            self.close_connection = True
+            return
+        found = self.server.answer(self.command, path, body) if trouble == 200 else {"detail": "no"}
+        data = json.dumps(found).encode()
+        self.send_response(trouble)
+        if trouble == 429:
+            self.send_header("Retry-After", "7")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Replay() as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("troubles", "pauses"),
+    [
+        ([503, 500, 502], [1.0, 2.0, 4.0]),
+        ([429], [7.0]),
+        ([None, None], [1.0, 2.0]),
+        ([504, 429, None], [1.0, 7.0, 4.0]),
+    ],
+)
+def test_back_off(server, troubles, pauses):
+    waited = []
+    server.troubles = list(troubles)
+    assert StudioClient(server.url, TOKEN, sleep=waited.append).call("GET", "api/users") == USERS
+    assert waited == pauses
+
+
+def test_patience_ends(server):
+    waited = []
+    server.troubles = [503] * 100
+    with pytest.raises(StudioError, match="HTTP 503") as caught:
+        StudioClient(server.url, TOKEN, patience=10, sleep=waited.append).call("GET", "api/users")
+    assert caught.value.status == 503
+    assert sum(waited) <= 10
+
+
+def test_what_creates_something_is_not_repeated_unless_it_was_refused(server):
+    client = StudioClient(server.url, TOKEN, sleep=lambda seconds: None)
+    server.troubles = [None]
+    with pytest.raises(StudioError):
+        client.call("POST", "api/dm/views/", {"data": {}})
+    assert len(server.seen) == 1
+    server.troubles = [429]
+    client.call("POST", "api/dm/views/", {"data": {}})
+    assert len(server.views) == 1
+
+
+def test_401_names_the_variable(server):
+    server.troubles = [401]
+    with pytest.raises(StudioError, match="LABEL_STUDIO_API_KEY") as caught:
+        StudioClient(server.url, TOKEN).call("GET", "api/users")
+    assert caught.value.status == 401
+    assert TOKEN not in str(caught.value)
+    assert len(server.seen) == 1
+
+
+def test_a_personal_token_is_renewed(server):
+    client = StudioClient(server.url, "personal")
+    server.troubles = [200, 401]
+    assert client.call("GET", "api/users") == USERS
+    sent = [authorization for _, path, authorization in server.seen if path == "/api/users"]
+    assert len(sent) == 2
+    assert sent[0] != sent[1]
+    assert all(each.startswith("Bearer short-") for each in sent)
+
+
+def test_another_server_does_not_get_the_token(server):
+    with Replay() as other:
+        threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        assert StudioClient(server.url, TOKEN).fetch(f"{other.url}/api/users")
+        assert other.seen[0][2] is None
+        other.shutdown()
+
+
+def test_no_token_no_address(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    command = ["label-studio", "--url", "localhost", "--project", "1", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "LABEL_STUDIO_API_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", TOKEN)
+    assert main(command) == 1
+    assert "http://localhost:8080" in capsys.readouterr().err
+
+
+def test_configs_that_do_not_fit_are_refused(server):
+    server.config = CONFIG
+    client = StudioClient(server.url, TOKEN)
+    with pytest.raises(SampleError, match=r"\['animal', 'colours'\].*--control"):
+        StudioProject(client, 1).read()
+    with pytest.raises(SampleError, match=r"'colours' must have choice=.single"):
+        StudioProject(client, 1, "colours").read()
+    assert StudioProject(client, 1, "animal").read().control.classes == ("cat", "dog")
+
+
+def annotation(task, number, who, label, **more):
+    value = {"choices": [label]}
+    result = [{"from_name": "mood", "to_name": "words", "type": "choices", "value": value}] if label else []
+    when = {"created_at": "2026-11-18T18:00:00Z", "updated_at": "2026-11-18T18:00:00Z", "lead_time": 1.0}
+    task["annotations"].append({"id": number, "completed_by": who, "result": result} | when | more)
+
+
+def labels(sync):
+    return {int(row.id): row.label for row in sync.project.labels().itertuples()}
+
+
+def test_the_journal_follows(server, tmp_path):
+    """Recorded tasks, then every change that may come; a second look changes nothing, nor does a new start."""
+    waited = []
+    client = StudioClient(server.url, TOKEN, patience=10, sleep=waited.append)
+
+    def start():
+        options = {"model": "linear", "query_size": 2, "say": lambda text: None}
+        return StudioSync(StudioProject(client, 1), tmp_path, **options)
+
+    sync = start()
+    assert sync.project.worker.wait_until_idle()
+    assert sync.look() == {"annotations": 3, "labels": 3, "scores": 1}
+    assert labels(sync) == {7: "good", 8: "bad", 9: "good"}
+    assert sync.look() == {"annotations": 0, "labels": 0, "scores": 0}
+    assert server.tasks[3]["data"][SCORE] is not None
+    first, second, third, fourth = server.tasks
+    annotation(first, 20, 2, "bad")  # a tie
+    second["annotations"].clear()
+    third["annotations"][0]["result"][0]["value"]["choices"] = ["bad"]
+    annotation(fourth, 21, 1, None, was_cancelled=True)
+    server.troubles = [500, None]
+    assert sync.look()["labels"] == 4
+    assert waited == [1.0, 2.0]
+    assert labels(sync) == {9: "bad"}
+    assert sync.disagreements == {"7": "one@skal.test: good, two@skal.test: bad"}
+    assert "disagree" in sync.describe()
+    assert sync.project.rounds.known["10"]["event"] == "declined"
+    annotation(first, 22, 3, "bad")  # the majority
+    del server.tasks[1]
+    server.tasks.append({"id": 11, "annotations": [], "predictions": [], "data": {"text": "a new one"}})
+    server.config = TEXTS.replace('value="bad"/>', 'value="bad"/><Choice value="so"/>')
+    annotation(server.tasks[-1], 23, 1, "so")
+    assert sync.look()["labels"] == 2
+    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"}
+    assert sync.project.classes == ["good", "bad", "so"]
+    server.tasks[1]["annotations"][0]["id"] = 9
+    kept = server.tasks.pop(1)
+    assert sync.look()["labels"] == 1
+    assert labels(sync) == {7: "bad", 11: "so"}
+    server.tasks.insert(1, kept)
+    sync.look()
+    server.troubles = [503] * 20
+    with pytest.raises(StudioError, match="503"):
+        sync.look()
+    server.troubles = []
+    sync.close()
+    with (tmp_path / "annotations.jsonl").open("ab") as file:
+        file.write(b'{"half": ')  # a kill in the middle of a line
+    lines = (tmp_path / "labels.jsonl").read_bytes()
+    sync = start()
+    assert sync.look()["labels"] == 0
+    assert (tmp_path / "labels.jsonl").read_bytes() == lines
+    assert labels(sync) == {7: "bad", 9: "bad", 11: "so"}
+    assert len(sync.record.known) == 6
+    sync.close()
+    assert TOKEN not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file())
