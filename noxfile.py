@@ -131,7 +131,9 @@ def devices(session: nox.Session) -> None:
     session.install("-c", str(pins), *XLA, ".[devices]", "pytest", "pytest-xdist", "hypothesis")
     # code is compiled for a single use: the quicker the better
     on_xla = {"SKAL_TEST_DEVICE": "xla:0", "PJRT_DEVICE": "CPU", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    session.run("python", "-m", "pytest", "-q", "-m", "device", "tests/devices", *session.posargs, env=ONE_THREAD | on_xla)
+    session.run(
+        "python", "-m", "pytest", "-q", "-m", "device", "tests/devices", *session.posargs, env=ONE_THREAD | on_xla
+    )
 
 
 @nox.session(python="3.11")

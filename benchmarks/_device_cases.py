@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from skorch import NeuralNetClassifier, NeuralNetRegressor
-from torch import Tensor, nn
+from torch import nn
 
 from skal.datasets import load
 from skal.loss_prediction import LossPredictionClassifier

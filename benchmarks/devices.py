@@ -93,7 +93,9 @@ class Transfers(TorchDispatchMode):
             self.counts["to host" if target.type == "cpu" else "to device"] += tensor.nbytes
 
 
-def growth(name: str, mode: type[Flops] | type[Transfers], device: str, sizes: Sequence[int] = SIZES) -> dict[str, float]:
+def growth(
+    name: str, mode: type[Flops] | type[Transfers], device: str, sizes: Sequence[int] = SIZES
+) -> dict[str, float]:
     """What each more sample of the pool adds to the counts."""
     found = []
     for n_pool in sizes:

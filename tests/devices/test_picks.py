@@ -172,9 +172,7 @@ def test_modules_on_two_devices(digits, device, first):
     together = Spread("cpu", "cpu")
     apart = Spread(*where)
     apart.load_state_dict(together.state_dict())
-    here, there = (
-        learner_of(make_net(None, module).initialize(), X[:N_LABELLED], y) for module in (together, apart)
-    )
+    here, there = (learner_of(make_net(None, module).initialize(), X[:N_LABELLED], y) for module in (together, apart))
     for strategy in (Margin(), BADGE(random_state=0), UHerding(random_state=0)):
         expected, found = (strategy.select(each, X[N_LABELLED:], 5) for each in (here, there))
         assert same_picks(expected, found)
@@ -241,7 +239,9 @@ def test_a_net_of_accelerate_is_asked(digits, device):
     ).fit(X[:N_LABELLED], y[:N_LABELLED])
     there = learner_of(net, X[:N_LABELLED], y[:N_LABELLED])
     assert next(net.module_.parameters()).device.type == device.split(":")[0]
-    here = learner_of(make_net("cpu", copy.deepcopy(net.module_).cpu()).initialize(), there.X_training, there.y_training)
+    here = learner_of(
+        make_net("cpu", copy.deepcopy(net.module_).cpu()).initialize(), there.X_training, there.y_training
+    )
     for strategy in (Margin(), BADGE(random_state=0)):
         expected, found = (strategy.select(each, X[N_LABELLED:], 5) for each in (here, there))
         assert same_picks(expected, found)
