@@ -35,8 +35,8 @@ def pull_back(
         if logits.device.type == "xla" and any("BatchNorm" in node.name() for node in nodes_behind(logits)):
             raise UnsupportedLayerError(
                 "On an XLA device the network must have no batch norm where its gradients are needed: torch_xla cannot "
-                "differentiate one in eval mode. Got a network with batch norm. Move it with net.module_.to('cpu'), "
-                "use a GroupNorm, or a strategy on outputs or embeddings, such as Margin, BADGE or UHerding."
+                "differentiate one in eval mode. Got a network with batch norm. Move it to the processor, use "
+                "a GroupNorm, or a strategy on outputs or embeddings, such as Margin, BADGE or UHerding."
             ) from error
         raise
 

@@ -23,7 +23,7 @@ def device():
     if DEVICE.startswith("xla"):
         import torch_xla
 
-        # each operation is compiled by itself: whole queries take minutes to compile, and half of them hours
+        # each operation is compiled by itself: whole queries take minutes to compile
         torch_xla.experimental.eager_mode(True)
     torch.zeros(1, device=DEVICE)
     return DEVICE
