@@ -99,7 +99,7 @@ def _read(data: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
     return X.iloc[train], y[train], X.iloc[test], y[test]
 
 
-def _estimator(net: str) -> Any:
+def make_estimator(net: str) -> Any:
     """What people write: the usual preparation of columns, or of texts, before the usual classifier."""
     if net == "tfidf":
         return make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
@@ -122,7 +122,7 @@ def make_run(name: str, arm: str, seed: int) -> dict[str, Any]:
     rows = np.random.default_rng([seed, 0]).choice(len(X), size=n_pool, replace=False)
     began = time.process_time()
     loop = ActiveLearningClassifier(
-        _estimator(protocol.net),
+        make_estimator(protocol.net),
         make_strategy(ARMS[arm].strategy),
         initial=ARMS[arm].initial or "random",
         n_initial=protocol.n_initial,
@@ -237,7 +237,7 @@ def _score_start(data: str, net: str, n_initial: int, start: str, seed: int) -> 
     rows = np.random.default_rng([seed, 0]).choice(len(X), size=min(7 * len(X) // 10, 1000), replace=False)
     sizes = {"n_initial": n_initial, "n_rounds": 0, "random_state": seed}
     initial = start if start == "random" else make_strategy(start)
-    loop = ActiveLearningClassifier(_estimator(net), "random", initial=initial, classes=np.unique(y), **sizes)
+    loop = ActiveLearningClassifier(make_estimator(net), "random", initial=initial, classes=np.unique(y), **sizes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return float(loop.fit(X.iloc[rows], y[rows]).score(X_test, y_test))
