@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from tqdm import tqdm
 
@@ -47,7 +48,7 @@ STARTS = MappingProxyType(
         "direction": "max_herding(features='prepared')",
     }
 )
-QUERIES = MappingProxyType({"random": "random", "leaves": "uherding(features='prepared', kernel='forest')"})
+QUERIES = MappingProxyType({"none": "random", "leaves": "uherding(features='prepared', kernel='forest')"})
 LOOPS = (("distance", "leaves"), ("direction", "leaves"))
 _PATH = RESULTS / "rule" / "raw_rule.jsonl"
 _MOST_TESTED = 2000
@@ -132,24 +133,33 @@ def _read(name: str) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray
     return X.iloc[train], y[train], X.iloc[test], y[test]
 
 
-def make_run(table: str, net: str, start: str, query: str, sizes: tuple[int, int, int], seed: int) -> list[float]:
-    """Accuracies of one loop; its pool has 70 % of a small table, so that those of two seeds differ."""
+def make_run(table: str, net: str, start: str, query: str, n_initial: int, seed: int) -> list[float]:
+    """Accuracies of one loop, or of the first model alone if ``query`` is ``none``.
+
+    A pool has 70 % of a small table, so that those of two seeds differ.
+    """
     X, y, X_test, y_test = _read(table)
     rows = np.random.default_rng([seed, 0]).choice(len(X), size=min(7 * len(X) // 10, 1000), replace=False)
+    pool, labels = X.iloc[rows], y[rows]
     loop = ActiveLearningClassifier(
         make_estimator(net),
         make_strategy(QUERIES[query]),
         initial=start if start == "random" else make_strategy(STARTS[start]),
-        n_initial=min(sizes[0], len(rows) // 2),
-        query_size=sizes[1],
-        n_rounds=sizes[2] if len(rows) > 140 else min(sizes[2], 2),
+        n_initial=min(n_initial, len(rows) // 2),
+        query_size=FEW[1],
+        n_rounds=FEW[2] if len(rows) > 140 else 2,
         classes=np.unique(y),
         random_state=seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        loop.fit(X.iloc[rows], y[rows], eval_set=(X_test, y_test))
-    return [round(float(entry["eval_score"]), 6) for entry in loop.history_]
+        if query != "none":
+            history = loop.fit(pool, labels, eval_set=(X_test, y_test)).history_
+            return [round(float(entry["eval_score"]), 6) for entry in history]
+        first = loop.start(pool).ask()
+        one_class = len(np.unique(labels[first])) == 1
+        model = DummyClassifier() if one_class else make_estimator(net)
+        return [round(float(model.fit(pool.iloc[first], labels[first]).score(X_test, y_test)), 6)]
 
 
 def _tasks(seeds: list[int], tables: list[str], parts: list[str]) -> list[tuple[str, str, str, str, int, int]]:
@@ -180,10 +190,7 @@ def run(tasks: list[tuple[str, str, str, str, int, int]]) -> None:
     for task in tqdm(left, file=sys.stderr, mininterval=30):
         table, net, start, query, n, seed = task
         began = time.process_time()
-        if query == "none":
-            scores = make_run(table, net, start, "random", (n, 1, 0), seed)
-        else:
-            scores = make_run(table, net, start, query, FEW, seed)
+        scores = make_run(table, net, start, query, n, seed)
         line = {"run": task, "scores": scores, "seconds": round(time.process_time() - began, 2)}
         with _PATH.open("a") as file:
             file.write(json.dumps(line) + "\n")
