@@ -13,10 +13,8 @@ ahead of those by direction in the mean over the cases. Then the six tables judg
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,6 +29,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from tqdm import tqdm
 
+from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.evidence.raw import FEW, MANY, make_estimator
 from benchmarks.evidence.runs import RESULTS
@@ -38,9 +37,9 @@ from skal import ActiveLearningClassifier
 from skal.bench._verdict import points
 from skal.strategies._names import make_strategy
 
-FIRST_SEED = 100
+FIRST_SEED, MOST_SEEDS = 100, 20
 NETS = ("logistic", "forest")
-SIZES = MappingProxyType({"10 labels": FEW[0], "30 labels": 30, "100 labels": MANY[0]})
+SIZES = (FEW[0], 30, MANY[0])
 STARTS = MappingProxyType(
     {
         "random": "random",
@@ -48,9 +47,8 @@ STARTS = MappingProxyType(
         "direction": "max_herding(features='prepared')",
     }
 )
+ONES = ("distance", "direction")  # that the rule may take
 QUERIES = MappingProxyType({"none": "random", "leaves": "uherding(features='prepared', kernel='forest')"})
-LOOPS = (("distance", "leaves"), ("direction", "leaves"))
-_PATH = RESULTS / "rule" / "raw_rule.jsonl"
 _MOST_TESTED = 2000
 
 Table = tuple[pd.DataFrame, np.ndarray]
@@ -162,38 +160,61 @@ def make_run(table: str, net: str, start: str, query: str, n_initial: int, seed:
         return [round(float(model.fit(pool.iloc[first], labels[first]).score(X_test, y_test)), 6)]
 
 
-def _tasks(seeds: list[int], tables: list[str], parts: list[str]) -> list[tuple[str, str, str, str, int, int]]:
-    """(table, net, start, query, labels, seed)"""
+def _key(table: str, net: str, start: str, query: str, n_initial: int, seed: int) -> str:
+    return f"{table}, {net}: {start}, {query}, {n_initial} labels, seed {seed}"
+
+
+def run(kept: Kept, tables: list[str], n_loops: int, n_starts: int) -> None:
+    """Make the runs that are missing; it may be stopped at any time."""
     cases = [(table, net) for table in tables for net in NETS]
-    loops = [(*case, *loop, FEW[0], seed) for seed in seeds for case in cases for loop in LOOPS if "loops" in parts]
-    starts = [
+    loops = [(*case, start, "leaves", FEW[0], seed) for seed in _seeds(n_loops) for case in cases for start in ONES]
+    firsts = [
         (*case, start, "none", n, seed)
-        for n in SIZES.values()
-        for seed in seeds
+        for n in SIZES
+        for seed in _seeds(n_starts)
         for case in cases
         for start in STARTS
-        if "starts" in parts
     ]
-    return loops + starts
+    for task in tqdm(loops + firsts, file=sys.stderr, mininterval=30):
+        kept(_key(*task), lambda task=task: make_run(*task))
 
 
-def _done() -> dict[tuple[Any, ...], list[float]]:
-    lines = _PATH.read_text().splitlines() if _PATH.exists() else []
-    return {tuple(line["run"]): line["scores"] for line in map(json.loads, lines)}
+def _seeds(n: int) -> range:
+    return range(FIRST_SEED, FIRST_SEED + n)
 
 
-def run(tasks: list[tuple[str, str, str, str, int, int]]) -> None:
-    """Make the runs that are missing; it may be stopped at any time."""
-    done = _done()
-    _PATH.parent.mkdir(parents=True, exist_ok=True)
-    left = sorted((task for task in tasks if task not in done), key=lambda task: (task[4], task[-1] // 5))
-    for task in tqdm(left, file=sys.stderr, mininterval=30):
-        table, net, start, query, n, seed = task
-        began = time.process_time()
-        scores = make_run(table, net, start, query, n, seed)
-        line = {"run": task, "scores": scores, "seconds": round(time.process_time() - began, 2)}
-        with _PATH.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+def _gains(kept: Kept, case: tuple[str, str], start: str, base: str, query: str, n_initial: int) -> np.ndarray:
+    """Mean accuracy after a start minus that after another, of every seed that has both."""
+    both = [tuple(_key(*case, name, query, n_initial, seed) for name in (start, base)) for seed in _seeds(MOST_SEEDS)]
+    return np.array([np.mean(kept[own]) - np.mean(kept[other]) for own, other in both if own in kept and other in kept])
+
+
+def report(kept: Kept, tables: list[str]) -> str:
+    """Whole loops by distance against those by direction, then first models of both against those of random labels."""
+    cases = [(table, net) for table in tables for net in NETS]
+    rows: list[list[object]] = []
+    for table in tables:
+        gains = [_gains(kept, (table, net), *ONES, "leaves", FEW[0]) for net in NETS]
+        rows.append([table, len(gains[0]), *map(_with_error, gains)])
+    means = [np.mean(_gains(kept, case, *ONES, "leaves", FEW[0])) for case in cases]
+    rows.append(["mean of the cases", "", _with_error(np.array(means)), f"ahead in {np.sum(np.array(means) > 0)}"])
+    firsts: list[list[object]] = []
+    for n in SIZES:
+        gains = [[_gains(kept, case, start, "random", "none", n) for case in cases] for start in ONES]
+        means = np.array([[seeds.mean() for seeds in of_start] for of_start in gains])
+        firsts.append(
+            [n, len(gains[0][0]), *(points(mean) for mean in means.mean(1)), _with_error(means[0] - means[1])]
+        )
+    return "\n\n".join(
+        [
+            markdown(["table", "seeds", *NETS], rows),
+            markdown(["labels", "seeds", *ONES, "distance over direction"], firsts),
+        ]
+    )
+
+
+def _with_error(values: np.ndarray) -> str:
+    return f"{points(values.mean())} ± {100 * np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -201,10 +222,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence.raw_rule", description=__doc__)
     parser.add_argument("command", choices=["run", "report"])
     parser.add_argument("--tables", type=lambda text: text.split(","), default=list(TABLES), metavar="A,B")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=["starts", "loops"], metavar="A,B")
-    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many")
+    parser.add_argument("--loops", type=int, default=10, metavar="N", help="seeds of whole loops")
+    parser.add_argument("--starts", type=int, default=MOST_SEEDS, metavar="N", help="seeds of first models")
+    parser.add_argument("--kept", type=Path, default=RESULTS / "rule" / "raw_rule.jsonl", metavar="FILE")
     args = parser.parse_args(argv)
-    run(_tasks(list(range(FIRST_SEED, FIRST_SEED + args.seeds)), args.tables, args.parts))
+    kept = Kept(args.kept)
+    if args.command == "report":
+        print(report(kept, args.tables))
+    else:
+        run(kept, args.tables, args.loops, args.starts)
     return 0
 
 
