@@ -35,6 +35,9 @@ class Kept:
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
+    def __getitem__(self, key: str) -> Any:
+        return self._known[key]
+
     def __call__(self, key: str, measure: Callable[[], Any]) -> Any:
         """What ``measure`` gives, now or in an earlier run."""
         if key not in self._known:

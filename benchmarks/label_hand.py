@@ -104,7 +104,8 @@ def run(setting: str, arm: str, seed: int) -> dict[str, Any]:
                 status = hand.wait()
                 if labels in CHECKPOINTS:
                     found["accuracy"][str(labels)] = judge(out / "model", task)
-                    found["page"] = [status["curve"][-1]["score"], status["guessing"]["level"]]
+                    curve = status["curve"]  # empty as long as few labels are held out
+                    found["page"] = [curve[-1]["score"] if curve else None, status["guessing"]["level"]]
             hand.call("finish")
             process.wait(120)
         finally:

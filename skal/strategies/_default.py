@@ -3,7 +3,7 @@
 
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
-| a table | MaxHerding | UHerding by leaves of a forest |
+| a table | MaxHerding; by distance for up to 10 labels | UHerding by leaves of a forest |
 | embeddings, texts, sparse rows | MaxHerding | UHerding |
 | rows of numbers, with a network | MaxHerding | UHerding on the rows |
 | a network that is mostly frozen | MaxHerding | UHerding |
@@ -38,20 +38,22 @@ _MOST_INPUTS = 4096
 _MOSTLY_FROZEN = 0.5
 # parameters that are trained: with more, look-ahead takes dozens of times as long as a pass over the pool
 _MOST_TANGENTS = 5_000_000
+# labels of a start on a table that distance is better for: it finds outliers, which is good for few labels only
+_FEW_LABELS = 10
 # labelled samples with another of their class, before neighbours can tell whether features say anything
 _FEWEST_NEIGHBOURS = 20
 _MOST_NEIGHBOURS = 2000
 
 
-def recommend(context: QueryContext) -> tuple[str, str]:
-    """Strategy for a query, by name and parameters, and why it is this one.
+def recommend(context: QueryContext, n_instances: int) -> tuple[str, str]:
+    """Strategy for a query of so many samples, by name and parameters, and why it is this one.
 
     Examples
     --------
     >>> from types import SimpleNamespace
     >>> from sklearn.linear_model import LogisticRegression
     >>> learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None)
-    >>> recommend(QueryContext(learner, np.eye(3)))
+    >>> recommend(QueryContext(learner, np.eye(3)), 2)
     ("max_herding(features='prepared')", 'no labels yet, and the inputs are rows of length 1')
     """
     started = context.is_fitted and context.n_labelled > 0
@@ -67,7 +69,13 @@ def recommend(context: QueryContext) -> tuple[str, str]:
         return _herding(context, started, f"the inputs are {kind}", "prepared")
     if not started or len(np.unique(context.labels)) < 2:
         missing = "only one class is labelled" if started else "no labels yet"
-        return "max_herding(features='prepared')", f"{missing}, and the inputs are a table, whose columns are scaled"
+        few = context.n_labelled + n_instances <= _FEW_LABELS
+        parameters = "(features='prepared', normalize=False)" if few else "(features='prepared')"
+        how = "distance for so few labels" if few else "direction"
+        return (
+            f"max_herding{parameters}",
+            f"{missing}, and the inputs are a table, whose columns are scaled and whose rows are compared by {how}",
+        )
     if _say_nothing(context, "prepared", by_forest=True):
         return "margin", "the inputs are a table, but a forest on the labels tells them no better than chance"
     reason = "the inputs are a table, and a forest on the labels tells which rows are alike"
@@ -215,7 +223,7 @@ class Recommended(QueryStrategy):
         self.random_state = random_state
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        name, self.reason_ = recommend(context)
+        name, self.reason_ = recommend(context, n_instances)
         if self.target is not None and name == "badge":
             name = "uherding"
         try:

@@ -1,10 +1,12 @@
 """The evidence on raw tables: runs that continue, and a report in words."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.evidence import raw
+from benchmarks.evidence import raw, raw_rule
 
 SETTING = "raw_vehicle_logistic_few"
 
@@ -38,24 +40,38 @@ def test_runs_continue_and_are_reported(folder, capsys):
     assert "It is worse than Random in 0 of all 1." in printed
 
 
-def test_development_has_tables_and_seeds_of_its_own(folder):
-    run(folder, "--seeds", "1", "--arms", "random", "--development")
-    assert '"seed":100,' in (folder / "development" / f"{SETTING}.jsonl").read_text()
-    assert set(raw.DEVELOPMENT) < set(raw.TABLES)
-
-
-def test_starts_are_compared_on_the_development_part(folder, capsys, monkeypatch):
-    monkeypatch.setattr(raw, "DEVELOPMENT", ("vehicle",))
-    assert raw.main(["starts", "--seeds", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[:2] for line in lines[2:]] == [
-        [f"| vehicle, {net}", n] for n in ("10", "100") for net in ("logistic", "forest")
-    ]
-    assert all(line.count("±") == 2 for line in lines[2:])
-
-
 def test_twelve_few_twelve_many_and_the_texts():
     few = [name for name in raw.SETTINGS if name.endswith("_few")]
     assert (len(few), len(raw.SETTINGS)) == (13, 25)
-    assert all(setting.seeds == 10 for setting in raw.SETTINGS.values())
+    assert [raw.SETTINGS[f"raw_{name}"].seeds for name in ("dna_forest_few", "dna_forest_many")] == [20, 10]
     assert raw.ARMS["auto, own start"].initial == "auto"
+
+
+def test_the_rule_is_chosen_on_tables_that_do_not_judge_it(tmp_path, monkeypatch):
+    assert not set(raw_rule.TABLES) & set(raw.TABLES)
+    monkeypatch.setattr(raw_rule, "SIZES", (10,))
+    for _ in range(2):  # what is there is not made again
+        path = tmp_path / "kept.jsonl"
+        assert raw_rule.main(["run", "--tables", "wine", "--kept", str(path), "--loops", "0", "--starts", "1"]) == 0
+        keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
+        starts = [(net, start) for net in ("logistic", "forest") for start in ("random", "distance", "direction")]
+        assert keys == [f"wine, {net}: {start}, none, 10 labels, seed 100" for net, start in starts]
+    assert len(raw_rule.make_run("wine", "logistic", "distance", "leaves", 10, 100)) == 3
+
+
+def test_starts_are_compared_by_seeds(tmp_path, capsys):
+    scores = {"random": 0.5, "distance": 0.7, "direction": 0.6}
+    path = tmp_path / "kept.jsonl"
+    with path.open("w") as file:
+        for net in raw_rule.NETS:
+            for start, score in scores.items():
+                for query, sizes in (("leaves", (10,)), ("none", raw_rule.SIZES)):
+                    for n in sizes:
+                        for seed in (100, 101):
+                            key = f"wine, {net}: {start}, {query}, {n} labels, seed {seed}"
+                            value = [score - 0.1, score + 0.1 + 0.02 * (seed == 101) * (start == "distance")]
+                            file.write(json.dumps({"key": key, "value": value}) + "\n")
+    assert raw_rule.main(["report", "--tables", "wine", "--kept", str(path)]) == 0
+    loops, first_models = capsys.readouterr().out.strip().split("\n\n")
+    assert loops.splitlines()[2] == "| wine | 2 | +10.50 ± 0.5 | +10.50 ± 0.5 |"
+    assert first_models.splitlines()[2:] == [f"| {n} | 2 | +20.50 | +10.00 | +10.50 ± 0.0 |" for n in raw_rule.SIZES]

@@ -46,7 +46,7 @@ def network(freeze=False):
 def test_the_first_samples_are_the_strategys(initial, data):
     X, y = data
     loop = loop_of(LogisticRegression(), initial=initial).fit(X, y)
-    strategy = MaxHerding(features="prepared") if initial == "auto" else MaxHerding()
+    strategy = MaxHerding(features="prepared", normalize=False) if initial == "auto" else MaxHerding()
     expected = strategy(learner_of(LogisticRegression()), X, 9)
     assert loop.queried_[:9].tolist() == expected.tolist()
     assert (loop.history_[0]["metrics"] is None) == (initial == "auto")
@@ -62,7 +62,10 @@ def test_any_strategy_that_needs_no_labels_can_start(initial, estimator, data):
     assert runs[0].initial_ == f"{type(initial).__name__}: as asked for"
 
 
-TABLE = "MaxHerding: no labels yet, and the inputs are a table, whose columns are scaled"
+TABLE = (
+    "MaxHerding: no labels yet, and the inputs are a table, whose columns are scaled and whose rows are compared by "
+    "distance for so few labels"
+)
 ROWS = "MaxHerding: no labels yet, and the inputs are rows of numbers"
 FROZEN = "MaxHerding: no labels yet, and the layers below the last one are mostly frozen, and give features"
 

@@ -259,7 +259,20 @@ def test_labels_of_one_class_teach_a_forest_nothing():
     assert found.reason_.startswith("only one class is labelled")
 
 
-def test_the_start_on_a_raw_table_is_not_led_by_the_largest_numbers():
+@pytest.mark.parametrize("n_labels", [10, 11])
+def test_a_small_start_on_a_table_goes_by_distance(n_labels):
+    strategy = strategy_named("auto")
+    table = np.random.default_rng(0).normal(size=(60, 4))
+    learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None)
+    indices, _ = strategy.select(learner, table, n_labels)
+    assert strategy.strategy_.normalize == (n_labels > 10)
+    assert strategy.reason_.endswith("by distance for so few labels" if n_labels == 10 else "by direction")
+    same = MaxHerding(features="prepared", normalize=n_labels > 10).select(learner, table, n_labels)[0]
+    assert indices.tolist() == same.tolist()
+
+
+@pytest.mark.parametrize("n_labels", [10, 20])
+def test_the_start_on_a_raw_table_is_not_led_by_the_largest_numbers(n_labels):
     """Compared by direction before anything is scaled, nearly all first picks have a large number in one column."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"age": rng.normal(40, 10, 300), "hours": rng.normal(38, 5, 300)})
@@ -267,6 +280,6 @@ def test_the_start_on_a_raw_table_is_not_led_by_the_largest_numbers():
     table["job"] = rng.choice(["clerk", "cook", "pilot"], 300)
     columns = make_column_transformer((StandardScaler(), ["age", "hours", "gain"]), (OneHotEncoder(), ["job"]))
     learner = SimpleNamespace(estimator=make_pipeline(columns, LogisticRegression()), X_training=None, y_training=None)
-    indices, _ = strategy_named("auto").select(learner, table, 20)
+    indices, _ = strategy_named("auto").select(learner, table, n_labels)
     assert (table["gain"].iloc[indices] > 0).mean() < 0.35
     assert table["job"].iloc[indices].nunique() == 3
