@@ -98,13 +98,13 @@ def read_label_studio(tasks: list[dict[str, Any]], control: str | None = None) -
         numbers = {part["value"]["number"] for each in done for part in each["result"] if part["type"] == "number"}
         original = task["data"].get("skal_label")
         answers = answers_of(task, named) if named is not None else []
-        chosen = [answer.choices for answer in answers if answer.choices and not answer.cancelled]
-        if (numbers or chosen) and key is None:
+        given = [answer.choices for answer in answers if not answer.cancelled]
+        if (numbers or any(given)) and key is None:
             raise KeyError("a labelled task without image or text")
         if numbers:
             found.append(Said(key, float(_one(key, numbers)), []))
-        elif isinstance(original, list) and chosen:
-            rows = {tuple(int(str(i) in choices) for i in range(len(original))) for choices in chosen}
+        elif isinstance(original, list) and given:  # of which no choice at all is a row of zeros
+            rows = {tuple(int(str(i) in choices) for i in range(len(original))) for choices in given}
             found.append(Said(key, list(_one(key, rows)), []))
         else:
             found += [

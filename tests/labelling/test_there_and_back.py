@@ -198,12 +198,11 @@ def test_texts_are_found_by_themselves_where_their_ids_are_lost(tmp_path):
     (tmp_path / "texts.csv").write_text("text\ngood\nbad\nbad\n")
     with label_page(tmp_path / "texts.csv", ["a", "b"], tmp_path):
         pass
-    tasks = [
-        {"data": {"text": "good"}, "annotations": [{"result": [{"type": "choices", "value": {"choices": ["a"]}}]}]}
-    ]
-    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    said = {"from_name": "label", "type": "choices", "value": {"choices": ["a"]}}
+    good, bad = ({"data": {"text": text}, "annotations": [{"result": [said]}]} for text in ("good", "bad"))
+    (tmp_path / "tasks.json").write_text(json.dumps([good]))
     assert import_labels(tmp_path, tmp_path / "tasks.json")["new"] == 1
-    (tmp_path / "tasks.json").write_text(json.dumps([{"text": "bad", "choice": "a"}]))
+    (tmp_path / "tasks.json").write_text(json.dumps([bad]))
     with pytest.raises(SampleError, match="2 texts of that name"):
         import_labels(tmp_path, tmp_path / "tasks.json")
 

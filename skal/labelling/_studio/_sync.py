@@ -137,9 +137,9 @@ class StudioSync:
                 continue
             changed += 1
             self.project.worker.note_change()
-        return changed + self._forget_deleted()
+        return changed + self._drop_tasks()
 
-    def _forget_deleted(self) -> int:
+    def _drop_tasks(self) -> int:
         """Take back the labels of tasks that are gone; how many."""
         rounds = self.project.rounds
         with rounds.lock:
