@@ -4,7 +4,8 @@ import io
 import json
 import re
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, redirect_stdout
 
 import numpy as np
 import pandas as pd
@@ -30,15 +31,15 @@ from .conftest import Client, label_page, wait_for_training
 @contextmanager
 def label_command(capsys, *arguments):
     """A client of ``skal label``, in a thread of this process."""
-    codes = []
+    codes, said = [], io.StringIO()
     command = ["label", *map(str, arguments), "--no-browser"]
     thread = threading.Thread(target=lambda: codes.append(main(command)))
-    thread.start()
-    said = ""
-    while not (address := re.search(r"http://\S+", said)):
-        assert thread.is_alive(), capsys.readouterr().err
-        said += capsys.readouterr().out
-    client = Client(address[0])
+    with redirect_stdout(said):  # capsys empties what it reads, and loses what is printed at that moment
+        thread.start()
+        while not (address := re.search(r"http://\S+\n", said.getvalue())):
+            assert thread.is_alive(), capsys.readouterr().err
+            time.sleep(0.01)
+    client = Client(address[0].strip())
     try:
         yield client
     finally:
