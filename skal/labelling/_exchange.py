@@ -317,8 +317,8 @@ def _read_said(path: Path, control: str | None) -> list[Said]:
         if isinstance(content, dict):
             return [Said(key, label, []) for key, label in read_coco(content)]
         return read_label_studio(content, control)
-    except SkalError:
-        raise
+    except SampleError as error:
+        raise SampleError(f"{path} cannot be taken as it is. {error}") from error
     except OSError as error:
         raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
