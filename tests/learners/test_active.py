@@ -527,7 +527,7 @@ def test_a_strategy_may_be_named():
 def test_the_recommended_strategy_depends_on_estimator_and_labels(strategy):
     X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
     learner = ActiveLearner(GaussianNB(), strategy)
-    expected = MaxHerding(features="prepared")(learner, X, 5)
+    expected = MaxHerding(features="prepared", normalize=False)(learner, X, 5)
     assert learner.query(X, 5)[0].tolist() == expected.tolist()
     learner.teach(X[:9], y[:9])
     expected = UHerding(features="prepared", kernel="forest")(learner, X[9:], 5)

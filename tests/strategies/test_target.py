@@ -349,7 +349,7 @@ def test_a_loop_hands_the_target_on_from_the_first_sample(data, by_weights):
     named = ActiveLearningClassifier(
         LogisticRegression(),
         UHerding(features="prepared", kernel="forest", target=what),
-        initial=MaxHerding(features="prepared", target=what),
+        initial=MaxHerding(features="prepared", normalize=False, target=what),
         n_initial=4,
         query_size=6,
         n_rounds=1,
