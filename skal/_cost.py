@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a query will take, before it is made: small queries are made and measured, and the growth is extrapolated."""
+"""Forecast the cost of a query: measure small queries and extrapolate their growth."""
 
 from __future__ import annotations
 

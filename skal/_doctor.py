@@ -64,7 +64,7 @@ def requirements() -> dict[str, list[str]] | None:
 
 
 def describe_device() -> str:
-    """Where networks are computed."""
+    """The device that networks are computed on."""
     if torch.cuda.is_available():
         return f"cuda ({torch.cuda.get_device_name()})"
     if torch.backends.mps.is_available():

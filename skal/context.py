@@ -34,6 +34,7 @@ from skal._core.guard import device_of, evaluating, one_query
 from skal._core.identity import copy_groups, data_digest, object_digest
 from skal._core.last_layer import LastLayer, LastOutput, embeddings, find_last_layer
 from skal._core.losses import CrossEntropy, Loss, SeveralLabels
+from skal._core.meaning import MEANINGS, Meaning
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, product_rows, rows_within
 from skal._core.network import Network
 from skal._core.outputs import is_binary
@@ -183,6 +184,7 @@ class QueryContext:
         self.sharding = Sharding(settings["n_jobs"], settings["progress"], owner) if is_shared else None
         self.cache: Cache | None = getattr(learner, "cache", None)
         self._shared: dict[Any, Any] | None = None  # what the arms of one query share
+        self._passed: dict[str, torch.Tensor] = {}  # outputs and logits of the pool, once a pass has given them
         self._digests: dict[int, str | None] = {}  # of what computes features, by identity: nothing changes in a query
         self._watches: list[Watch] = []  # over the Datasets of this query
         if n_rows(X_pool, "X_pool") == 0:
@@ -198,6 +200,11 @@ class QueryContext:
     def task(self) -> str:
         """What the labels are: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
         return find_task(self.estimator, getattr(self.learner, "y_training", None))
+
+    @property
+    def meaning(self) -> Meaning:
+        """What follows from the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
+        return MEANINGS[self.task]
 
     def require_task(self, tasks: Sequence[str], why: str = "") -> None:
         """Raise :class:`~skal.exceptions.InvalidTypeError` unless the task is one of these.
@@ -304,7 +311,7 @@ class QueryContext:
         if isinstance(rows, range) and rows == range(self.n_pool):
             return self
         part = copy(self)
-        part.pool, part._shared = self.pool.take(rows), None
+        part.pool, part._shared, part._passed = self.pool.take(rows), None, {}
         return part
 
     def aim(self, target: Any = None) -> Aim:
@@ -351,7 +358,7 @@ class QueryContext:
         if isinstance(samples.X, Dataset):
             self._watches.append(samples.start_watch())
         part = copy(self)
-        part.pool, part._shared = samples, None
+        part.pool, part._shared, part._passed = samples, None, {}
         return Aim(part, np.ones(len(samples)), None)
 
     def for_arms(self) -> QueryContext:
@@ -503,8 +510,7 @@ class QueryContext:
         """Number of classes, labels or targets, by the outputs: few labels may not show every class."""
         if self.has_network:
             return self.network.n_classes(self.pool)
-        first = self.pool.take(range(1))
-        return int((self.predict(first) if self.task == REGRESSION else self.predict_proba(first)).shape[1])
+        return int(self.answers(self.pool.take(range(1))).shape[1])
 
     @cached_property
     def last_layer(self) -> LastLayer:
@@ -521,16 +527,45 @@ class QueryContext:
             return LastOutput(self.net, self.last_layer, self.sharding)
         return self.network
 
-    def outputs(self) -> torch.Tensor:
-        """Outputs of the network for the pool.
+    def outputs(self, samples: Samples | None = None) -> torch.Tensor:
+        """Outputs of the network for the pool, or for other samples.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
 
         Returns
         -------
-        (N, ...) tensor
-            On the network's device, checked.
+        (n, ...) tensor
+            On the network's device, checked; of the pool from the pass that gave the embeddings, if there was one.
         """
-        what = ("outputs", self.batch_size)
-        return self.remember(what, lambda: self.network.all_outputs(self.pool, self.batch_size))
+        if samples is not None and samples is not self.pool:
+            return self.network.all_outputs(samples, self.batch_size)
+        if "outputs" not in self._passed:
+            what = ("outputs", self.batch_size)
+            self._passed["outputs"] = self.remember(what, lambda: self.network.all_outputs(self.pool, self.batch_size))
+        return self._passed["outputs"]
+
+    def logits(self, samples: Samples | None = None) -> torch.Tensor:
+        """Outputs before any softmax, of the pool or other samples.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        (n, C) tensor
+            On the network's device; of the pool from the pass that gave the embeddings, if there was one.
+        """
+        samples, network = self.pool if samples is None else samples, self.logit_network
+        if samples is self.pool and "logits" in self._passed:
+            return self._passed["logits"]
+        if network is self.network:
+            return network.to_logits(self.outputs(samples))
+        return network.all_logits(samples, self.batch_size)
 
     def embeddings(self, samples: Samples | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs of the last layer, and logits, of the pool or other samples.
@@ -547,10 +582,12 @@ class QueryContext:
         logits : (n, C) tensor
             Of the same pass.
         """
-        if samples is not None:
-            return embeddings(self.network, samples, self.batch_size, self.last_layer)
+        if samples is not None and samples is not self.pool:
+            return embeddings(self.network, samples, self.batch_size, self.last_layer)[:2]
         what = ("embeddings", self.batch_size, self.last_layer.name)
-        return self.remember(what, lambda: embeddings(self.network, self.pool, self.batch_size, self.last_layer))
+        found = self.remember(what, lambda: embeddings(self.network, self.pool, self.batch_size, self.last_layer))
+        self._passed |= {"logits": found[1], "outputs": found[2]}  # for all that share them
+        return found[:2]
 
     def features(self, spec: Any = "auto", samples: Samples | None = None) -> torch.Tensor:
         """Features of the pool, or of other samples.
@@ -586,8 +623,6 @@ class QueryContext:
             module = self.network.module if isinstance(spec, str) else spec
             device = device_of(module) if isinstance(module, torch.nn.Module) else "cpu"
             return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
-        if spec == "last_layer" and samples is None:
-            return check_finite_features(at_least_float32(self.embeddings()[0]), self.owner)
         return self._compute(spec, of)
 
     @cached_property
@@ -664,7 +699,7 @@ class QueryContext:
     def _sketching(self) -> tuple[TangentEngine, str]:
         """What gives sketched gradients, and of which kernel."""
         engine = self.tangent_engine(memory=self.memory // 4)
-        return engine, "trace" if self.task == REGRESSION else settle_kernel(engine, self.pool, "auto", self.owner)
+        return engine, settle_kernel(engine, self.pool, self.meaning.kernel, self.owner)
 
     def _source(self, spec: Any) -> str | None:
         """A digest of what computes features that stay the same from round to round; None if they may change.
@@ -756,10 +791,27 @@ class QueryContext:
         """
         of = self.pool if samples is None else samples
         if self.has_network:
-            outputs = self.outputs() if samples is None else self.network.all_outputs(of, self.batch_size)
-            return outputs.double().cpu().numpy()
+            return self.outputs(samples).double().cpu().numpy()
         predict = partial(predict_numbers, self.estimator)
         return np.concatenate([predict(x) for x in of.chunks(max(self.batch_size, 4096), stacked=True)])
+
+    def answers(self, samples: Samples | None = None) -> np.ndarray:
+        """What the estimator says of the pool, or of other samples, whatever the task.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            By default the pool.
+
+        Returns
+        -------
+        (n, C) float64 array
+            Probabilities of classes, or of having each of several labels; or numbers.
+        """
+        if not self.meaning.has_probabilities:
+            return self.predict(samples)
+        proba = self.predict_proba(samples)
+        return proba if proba.ndim == 2 else proba[..., 1]
 
     def predict_proba(self, samples: Samples | None = None) -> np.ndarray:
         """Class probabilities of the pool, or of other samples.
@@ -779,9 +831,8 @@ class QueryContext:
             raise refuse_task(self.owner, self.task, [CLASSIFICATION, MULTILABEL], "It needs class probabilities.")
         if self.has_network:
             network = self.network
-            outputs = self.outputs() if samples is None else network.all_outputs(samples, self.batch_size)
             with torch.no_grad():
-                proba = network.to_proba(outputs).double().cpu().numpy()
+                proba = network.to_proba(self.outputs(samples)).double().cpu().numpy()
         else:
             # scikit-learn's classifiers bring no batch size of their own: bound the memory, spare the overhead
             predict, size = find_probabilities(self.estimator, self.owner, self.task), max(self.batch_size, 4096)

@@ -49,8 +49,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def _is_integer(value: Any) -> bool:
-    # nearly always a plain int: a look at an abstract class takes far longer
-    return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _error(right_type: bool) -> type[InvalidParameterError] | type[InvalidTypeError]:

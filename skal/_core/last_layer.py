@@ -236,8 +236,8 @@ def _are_logits(given: Tensor | None, output: Tensor, criterion: nn.Module | Non
     return any(torch.allclose(read, output, rtol=max(1e-3, rounding), atol=max(1e-5, rounding)) for read in reads)
 
 
-def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor]:
-    """The last layer's inputs (n, d) and the network's logits (n, C), on the network's device, in one pass.
+def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLayer) -> tuple[Tensor, Tensor, Tensor]:
+    """The last layer's inputs (n, d), the network's logits (n, C) and its outputs, on its device, in one pass.
 
     Warns
     -----
@@ -253,23 +253,26 @@ def embeddings(network: Network, samples: Samples, batch_size: int, last: LastLa
         )
         batch_size = 1
 
-    def shard(part: Samples) -> tuple[Tensor, Tensor]:
-        return fill_rows(_embedding_batches(network, part, batch_size, last), len(part))
+    # behind a softmax the logits still have the digits that log(p + ε) has lost
+    behind_softmax = last.gives_logits and isinstance(network.criterion, nn.NLLLoss)
 
-    return network.collect(shard, samples, batch_size)
+    def shard(part: Samples) -> tuple[Tensor, ...]:
+        return fill_rows(_embedding_batches(network, part, batch_size, last, behind_softmax), len(part))
+
+    features, outputs, *given = network.collect(shard, samples, batch_size)
+    return features, given[0] if given else network.to_logits(outputs), outputs
 
 
 def _embedding_batches(
-    network: Network, samples: Samples, batch_size: int, last: LastLayer
-) -> Iterator[tuple[Tensor, Tensor]]:
+    network: Network, samples: Samples, batch_size: int, last: LastLayer, with_given: bool
+) -> Iterator[tuple[Tensor, ...]]:
+    """Inputs of the last layer, the network's outputs, and if asked for what the layer gave, batch by batch."""
     seen: list[tuple[Tensor, Any]] = []
-    # behind a softmax the logits still have the digits that log(p + ε) has lost
-    behind_softmax = last.gives_logits and isinstance(network.criterion, nn.NLLLoss)
 
     def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         first = _first_input(args, kwargs)
         assert first is not None  # or it would not have been found
-        seen.append((first.detach().clone(), output.detach().clone() if behind_softmax else None))
+        seen.append((first.detach().clone(), output.detach().clone() if with_given else None))
 
     with evaluating(network.module), torch.no_grad():
         handle = network.module.get_submodule(last.name).register_forward_hook(record, with_kwargs=True)
@@ -279,7 +282,8 @@ def _embedding_batches(
                 output = network.output(batch)
                 network.check_output(output)
                 features, given = seen[last.call]
-                yield features.reshape(output.shape[0], -1), given if behind_softmax else network.to_logits(output)
+                features = features.reshape(output.shape[0], -1)
+                yield (features, output, given) if with_given else (features, output)
         finally:
             handle.remove()
 

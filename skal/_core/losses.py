@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skal._core.outputs import is_binary, softmax, sum_of_others
+from skal._core.outputs import is_binary, sum_of_others
 from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 from skal.exceptions import InvalidParameterError
 from skal.nets import SquaredLoss
@@ -126,7 +126,7 @@ class CrossEntropy(Loss):
     epsilon: float = 0.0
 
     def _gradient(self, f: Tensor, labels: Tensor) -> Tensor:
-        p = softmax(f)
+        p = torch.softmax(f, dim=-1)
         if not self.smoothing and not self.epsilon and self.weight is None:
             # any class will do for an ignored label: its derivative is set to zero below
             known = labels if self.ignore_index is None else labels.masked_fill(labels == self.ignore_index, 0)
@@ -167,7 +167,7 @@ class CrossEntropy(Loss):
         """
         if self.smoothing:
             return super().lengths(logits)
-        p = softmax(logits)
+        p = torch.softmax(logits, dim=-1)
         lengths = (sum_of_others(p).square() + sum_of_others(p.square())).sqrt()
         if self.epsilon:
             lengths = lengths * (p / (p + self.epsilon))

@@ -323,7 +323,7 @@ class Network:
         """
         chosen = self.net is not None and self.net.predict_nonlinearity != "auto"
         read = outputs.probabilities_of_logits(self.net) if chosen else None
-        return outputs.softmax(logits) if read is None else read(logits)
+        return torch.softmax(logits, dim=-1) if read is None else read(logits)
 
     def check_output(self, output: Tensor) -> None:
         """Refuse outputs that are not finite, not (n, C), or not what the criterion expects.

@@ -133,7 +133,7 @@ def to_proba(output: Tensor, net: Any, task: Task = CLASSIFICATION) -> Tensor:
         raise refuse_task("what needs class probabilities", task, [CLASSIFICATION, MULTILABEL])
     criterion = criterion_of(net)
     if net is None or (net.predict_nonlinearity == "auto" and isinstance(criterion, _BEHIND_SOFTMAX)):
-        return softmax(precise)
+        return torch.softmax(precise, dim=-1)
     if is_binary(criterion):
         precise = precise.reshape(precise.shape[0])  # skorch stacks two columns of (n,)
     proba: Tensor = net._get_predict_nonlinearity()(precise)
@@ -266,27 +266,6 @@ def check_steady(one: Tensor, other: Tensor, epsilon: float, repeat: Callable[[]
         return
     by_chance = not are_alike(first := repeat(), repeat(), first, epsilon)
     warnings.warn(_BY_CHANCE if by_chance else _BY_BATCH, UnsteadyOutputWarning, stacklevel=2)
-
-
-# torch takes the numbers of a row one by one where there are fewer than these
-_FEW_CLASSES = 16
-_MANY_ROWS = 32
-
-
-def softmax(logits: Tensor) -> Tensor:
-    """(..., C) -> (..., C) probabilities, along the last dimension.
-
-    Of many rows with few classes each, whole columns are computed at a time: the answer is then laid out by columns.
-
-    Examples
-    --------
-    >>> softmax(torch.zeros(2, 4))
-    tensor([[0.2500, 0.2500, 0.2500, 0.2500],
-            [0.2500, 0.2500, 0.2500, 0.2500]])
-    """
-    if logits.ndim == 2 and logits.shape[1] < _FEW_CLASSES and logits.shape[0] > _MANY_ROWS and logits.is_cpu:
-        return torch.softmax(logits.T, dim=0).T
-    return torch.softmax(logits, dim=-1)
 
 
 def sum_of_others(x: Tensor) -> Tensor:

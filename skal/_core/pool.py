@@ -107,8 +107,10 @@ class Samples:
         Returns
         -------
         Samples
-            Views of the same container.
+            Views of the same container; all of them in their order are these samples themselves.
         """
+        if len(rows) == len(self) and np.array_equal(rows, range(len(self))):
+            return self
         numbers = None if self.numbers is None else _part(self.numbers, rows)
         return replace(self, rows=_part(self.rows, rows), numbers=numbers)
 

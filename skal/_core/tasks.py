@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is learnt: one class for each sample, numbers, or several labels at once.
 
-The task is decided here, from the estimator and its labels. What follows from it is decided where it matters: what a
-network's outputs mean in :mod:`skal._core.outputs`, which residual a label leaves in :mod:`skal._core.losses`, and what
-labels may be in :func:`check_targets` and :func:`read_labels`.
+The task is decided here, from the estimator and its labels, and so is what labels may be. What follows from it for
+strategies is decided in :mod:`skal._core.meaning`, and what the outputs of a network are in :mod:`skal._core.outputs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledD
 Task = str
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
 TASKS = (CLASSIFICATION, REGRESSION, MULTILABEL)
+UNKNOWN = -1  # one of several labels of which nobody has said whether a sample has it
 _CLASS = (str, bytes, int, float, np.generic, tuple)  # what may name a class
 
 _INSTEAD = {
@@ -83,7 +84,7 @@ def n_columns(y: Any) -> int:
 
 
 def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
-    """Labels of a regression as (n,) or (n, k) float64, of several labels at once as (n, L) int64.
+    """Labels of a regression as (n,) or (n, k) float64, of several labels at once as (n, L) int64, −1 where unknown.
 
     Raises
     ------
@@ -99,16 +100,9 @@ def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
         ...
     skal.exceptions.InvalidParameterError: The y of Mine must be an indicator matrix, 1 where a sample has a label ...
     """
-    rows = np.asarray(y.toarray() if sp.issparse(y) else y)
     if task == MULTILABEL:
-        are_numbers = rows.dtype.kind in "biuf" and rows.ndim == 2
-        if not are_numbers or not np.isin(rows, (0, 1)).all():
-            got = shorten(np.setdiff1d(rows, (0, 1)).tolist()) if are_numbers else f"{type_of_target_of(rows)}"
-            raise InvalidParameterError(
-                f"The y of {owner} must be an indicator matrix, 1 where a sample has a label and 0 elsewhere. Got "
-                f"{got} instead. Make one with sklearn.preprocessing.MultiLabelBinarizer."
-            )
-        return rows.astype(np.int64)
+        return _read_indicators(owner, y)
+    rows = np.asarray(y.toarray() if sp.issparse(y) else y)
     numbers: np.ndarray | None
     try:
         numbers = rows.astype(np.float64) if rows.dtype.kind in "biufO" else None
@@ -129,6 +123,26 @@ def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
             "or correct them."
         )
     return numbers
+
+
+def _read_indicators(owner: str, y: Any) -> np.ndarray:
+    """(n, L) zeros and ones, −1 for what is None, NaN, masked or −1."""
+    y = y.toarray() if sp.issparse(y) else y
+    rows = np.asarray(np.ma.filled(y.astype(np.float64), np.nan) if isinstance(y, np.ma.MaskedArray) else y)
+    if rows.dtype.kind == "O":
+        with suppress(TypeError, ValueError):
+            rows = rows.astype(np.float64)
+    are_numbers = rows.dtype.kind in "biuf" and rows.ndim == 2
+    if are_numbers and rows.dtype.kind == "f":
+        rows = np.where(np.isnan(rows), UNKNOWN, rows)
+    if not are_numbers or not np.isin(rows, (UNKNOWN, 0, 1)).all():
+        got = shorten(np.setdiff1d(rows, (UNKNOWN, 0, 1)).tolist()) if are_numbers else f"{type_of_target_of(rows)}"
+        raise InvalidParameterError(
+            f"The y of {owner} must be an indicator matrix, 1 where a sample has a label and 0 elsewhere. Got "
+            f"{got} instead. Make one with sklearn.preprocessing.MultiLabelBinarizer; −1 or NaN says that it is not "
+            "known whether a sample has a label."
+        )
+    return rows.astype(np.int64)
 
 
 def read_labels(y: Any, n: int, task: Task) -> np.ndarray:

@@ -15,7 +15,7 @@ from skal.exceptions import CheckpointError, shorten
 
 
 def parse_json(data: bytes | str) -> Any:
-    """What some JSON says; whatever is wrong with it is a ValueError.
+    """Read JSON; anything wrong with it is a ValueError.
 
     Examples
     --------

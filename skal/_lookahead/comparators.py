@@ -65,7 +65,7 @@ def retrained_scores(context: QueryContext, settings: Settings, evaluation: np.n
     """(N,) scores of a pool by ``direct``, ``one_step`` or ``retrain``."""
     _ = context.class_labels  # refuses labels and outputs that cannot be used
     network, criterion, retraining = context.logit_network, settings.criterion, settings.retraining
-    outputs = read_outputs(network, network.all_logits(context.pool, context.batch_size))
+    outputs = read_outputs(network, context.logits())
     rows = torch.as_tensor(evaluation, device=network.device)
     if retraining == "direct":
         new_outputs, posterior = direct_solver(context, settings, rows)

@@ -23,7 +23,7 @@ from skal._core.pool import Samples
 from skal._lookahead.posterior import RidgeSolver, precision_of_variances
 from skal.exceptions import SkalError
 from skal.tangent._cotangents import kernel_cotangents
-from skal.tangent._factors import Gradients, Product, gram_matrix
+from skal.tangent._factors import Gradients, Product
 from skal.tangent._sketch import Sketch, signed_fold
 from skal.tangent._tangent_engine import TangentEngine
 
@@ -31,7 +31,6 @@ Factors = list[tuple[Tensor, Tensor]]  # (n, i), (n, o) for each linear layer
 # columns of float32 products that are added up before they are added to float64
 _COLUMNS = 4096
 _DOUBLE = 8  # bytes
-_MANY = 16  # times as many rows as columns
 # bytes of activations in one pass: what fits into the cache is quick, and so is memory that is used again at once
 _PASS_BYTES = 2**24
 
@@ -49,7 +48,7 @@ class _Read(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What is kept of the candidates; all but factors and sketches in float64."""
+    """The features of the candidates; all but factors and sketches in float64."""
 
     factors: Factors
     psi: Tensor  # (N, k), sketch of what the labels leave of the other gradients
@@ -95,8 +94,7 @@ class FeatureReader:
         """Read the labelled samples, in the form in which the engine has their gradients now."""
         engine = self.engine
         self._lay_out()
-        products = torch.float64 if self._signs is None else engine.network.precision
-        self.epsilon = precision_of_variances(engine.network.dtype, products)
+        self.epsilon = precision_of_variances(engine.network.dtype, engine.network.precision)
         self._labelled = self._read(self._samples, lambda read: read)
         self.logits = self._labelled.logits.double()
         self._K_factors, self.K_LL = self._kernel(self._labelled)
@@ -122,11 +120,11 @@ class FeatureReader:
         d = min(whole, rows_within(engine.memory, 4 * n * size, at_least=self.k))
         self._long = Sketch(engine, d, self._seed) if d < whole else None
         self._signs: Tensor | None = None
-        if d > self.k and (d > self._exact_length or d * _DOUBLE > left * size):
+        if d > self.k and d > min(self._exact_length, left):
             signs = np.random.default_rng([self._seed, 1]).integers(0, 2, d) * 2 - 1
             self._signs = torch.as_tensor(signs, dtype=engine.network.precision, device=engine.device)
-        rest = _DOUBLE * d if self._signs is None else size * self.k
-        self.bytes_per_sample = size * sum(widths[name] for name in self._factored) + rest + in_float64
+        kept = sum(widths[name] for name in self._factored) + (d if self._signs is None else self.k)
+        self.bytes_per_sample = size * kept + in_float64
         self.chunk = engine.chunk_size(8 * size * (d if self._long is None else 4 * d))
         if engine.device.type == "cpu":
             self.chunk = min(self.chunk, rows_within(_PASS_BYTES, engine.activation_bytes, at_least=16))
@@ -141,7 +139,7 @@ class FeatureReader:
 
     def _read(self, samples: Samples, then: Callable[[_Read], Result]) -> Result:
         """``then`` of the gradients, from one forward and one backward pass that the network's workers share."""
-        engine = self.engine
+        engine, precision = self.engine, self.engine.network.precision
 
         def reduce(gradients: Iterator[Gradients], n: int) -> Result:
             found = next(gradients)
@@ -150,14 +148,15 @@ class FeatureReader:
                 gradient = found.get(name)
                 if not isinstance(gradient, Product):
                     raise PlanChangedError("The gradients' form changed.")
-                factors.append((gradient.a.clone(), gradient.g.clone()))
+                factors.append((gradient.a.to(precision, copy=True), gradient.g.to(precision, copy=True)))
             others = {name: found[name] for name in self._rest if name in found}
             if self._long is not None:
                 return then(_Read(factors, [self._long.project(others, n)], engine.logits()))
-            zeros = torch.zeros((), dtype=engine.network.precision, device=engine.device)
+            zeros = torch.zeros((), dtype=precision, device=engine.device)
             rest = [zeros.expand(n, 0)]
             for name, size in self._rest.items():
-                rest += others[name].blocks() if name in others else [zeros.expand(n, size)]
+                found_blocks = others[name].blocks() if name in others else [zeros.expand(n, size)]
+                rest += [block.to(precision) for block in found_blocks]
             return then(_Read(factors, rest, engine.logits()))
 
         try:
@@ -171,7 +170,7 @@ class FeatureReader:
     def _fold(self, rest: list[Tensor]) -> Tensor:
         """(n, d) -> (n, k): random signs, then every k-th entry into the same bucket; short gradients as they are."""
         if self._signs is None:
-            return torch.cat(rest, dim=1).double()
+            return torch.cat(rest, dim=1)
         return signed_fold(rest, self._signs, self.k)
 
     def _kernel(self, read: _Read) -> tuple[Tensor, Tensor]:
@@ -179,34 +178,11 @@ class FeatureReader:
         mine = self._labelled
         k_factors = torch.zeros(len(mine.logits), len(read.logits), dtype=torch.float64, device=self.engine.device)
         for (a, g), (a2, g2) in zip(mine.factors, read.factors, strict=True):
-            k_factors += self._products(a, a2).mul_(self._products(g, g2))
+            k_factors += _products(a, a2).mul_(_products(g, g2))
         k = k_factors.clone()
         for mine_block, block in zip(mine.rest, read.rest, strict=True):
-            k += self._products(mine_block, block)
+            k += _products(mine_block, block)
         return k_factors, k
-
-    def _inner(self, x: Tensor, z: Tensor) -> Tensor:
-        """(n, m) inner products, in the precision of the network where there is a sketch."""
-        if self._signs is not None:
-            return x @ z.T
-        if len(x) > _MANY * len(z):  # a copy of all rows in float64 would leave the cache before it is used
-            return gram_matrix(z, x).T
-        return x.double() @ z.double().T
-
-    def _products(self, x: Tensor, z: Tensor) -> Tensor:
-        """(n, m) inner products in float64, also where those of short parts are not."""
-        if self._signs is None:
-            return self._inner(x, z)
-        total = torch.zeros(len(x), len(z), dtype=torch.float64, device=x.device)
-        for some, others in zip(x.split(_COLUMNS, dim=1), z.split(_COLUMNS, dim=1), strict=True):
-            total += some @ others.T
-        return total
-
-    def _squared_norms(self, x: Tensor) -> Tensor:
-        """(n,) in float64, as exact as the products are."""
-        dtype = torch.float64 if self._signs is None else x.dtype
-        squares: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=dtype).double().square_()
-        return squares
 
     def predict(self, samples: Samples, residuals: Tensor) -> Tensor:
         """(m, c) outputs of the linearised network at any samples, from the (n, c) residuals of the labelled ones."""
@@ -227,9 +203,9 @@ class FeatureReader:
         psi = torch.addmm(sketch, alpha.T.to(sketch.dtype), self._folded, alpha=-1)
         prior = torch.zeros(len(read.logits), dtype=torch.float64, device=self.engine.device)
         for block in read.rest:
-            prior += self._squared_norms(block)
+            prior += _squared_norms(block)
         for a, g in read.factors:
-            prior += self._squared_norms(a) * self._squared_norms(g)
+            prior += _squared_norms(a) * _squared_norms(g)
         variance = (prior - (k * alpha).sum(0)).clamp_min_(0)
         return Features(read.factors, psi, alpha.T, k_factors.T, prior, variance, read.logits.double())
 
@@ -245,7 +221,7 @@ class FeatureReader:
         """
         S = here.psi @ there.psi.T
         for (a, g), (a2, g2) in zip(here.factors, there.factors, strict=True):
-            S.addcmul_(self._inner(a, a2), self._inner(g, g2))
+            S.addcmul_(a @ a2.T, g @ g2.T)
         alpha = there.alpha
         beta = torch.addmm(there.k_factors, alpha, self._K_factors, alpha=-1).sub_(alpha, alpha=self.solver.rho)
         return S.sub_((here.k_factors @ alpha.T).addmm_(here.alpha, beta.T))
@@ -287,6 +263,20 @@ class Covariances:
             rows = slice(start, start + step)
             S[order[rows]] = reader.covariance(features.take(rows), features.take(slice(0, e)))
         return S
+
+
+def _products(x: Tensor, z: Tensor) -> Tensor:
+    """(n, m) inner products, those of short parts in the precision of the gradients, added up in float64."""
+    total = torch.zeros(len(x), len(z), dtype=torch.float64, device=x.device)
+    for some, others in zip(x.split(_COLUMNS, dim=1), z.split(_COLUMNS, dim=1), strict=True):
+        total += some @ others.T
+    return total
+
+
+def _squared_norms(x: Tensor) -> Tensor:
+    """(n,) in float64, as exact as the products are."""
+    squares: Tensor = torch.linalg.vector_norm(x, dim=1).double().square_()
+    return squares
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from skal._core.meaning import MEANINGS
 from skal._core.memory import rows_within
 from skal._core.network import Network
 from skal._core.outputs import compares_outputs, probabilities_of_logits
@@ -106,8 +107,9 @@ class Outputs(NamedTuple):
 def read_outputs(network: Network, logits: Tensor) -> Outputs:
     """(n, c) logits of a network as everything that the look-ahead needs of them."""
     f = logits.double()
-    if network.task != "classification":
-        link = torch.sigmoid(f) if network.task == "multilabel" else f
+    meaning = MEANINGS[network.task]
+    if not meaning.is_exclusive:
+        link = meaning.link(f)
         return Outputs(f, link, link, torch.sigmoid)  # the probabilities are what they are
     to_proba = probabilities_of_logits(network.net)
     proba = torch.softmax(f, dim=-1) if to_proba is None else to_proba(f)
@@ -289,7 +291,7 @@ class Posterior:
 
 
 def precision_of_variances(gradients: torch.dtype, products: torch.dtype) -> float:
-    """What rounding leaves of a variance that is zero, relative to the kernel's diagonal.
+    """The size of rounding errors in a variance of zero, relative to the kernel's diagonal.
 
     A variance is a squared distance of gradients: their own rounding enters squared, that of their products as it is.
     """

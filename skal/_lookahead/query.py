@@ -70,8 +70,7 @@ def make_source(
         return wide_source(context, settings)
     memory, ridge = context.memory, settings.ridge
     engine = context.tangent_engine(settings.backend, layers=settings.layers, memory=memory // 4)
-    several = context.task == "regression" and engine.n_classes > 1
-    asked = "trace" if several and settings.kernel == "auto" else settings.kernel
+    asked = context.meaning.kernel if settings.kernel == "auto" and engine.n_classes > 1 else settings.kernel
     kernel = settle_kernel(engine, context.pool, asked, context.owner)
     lengths = settings.sketch_lengths(kernel)
     if lengths is None:
@@ -84,7 +83,7 @@ def make_source(
 
 
 def settle_reference(context: QueryContext, settings: Settings) -> str:
-    """What change is measured from; a warning says if it is not what was asked for."""
+    """The reference that change is measured from; a warning if it differs from the one asked for."""
     if settings.reference == "linearized" or settings.criterion == "variance":  # which compares nothing with labels
         return settings.reference
     criterion = context.network.criterion
@@ -141,7 +140,9 @@ def _score_by(
     if settings.criterion != "variance":
         return lambda posterior, entries, rows: posterior.scores(settings.criterion, reference, rows)
     fits = source.room(len(evaluation)) >= context.n_pool + evaluation.n_before
-    tau = None if fits else logit_variance(source.outputs(context.pool).logits, context.task)  # of all, in any groups
+    tau = (
+        None if fits else logit_variance(source.outputs(context.pool).logits, context.meaning)
+    )  # of all, in any groups
     return lambda posterior, entries, rows: _gains(context, source, evaluation, posterior, entries, tau).scores()[rows]
 
 
@@ -199,7 +200,7 @@ def _variance_batch(
         TwoLevelWarning,
         stacklevel=2,
     )
-    tau = logit_variance(source.outputs(context.pool).logits, context.task)
+    tau = logit_variance(source.outputs(context.pool).logits, context.meaning)
 
     def best_of(candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         group = evaluation.group(source, context.pool, evaluation.others(candidates), None)
@@ -222,7 +223,7 @@ def _gains(
 ) -> VarianceGains:
     """Gains of the entries of a posterior; τ is that of the pool's samples."""
     outputs, posterior.n_total = posterior.outputs, evaluation.n_total
-    tau = logit_variance(outputs.logits[evaluation.n_before :], context.task) if tau is None else tau
+    tau = logit_variance(outputs.logits[evaluation.n_before :], context.meaning) if tau is None else tau
     importance = source.importance(outputs.beliefs, tau, posterior.rho, posterior.scale)
     return VarianceGains(posterior, importance, context.owner, evaluation.weights_of(entries))
 

@@ -36,14 +36,14 @@ class Settings:
     layers: Any
 
     @classmethod
-    def of(cls, strategy: Any, task: str = "classification") -> Settings:
-        """The parameters of a strategy; ``"auto"`` becomes what suits its criterion and the task."""
+    def of(cls, strategy: Any, label_noise: float | None = None) -> Settings:
+        """The parameters of a strategy; ``"auto"`` becomes what suits its criterion, and the task's own noise."""
         given = {field.name: getattr(strategy, field.name) for field in fields(cls)}
         variance = given["criterion"] == "variance"
         if given["batch"] == "auto":
             given["batch"] = "greedy" if variance else "top"
         if isinstance(given["ridge"], str):
-            given["ridge"] = 1e-2 if variance and task != "regression" else 1e-4
+            given["ridge"] = label_noise or (1e-2 if variance else 1e-4)
         return cls(**given)
 
     def sketch_lengths(self, kernel: str) -> tuple[int, int] | None:

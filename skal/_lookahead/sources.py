@@ -42,12 +42,11 @@ class Source(ABC):
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
         """How much candidates with (N, c) probabilities count, from τ, ρ and the kernel's scale."""
-        return newton_importance(p, tau, rho, scale, self.context.task)
+        return newton_importance(p, tau, rho, scale, self.context.meaning)
 
     def outputs(self, samples: Samples) -> Outputs:
         """Outputs of the network at any samples."""
-        network = self.context.logit_network
-        return read_outputs(network, network.all_logits(samples, self.context.batch_size))
+        return read_outputs(self.context.logit_network, self.context.logits(samples))
 
     @abstractmethod
     def room(self, n_numbers: int) -> int:
@@ -83,7 +82,7 @@ class TangentSource(Source):
 
     def _targets(self, outputs: Outputs) -> Tensor:
         """(n, c) what the labels want the outputs, or the probabilities, to be."""
-        if self.context.task != "classification":
+        if not self.context.meaning.is_exclusive:
             targets = torch.as_tensor(self.context.labels, dtype=torch.float64, device=outputs.f.device)
             if targets.numel() != outputs.f.numel():
                 raise OutputError(
@@ -91,7 +90,11 @@ class TangentSource(Source):
                     f"{outputs.f.shape[1]} outputs, and labels of shape {tuple(targets.shape)}. Give its last layer as "
                     "many outputs as there are targets, and train it again."
                 )
-            return targets.reshape(outputs.f.shape)
+            targets = targets.reshape(outputs.f.shape)
+            # what nobody has said leaves no residual
+            return (
+                torch.where(targets < 0, outputs.link, targets) if self.context.meaning.has_probabilities else targets
+            )
         labels = self.context.class_labels
         return one_hot(labels, len(labels), outputs.f.shape[1], self.context.logit_network).double()
 

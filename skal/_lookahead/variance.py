@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skal._core.meaning import MEANINGS, Meaning
 from skal._core.memory import rows_within
-from skal._core.outputs import sum_of_others
 from skal._lookahead.posterior import WORKED_ON, Posterior, places
 from skal.exceptions import InvalidParameterError
 from skal.tangent._tangent_engine import no_gradients
@@ -41,10 +41,9 @@ class Importance(NamedTuple):
     noise: Tensor  # of its label
 
 
-def logit_variance(z: Tensor, task: str = "classification") -> float:
+def logit_variance(z: Tensor, meaning: Meaning = MEANINGS["classification"]) -> float:
     """τ, the prior variance of a logit: mean square of the (N, c) logits, of classes centred over them."""
-    centred = z - z.mean(1, keepdim=True) if task == "classification" else z
-    return float(centred.square().mean())
+    return float(meaning.center(z).square().mean())
 
 
 def even_importance(like: Tensor, rho: float, scale: float) -> Importance:
@@ -53,32 +52,30 @@ def even_importance(like: Tensor, rho: float, scale: float) -> Importance:
     return Importance(ones / (rho * scale), ones, ones / rho, rho * ones)
 
 
-def newton_importance(p: Tensor, tau: float, rho: float, scale: float, task: str = "classification") -> Importance:
+def newton_importance(
+    p: Tensor, tau: float, rho: float, scale: float, meaning: Meaning = MEANINGS["classification"]
+) -> Importance:
     """One Newton step under cross-entropy: ``g = 1 − ‖p‖²`` is the expected squared residual.
 
     A step on the label of x' moves the outputs at x by ``τ S r/(1 + τ g S')`` with S in units of ``scale``. Of several
     labels with probabilities p the expected squared residual is ``Σ p (1 − p)``.
     """
-    if task == "regression":
+    g = meaning.residual_variance(p)
+    if g is None:
         return even_importance(p, rho, scale)
-    g = (p * (sum_of_others(p) if task == "classification" else 1 - p)).sum(1)
     return Importance(g / scale**2, g, tau * g / scale, torch.full_like(g, rho))
 
 
-def margin_importance(p: Tensor, tau: float, rho: float, scale: float, task: str = "classification") -> Importance:
+def margin_importance(p: Tensor, rho: float, scale: float, meaning: Meaning) -> Importance:
     """For kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how noisy.
 
     With ``h = max(m, 0.01)`` the score is ``h' Σ_x m(x) S² / (ρ + h' S')`` and the noise ρ/h, S in units of ``scale``:
     the same family, with 1/ρ for τ and a label that counts more where the classifier is unsure. Of several labels m is
     the mean of ``1 − |2p − 1|``.
     """
-    if task == "regression":
+    m = meaning.margins(p)
+    if m is None:
         return even_importance(p, rho, scale)
-    if task == "classification":
-        first, second = p.topk(2, dim=1).values.T
-        m = (1 - (first - second)).clamp_min(0)
-    else:
-        m = (1 - (2 * p - 1).abs()).mean(1)
     h = m.clamp_min(0.01)
     return Importance(h / (rho * scale), m, h / rho, rho / h)
 

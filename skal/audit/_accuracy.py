@@ -174,7 +174,7 @@ def read_audit(
     chance = read_probabilities(owner, probabilities, len(at))
     answers = read_labels(owner, labels, len(at), p.shape[1])
     confidences = p.max(1)
-    everyone = check_draw(owner, confidences, len(p), at, chance, trust_uniform=True, stacklevel=5)
+    everyone = check_draw(owner, confidences, len(p), at, chance, stacklevel=5)
     return p, Audit(len(p), at, chance, everyone), answers
 
 

@@ -27,17 +27,15 @@ def check_draw(
     positions: Positions,
     given: Floats,
     *,
-    trust_uniform: bool = False,
     stacklevel: int = 4,
 ) -> Floats | None:
     """Inclusion probabilities of all n samples, or None if another model made the plan.
 
-    A plan of which some samples are missing is refused, and there is a warning where chance does not seem to have
-    drawn the samples. With ``trust_uniform`` a user's own draw of equally probable samples is judged by the confidences
-    alone.
+    A plan of which some samples are missing is refused, and there is a warning where nothing shows that chance has
+    drawn the samples: a strategy's choice can look like a random sample.
     """
     everyone = find_probabilities(owner, confidences, n, positions, given)
-    check_origin(owner, confidences, n, positions, given, "plan", trust_uniform=trust_uniform, stacklevel=stacklevel)
+    check_origin(owner, confidences, n, positions, given, "plan", stacklevel=stacklevel)
     return everyone
 
 
@@ -49,7 +47,6 @@ def check_origin(
     given: Floats,
     function: str,
     *,
-    trust_uniform: bool = False,
     stacklevel: int = 3,
 ) -> None:
     """Refuse a part of what a function has drawn, and warn of samples that it has not drawn, or not by chance."""
@@ -67,7 +64,7 @@ def check_origin(
             f"The {m} audited samples given to {owner} are {word} confident than a draw by their probabilities can "
             "explain, so the result is likely to be wrong. "
         )
-    elif not known and not (trust_uniform and np.allclose(given, m / n, rtol=1e-6)):
+    elif not known:
         text = (
             f"Nothing shows that chance drew the {m} samples given to {owner}: their probabilities are not those that "
             f"skal.audit.{function} returned for them, with all digits. "
@@ -76,7 +73,7 @@ def check_origin(
         return
     text += (
         f"Audit what skal.audit.{function} draws: samples that a strategy queried, or that the model was trained on, "
-        "are no audit."
+        "are no audit. For a random sample of your own, filter this BiasedAuditWarning."
     )
     warnings.warn(text, BiasedAuditWarning, stacklevel=stacklevel)
 

@@ -150,7 +150,7 @@ class _OneRowLess(Unchanged):
 
 
 def check_mistakes(strategy: Any, learner: Any, X_pool: Any) -> None:
-    """What users do wrong is refused in words, if it cannot work: never by an error of torch or numpy alone."""
+    """Common mistakes that cannot work get an error of skal, never one of torch or numpy alone."""
     flat = X_pool.reshape(len(X_pool), -1)
     pools = {
         "too few columns": flat[:, :1],

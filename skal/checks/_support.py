@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,13 @@ def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
     >>> learner.X_training.shape, X_pool.shape
     ((16, 1, 8, 8), (40, 1, 8, 8))
     """
+    net, X, y, pool = deepcopy(_fit_learner(random_state))
+    return SimpleNamespace(estimator=net, X_training=X, y_training=y), pool
+
+
+@lru_cache(maxsize=4)  # checks and their examples ask for the same one again and again
+def _fit_learner(random_state: int) -> tuple[NeuralNetClassifier, np.ndarray, np.ndarray, np.ndarray]:
+    """The fitted net, labelled samples and their labels, and the pool: of all callers, so copy it."""
     X, y = load_digits(n_class=4, return_X_y=True)
     rows = np.random.default_rng(random_state).permutation(len(y))
     labelled = np.concatenate([rows[y[rows] == label][:4] for label in range(4)])
@@ -102,7 +110,7 @@ def make_learner(random_state: int = 0) -> tuple[SimpleNamespace, np.ndarray]:
     with preserve_rng():
         torch.manual_seed(random_state)
         net.fit(X[labelled], y[labelled])
-    return SimpleNamespace(estimator=net, X_training=X[labelled], y_training=y[labelled]), X[unlabelled]
+    return net, X[labelled], y[labelled], X[unlabelled]
 
 
 def variant(learner: Any, **changes: Any) -> SimpleNamespace:
@@ -179,7 +187,7 @@ def expect(condition: Any, message: str) -> None:
 def expect_batch(
     strategy: Any, learner: Any, X_pool: Any, n_instances: int, case: str = "the pool", **params: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a fresh clone gives: it must be distinct int64 positions in the pool, with one metric each."""
+    """The batch of a fresh clone; it must be distinct int64 positions in the pool, with one metric each."""
     indices, metrics = fresh(strategy, **params).select(learner, X_pool, n_instances)
     n_pool = len(X_pool)
     must = f"For {case} the indices must"

@@ -102,7 +102,7 @@ def convergence(K: Any, Y: Any, lr: float, n_steps: int) -> float:
     Returns
     -------
     float
-        The squared error after so many steps, summed over samples and classes.
+        The squared error after ``n_steps`` steps, summed over samples and classes.
 
     Examples
     --------
@@ -217,7 +217,7 @@ def convergence_of(
     Returns
     -------
     float
-        The squared error after so many steps, from outputs of zero to one-hot labels.
+        The squared error after ``n_steps`` steps, from outputs of zero to one-hot labels.
 
     Examples
     --------

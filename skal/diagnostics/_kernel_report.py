@@ -53,9 +53,10 @@ def kernel_report(
     Returns
     -------
     dict of float
-        Relative differences ``frobenius``, ``lambda_max``, ``lambda_min``, ``condition``; ``off_diagonal_mass``, the
-        share of the empirical NTK's squared entries that stand between different classes, which the pseudo-NTK sets
-        to zero; ``prediction_difference`` (relative, Frobenius), ``pntk_accuracy`` and ``entk_accuracy`` if asked for.
+        Relative differences ``frobenius``, ``lambda_max``, ``lambda_min``, ``condition``; ``on_diagonal`` and
+        ``off_diagonal``, the sums of the magnitudes of the entries on and off the diagonal of the empirical NTK's
+        C × C blocks, averaged over all pairs of samples: the pseudo-NTK sets the second to zero;
+        ``prediction_difference`` (relative, Frobenius), ``pntk_accuracy`` and ``entk_accuracy`` if asked for.
 
     References
     ----------
@@ -68,8 +69,8 @@ def kernel_report(
     >>> from skal.diagnostics import kernel_report
     >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
     >>> report = kernel_report(K, np.kron(K, np.eye(3)))
-    >>> report["frobenius"], report["off_diagonal_mass"]
-    (0.0, 0.0)
+    >>> report["frobenius"], report["on_diagonal"], report["off_diagonal"]  # three classes, entries of 1.5 on average
+    (0.0, 4.5, 0.0)
     """
     K = as_finite_array("kernel_report", "pntk", pntk, ("n", "n"), remedy="Take it from tangent_kernel.")
     Theta = as_finite_array("kernel_report", "entk", entk, ("nC", "nC"), remedy="Take it from tangent_kernel.")
@@ -84,7 +85,7 @@ def kernel_report(
         raise InvalidParameterError.for_parameter("kernel_report", "entk", expected, got, remedy)
     C = len(Theta) // n
     blocks = Theta.reshape(n, C, n, C)
-    on_diagonal = np.einsum("icjc->ijc", blocks)
+    on_diagonal = float(np.abs(np.einsum("icjc->ijc", blocks)).sum())
     difference = float(np.linalg.norm(Theta - np.kron(K, np.eye(C))))
     own, full = np.linalg.eigvalsh(K), np.linalg.eigvalsh(Theta)
     report = {
@@ -92,7 +93,8 @@ def kernel_report(
         "lambda_max": _relative(own[-1], full[-1]),
         "lambda_min": _relative(own[0], full[0]),
         "condition": _relative(_condition(own), _condition(full)),
-        "off_diagonal_mass": 1 - float((on_diagonal**2).sum() / (Theta**2).sum()),
+        "on_diagonal": on_diagonal / n**2,
+        "off_diagonal": (float(np.abs(Theta).sum()) - on_diagonal) / n**2,
     }
     if targets is not None:
         remedy = "The regressions need pntk_test and entk_test, from tangent_kernel(net, X_test, X)."

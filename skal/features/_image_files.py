@@ -112,9 +112,9 @@ def open_image(path: Path, size: int | None = None, *, square: bool = False) -> 
     ----------
     path : path
     size : int or None, default=None
-        At most so many pixels a side. A large JPEG is then never decoded in full.
+        Largest side in pixels. A large JPEG is then never decoded in full.
     square : bool, default=False
-        Exactly so many pixels a side, whatever that does to the shape.
+        Both sides have exactly ``size`` pixels, which may distort the picture.
 
     Returns
     -------

@@ -59,7 +59,7 @@ class FileFeatures(FixedTransformer):
 
     @property
     def takes(self) -> str:
-        """What ``transform`` takes, in words."""
+        """The input of ``transform``, in words."""
         return "a list of pictures: paths, images of pillow, or arrays" if self.pictures else f"what {self.name} takes"
 
     @property
@@ -173,7 +173,7 @@ def load_trusted(features: FileFeatures, trusted: list[str]) -> None:
 
 
 def load_object(text: str, name: str) -> Any:
-    """What ``FILE.py:NAME`` names; the file is run."""
+    """Load the object that ``FILE.py:NAME`` names; this runs the file."""
     place, attribute = _split(text)
     if not text.rpartition(":")[0] or not place.is_file():
         expected, remedy = "FILE.py:NAME with a file that is there", "Check the path, and name the function after ':'."

@@ -125,7 +125,7 @@ class ArrayPictures(FixedTransformer):
 
     @property
     def takes(self) -> str:
-        """What ``transform`` takes, in words."""
+        """The input of ``transform``, in words."""
         return ArrayFeatures(self.shape).takes
 
     def transform(self, X: Any) -> np.ndarray:
@@ -179,7 +179,7 @@ class ArrayFeatures(FixedTransformer):
 
     @property
     def takes(self) -> str:
-        """What ``transform`` takes, in words."""
+        """The input of ``transform``, in words."""
         return f"an array of shape ({', '.join(['n', *map(str, self.shape)])})"
 
     def transform(self, X: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ def prepare(X: Any, steps: Sequence[Any] = (), *, fitted: bool = False) -> Prepa
     Parameters
     ----------
     X : data frame, array, sparse matrix, texts
-        All samples; of more than 20,000 so many are looked at.
+        All samples. Of more than 20,000, only 20,000 are looked at.
     steps : sequence of transformers
         What stands before the classifier.
     fitted : bool
@@ -107,7 +107,7 @@ def _fit_without_labels(steps: Sequence[Any], X: Any) -> tuple[Any, ...]:
 
 
 def _choose(X: Any) -> tuple[str | None, Any]:
-    """What samples are, and what makes features of them."""
+    """The kind of samples, and the transformer that makes features of them."""
     if is_texts(X):
         return "texts", TextFeatures()
     if sp.issparse(X):
@@ -129,7 +129,7 @@ def _choose(X: Any) -> tuple[str | None, Any]:
 def _are_embeddings(rows: np.ndarray) -> bool:
     """Whether rows may be a network's features: many columns, and hardly a number twice in most of them.
 
-    A table with so many columns has one for each category, or counts.
+    A table with this many columns probably holds counts, or a column for each category.
     """
     if rows.shape[1] < _WIDE:
         return False

@@ -69,7 +69,7 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
 
     @property
     def takes(self) -> str:
-        """What ``transform`` takes, in words."""
+        """The input of ``transform``, in words."""
         texts, pictures = (
             "a list of texts",
             "a list of image files, images of pillow or arrays, or an array of pictures",
@@ -116,7 +116,7 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
         return np.concatenate(rows)
 
     def describe(self) -> dict[str, Any]:
-        """What these features are, in words and numbers that JSON can hold: two that are alike give the same features.
+        """A description of the features that JSON can hold: equal descriptions give equal features.
 
         Returns
         -------

@@ -204,13 +204,12 @@ class LinearizedLearner(ActiveLearner):
         return self
 
     def _outputs(self, X: Any) -> Outputs:
-        """What the linearised network says about any samples."""
+        """Outputs of the linearised network for any samples."""
         strategy = self.query_strategy
         if self.X_training is None:
             context = QueryContext(self, X, owner=type(strategy).__name__)
             context.require_network()
-            logits = context.logit_network.all_logits(context.pool, context.batch_size)
-            return read_outputs(context.logit_network, logits)
+            return read_outputs(context.logit_network, context.logits())
         context = strategy.prepare(self, X)
         with context.query():
             state = _State.of(context, strategy)

@@ -11,13 +11,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skal._core.tasks import MULTILABEL, REGRESSION, check_targets, find_task
+from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, check_targets, find_task
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._active_loop import ActiveLearningLoop
 from skal.loop._labels import find_labels
 from skal.loop._rules import uses_unlabelled
 from skal.models._predictor import Predictor
-from skal.models._saved_model import write_model
 
 
 class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
@@ -160,26 +159,6 @@ class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
         proba: np.ndarray = self._predictor.predict_proba(self._check_samples(X, reset=False))
         return proba
 
-    def save_model(self, path: Any, *, features: Any = None) -> None:
-        """Write the fitted model to a folder, without pickle, for :func:`skal.load_model`.
-
-        ``model.json`` says in words what the model takes, its classes, what it was trained on and how good it was found
-        to be; ``estimator-….skops`` has the parts of scikit-learn, and ``network-….safetensors`` a network.
-        What cannot be written so is refused by name: a module that is an object, a class that cannot be imported.
-
-        Parameters
-        ----------
-        path : path
-            The folder; made if it is not there.
-        features : transformer, optional
-            What computed X, if the loop was fitted on features: ``load_model(path).predict`` then takes what this
-            transformer takes.
-        """
-        check_is_fitted(self, "estimator_")
-        seen = {name: getattr(self, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(self, name)}
-        row = self.history_[-1] if self.history_ else None
-        write_model(path, self._predictor, features=features, labelled=self._labelled, row=row, seen=seen)
-
     def _find_task(self, y: Any) -> str:
         task = find_task(self.estimator, y)
         if task == REGRESSION:
@@ -189,20 +168,23 @@ class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
 
     def _find_askable(self, y: Any, task: str) -> np.ndarray | None:
         if task == MULTILABEL and y is not None:
-            self._check_indicators(y)
-            return None
+            known = self._check_indicators(y)
+            return None if known.all() else np.asarray(known.any(axis=1))
         return find_labels(y, unlabelled=uses_unlabelled(self.estimator))
 
-    def _check_indicators(self, y: Any) -> None:
+    def _check_indicators(self, y: Any) -> np.ndarray:
+        """(n, L) which labels of samples are known; refused if there is nothing to learn about one."""
         rows = check_targets(type(self).__name__, y, MULTILABEL)
-        constant = np.flatnonzero((rows == rows[:1]).all(axis=0))
+        constant = np.flatnonzero(~((rows == 0).any(axis=0) & (rows == 1).any(axis=0)))
         if len(rows) > 1 and len(constant):
-            has = "all" if rows[0, constant[0]] else "none"
+            has = "all" if (rows[:, constant[0]] == 1).any() else "none"
             raise InvalidParameterError(
                 f"Each label in the y of {type(self).__name__} must be present in some samples and absent in others. "
                 f"Got {has} of the {len(rows)} samples with label {constant[0]} (constant columns: "
                 f"{shorten(constant.tolist())}). There is nothing to learn about them: remove these columns."
             )
+        known: np.ndarray = rows != UNKNOWN
+        return known
 
     def _take_predictor(self, predictor: Predictor) -> None:
         self.classes_ = predictor.names

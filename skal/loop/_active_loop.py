@@ -22,6 +22,7 @@ from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.loop._session import LabellingSession
 from skal.models._predictor import check_samples
+from skal.models._saved_model import write_model
 
 if TYPE_CHECKING:
     from typing import Self
@@ -147,6 +148,26 @@ class ActiveLearningLoop(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self, "estimator_")
         labels: np.ndarray = self._predictor.predict(self._check_samples(X, reset=False))
         return labels
+
+    def save_model(self, path: Any, *, features: Any = None) -> None:
+        """Write the fitted model to a folder, without pickle, for :func:`skal.load_model`.
+
+        ``model.json`` says in words what the model takes, its classes, what it was trained on and how good it was found
+        to be; ``estimator-….skops`` has the parts of scikit-learn, and ``network-….safetensors`` a network.
+        What cannot be written so is refused by name: a module that is an object, a class that cannot be imported.
+
+        Parameters
+        ----------
+        path : path
+            The folder; made if it is not there.
+        features : transformer, optional
+            What computed X, if the loop was fitted on features: ``load_model(path).predict`` then takes what this
+            transformer takes.
+        """
+        check_is_fitted(self, "estimator_")
+        seen = {name: getattr(self, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(self, name)}
+        row = self.history_[-1] if self.history_ else None
+        write_model(path, self._predictor, features=features, labelled=self._labelled, row=row, seen=seen)
 
     @property
     def learner_(self) -> ActiveLearner:

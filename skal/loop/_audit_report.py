@@ -21,9 +21,9 @@ from skal.models._predictor import Predictor
 from skal.stopping import Certified
 
 ENOUGH = 20  # audit labels; from fewer no percentage is worth saying
-_LOOKED_AT = 5000  # of a larger pool so many random samples stand for all
+_LOOKED_AT = 5000  # random samples that stand for a larger pool
 _SIZES = np.geomspace(20, 1000, 15).astype(np.int64)  # of the last check
-_COARSER = 4  # of the certificate's thresholds every so many are enough for a forecast
+_COARSER = 4  # a forecast looks at every fourth of the certificate's thresholds
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def report_audit(
     people = sizes + forecast_left(shares[some], rates[some], len(pool), sizes, allowed, alpha)
     best = int(np.argmin(people))
     n_people = int(people[best])
-    if len(pool) - n_people <= allowed:  # so many a model may label that is always wrong
+    if len(pool) - n_people <= allowed:  # even a model that is always wrong may label these
         return replace(report, n_people=len(pool))
     return replace(report, n_model=len(pool) - n_people, n_people=n_people, n_check=int(sizes[best]))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The end of a project: which samples the model may label, what is promised for that, and who has labelled what.
 
-An audit that shall grant a certificate is drawn by chance from all samples that are left, after the model that it
+An audit for a certificate is drawn by chance from all samples that are left, after the model that it
 judges has been trained. So the certificate holds whatever the model has learnt from, and whatever a strategy has
 chosen; how often the loop looks is paid for by :meth:`skal.stopping.Certified.alpha`.
 """

@@ -95,7 +95,7 @@ class Trainer:
 
     def copy(self) -> Trainer:
         """One that can train while this one's model is in use."""
-        other = Trainer(self.rules)
+        other = type(self)(self.rules)
         other.__dict__.update(self.__dict__)
         if not self.rules.reinitialize:  # it trains the same network further
             other.estimator = deepcopy(self.estimator)

@@ -20,7 +20,7 @@ from skal.models._predictor import Predictor
 from skal.stopping import Forecast, forecast_accuracy
 
 SOURCE = "held out"
-N_AUDIT = 500  # so many give an interval of ±4 %
+N_AUDIT = 500  # labels, for an interval of ±4 %
 N_WATCHED = 1000
 
 

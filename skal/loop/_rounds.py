@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from sklearn.metrics import check_scoring
 
-from skal._core.containers import take_rows
-from skal._core.tasks import CLASSIFICATION
+from skal._core.containers import n_rows, take_rows
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, UNKNOWN, check_targets
 from skal.config import get_config
 from skal.exceptions import CheckpointError, shorten
 from skal.loop._audit_report import report_audit
@@ -75,7 +75,7 @@ class LoopEngine:
                 self._open_folder(self.folder, seed)
             if rules.given is not None:
                 self._take_given_labels()
-        except BaseException:  # whoever keeps the error keeps this session alive
+        except BaseException:  # a kept error would keep this session alive
             self.journal.release()
             raise
         bar = get_config()["progress"]
@@ -190,7 +190,7 @@ class LoopEngine:
         return state.open_questions()
 
     def begin_audit(self, size: int) -> None:
-        """Ask for so many samples that chance draws from all that are left, to audit the model as it is now."""
+        """Draw samples by chance from all that are left, and ask for their labels, to audit the model as it is now."""
         self.check_writable()
         self.end_round_without_training()
         begin_audit(self.state, [size])
@@ -343,6 +343,15 @@ class LoopEngine:
             scorer = check_scoring(self.classifier, scoring=self.rules.scoring)
             with self.state.use_seed("score"):
                 fewest = 1 if self.rules.task == CLASSIFICATION else 2  # R² of one number is nothing
-                known = {name: pair for name, pair in sets.items() if len(pair[1]) >= fewest}
+                sets = {name: self._known_as_a_whole(*pair) for name, pair in sets.items()}
+                known = {name: pair for name, pair in sets.items() if n_rows(pair[0]) >= fewest}
                 scores |= {name: float(scorer(self.classifier, X, y)) for name, (X, y) in known.items()}
         return scores
+
+    def _known_as_a_whole(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Without samples of which some labels are unknown: no score could count them."""
+        if self.rules.task != MULTILABEL:
+            return X, y
+        y = check_targets(self.rules.owner, y, MULTILABEL)
+        whole = (y != UNKNOWN).all(axis=1)
+        return (X, y) if whole.all() else (take_rows(X, np.flatnonzero(whole)), y[whole])

@@ -3,7 +3,8 @@
 
 An estimator is trained on numbers less their mean, over their deviation: a network learns them as well in cents as in
 millions. What it predicts is scaled back. Of several labels a classifier that is no network learns those of which both
-values have been seen; it predicts the others as they were.
+values have been seen; it predicts the others as they were. A sample may have labels that are known in part: a network
+learns from what is known, and other classifiers, which cannot, from the samples that are known as a whole.
 """
 
 from __future__ import annotations
@@ -11,30 +12,24 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch.nn import BCEWithLogitsLoss
 from torch.utils.data import Dataset
 
-from skal._core.containers import n_rows, take_rows
-from skal._core.tasks import (
-    MULTILABEL,
-    REGRESSION,
-    Task,
-    check_targets,
-    find_label_probabilities,
-    n_columns,
-    predict_numbers,
-)
-from skal.exceptions import InvalidParameterError, NoLabelledDataError
+from skal._core.containers import take_rows
+from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, Task, check_targets, n_columns
+from skal.exceptions import AdjustedInputWarning, InvalidParameterError, NoLabelledDataError
 from skal.loop._fitting import Trainer
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.models._net_training import final_network, fit_network, initialize_network
 from skal.models._predictor import RelabelledDataset, make_readable
+from skal.models._row_predictors import LabelsPredictor, NumberPredictor
+from skal.nets import KnownLabelsLoss
 
 _DTYPES = {REGRESSION: "<f8", MULTILABEL: "<i8"}
 
@@ -42,12 +37,15 @@ _DTYPES = {REGRESSION: "<f8", MULTILABEL: "<i8"}
 def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | None]:
     """Labels as plain numbers or lists of them, None where there is none, and numpy's name of their type.
 
-    None, NaN and masked entries, or rows of them, stand for "no label".
+    None, NaN and masked entries, or rows of them, stand for "no label". A row of several labels may have some of them
+    (or −1): what is unknown is −1.
 
     Examples
     --------
     >>> read_rows("tell", [1, None, 2.5], "regression")
     ([1.0, None, 2.5], '<f8')
+    >>> read_rows("tell", [[0, 1], [None, 1], [-1, -1]], "multilabel")
+    ([[0, 1], [-1, 1], None], '<i8')
     """
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
@@ -56,7 +54,7 @@ def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | Non
     if hasattr(labels, "to_numpy"):
         labels = labels.to_numpy()
     values = list(labels)
-    known = [i for i, value in enumerate(values) if not _is_missing(value)]
+    known = [i for i, value in enumerate(values) if not _is_missing(value, task)]
     if not known:
         return [None] * len(values), None
     rows = check_targets(owner, _stack(owner, [values[i] for i in known]), task).tolist()
@@ -64,12 +62,14 @@ def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | Non
     return [found.get(i) for i in range(len(values))], _DTYPES[task]
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether a label is None or NaN, or a row of nothing else."""
+def _is_missing(value: Any, task: Task) -> bool:
+    """Whether a label is None or NaN, or a row of nothing else, or of several labels one of nothing but −1."""
     if value is None:
         return True
     try:
-        return bool(np.isnan(np.asarray(value, dtype=np.float64)).all())
+        numbers = np.asarray(value, dtype=np.float64)
+        unknown = np.isnan(numbers) | ((numbers == UNKNOWN) & (task == MULTILABEL))
+        return bool(unknown.all())
     except (TypeError, ValueError):
         return False
 
@@ -84,79 +84,6 @@ def _stack(owner: str, values: list[Any]) -> np.ndarray:
     return np.array(values)
 
 
-@dataclass(frozen=True)
-class NumberPredictor:
-    """A fitted regressor that speaks in the numbers that it was told, not in those that it was trained with.
-
-    Attributes
-    ----------
-    estimator : fitted regressor
-    mean, scale : (k,) arrays
-        Of the targets that it was trained on.
-    one : bool
-        Whether a label is a number, not a row.
-    """
-
-    estimator: Any
-    mean: np.ndarray
-    scale: np.ndarray
-    one: bool
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(n,) or (n, k) numbers."""
-        numbers: np.ndarray = predict_numbers(self.estimator, make_readable(X)) * self.scale + self.mean
-        return numbers[:, 0] if self.one else numbers
-
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        """Labels as the estimator was trained with them."""
-        scaled: np.ndarray = (labels.reshape(len(labels), -1) - self.mean) / self.scale
-        return scaled[:, 0] if self.one else scaled
-
-
-@dataclass(frozen=True)
-class LabelsPredictor:
-    """A fitted classifier of several labels, some of which it was not trained on.
-
-    Attributes
-    ----------
-    estimator : fitted classifier
-    names : (L,) array
-        Numbers of the labels.
-    learnt : (L,) bool array
-        Which of them the estimator knows.
-    otherwise : (L,) array
-        The value that each of the others had in all samples.
-    """
-
-    estimator: Any
-    names: np.ndarray
-    learnt: np.ndarray
-    otherwise: np.ndarray
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(n, L) zeros and ones."""
-        readable = make_readable(X)
-        if self.learnt.any():
-            found = self.estimator.predict(readable)
-            found = np.asarray(found.toarray() if sp.issparse(found) else found).astype(np.int64)
-            return self._fill(found.reshape(len(found), -1))
-        return self._fill(np.empty((n_rows(X), 0), dtype=np.int64))
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, L) probabilities that samples have each label."""
-        return self._fill(find_label_probabilities(self.estimator, "predict_proba")(make_readable(X))[..., 1])
-
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        """Labels as the estimator was trained with them."""
-        known: np.ndarray = labels[:, self.learnt]
-        return known
-
-    def _fill(self, found: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = np.tile(self.otherwise, (len(found), 1)).astype(found.dtype)
-        rows[:, self.learnt] = found
-        return rows
-
-
 class RowTrainer(Trainer):
     """Trains the estimator of one run on labels that are numbers or rows of them."""
 
@@ -168,7 +95,7 @@ class RowTrainer(Trainer):
 
     def can_fit(self, state: LoopState) -> bool:
         """One label is enough."""
-        return len(state.training_set()[0]) > 0
+        return len(self._trained_rows(state, None)[0]) > 0
 
     def fit(self, state: LoopState) -> None:
         """Train on the labels of a state, with the randomness of its round."""
@@ -196,12 +123,16 @@ class RowTrainer(Trainer):
         )
 
     def _training_data(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, Any, np.ndarray]:
-        X, (rows, labels) = self.rules.X, state.training_set(n_labelled)
+        X, (rows, labels) = self.rules.X, self._trained_rows(state, n_labelled)
         y = self._predictor_of(None, labels).encode(labels)
         if self.rules.network:
             y = self._as_network_targets(state, rows, y)
         names = np.empty(0)
         return names, RelabelledDataset(X, rows, y) if isinstance(X, Dataset) else take_rows(X, rows), y
+
+    def _trained_rows(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and labels of the samples that the estimator learns from, among the first ``n_labelled`` labels."""
+        return state.training_set(n_labelled)
 
     @abstractmethod
     def _predictor_of(self, estimator: Any, labels: np.ndarray) -> Any:
@@ -209,7 +140,7 @@ class RowTrainer(Trainer):
 
     def _set_trained(self, estimator: Any, names: np.ndarray, state: LoopState, n_labelled: int | None) -> None:
         rows, labels = state.training_set(n_labelled)
-        predictor = self._predictor_of(estimator, labels)
+        predictor = self._predictor_of(estimator, self._trained_rows(state, n_labelled)[1])
         self.estimator, self.predictor = estimator, predictor
         self.labelled = take_rows(self.rules.X, rows), predictor.encode(labels)
 
@@ -257,9 +188,43 @@ class NumberTrainer(RowTrainer):
 class LabelsTrainer(RowTrainer):
     """Trains the classifier of one run on several labels for each sample."""
 
+    @property
+    def _learns_parts(self) -> bool:
+        """Whether the estimator learns from samples that are known in part, by a loss that leaves the rest out."""
+        net = final_network(self.rules.estimator)
+        return net is not None and (net.criterion is BCEWithLogitsLoss or _is_loss(net.criterion, KnownLabelsLoss))
+
+    def _unfitted_copy(self) -> Any:
+        copy = super()._unfitted_copy()
+        if self._learns_parts:
+            net = final_network(copy)
+            assert net is not None
+            net.set_params(criterion=KnownLabelsLoss if net.criterion is BCEWithLogitsLoss else net.criterion)
+        return copy
+
+    def _trained_rows(self, state: LoopState, n_labelled: int | None) -> tuple[np.ndarray, np.ndarray]:
+        rows, labels = state.training_set(n_labelled)
+        if self._learns_parts or len(rows) == 0:
+            return rows, labels
+        whole = (labels != UNKNOWN).all(axis=1)
+        return rows[whole], labels[whole]
+
+    def fit(self, state: LoopState) -> None:
+        """Train, and say so if samples cannot take part."""
+        n, n_labelled = len(self._trained_rows(state, None)[0]), len(state.training_set()[0])
+        if n < n_labelled:
+            warnings.warn(
+                f"{n_labelled - n} of {n_labelled} samples have labels that are known in part, from which "
+                f"{type(self.rules.estimator).__name__} cannot learn; it is trained on the others. Complete them with "
+                "relabel, or use a network with BCEWithLogitsLoss, which learns from what is known.",
+                AdjustedInputWarning,
+                stacklevel=2,
+            )
+        super().fit(state)
+
     def can_fit(self, state: LoopState) -> bool:
         """A network needs one sample, other classifiers two labels of which both values have been seen."""
-        labels = state.training_set()[1]
+        labels = self._trained_rows(state, None)[1]
         return len(labels) > 0 and (self.rules.network or int((labels != labels[:1]).any(axis=0).sum()) > 1)
 
     def raise_unfitted(self, state: LoopState) -> None:
@@ -268,7 +233,7 @@ class LabelsTrainer(RowTrainer):
             super().raise_unfitted(state)
         raise InvalidParameterError(
             f"The labels that {self.rules.owner} sees must have both values of at least two columns. Got "
-            f"{len(state.labels)} rows without. Raise n_initial or the number of rounds."
+            f"{len(self._trained_rows(state, None)[0])} rows without. Raise n_initial or the number of rounds."
         )
 
     def _predictor_of(self, estimator: Any, labels: np.ndarray) -> LabelsPredictor:
@@ -276,6 +241,10 @@ class LabelsTrainer(RowTrainer):
         if not self.rules.network:
             learnt = (labels != labels[:1]).any(axis=0)
         return LabelsPredictor(estimator, np.arange(labels.shape[1]), learnt, labels[0])
+
+
+def _is_loss(criterion: Any, kind: type) -> bool:
+    return isinstance(criterion, type) and issubclass(criterion, kind)
 
 
 def make_trainer(rules: Rules) -> Trainer:

@@ -35,11 +35,11 @@ def dropout_layer(rate: float) -> nn.Module:
     return nn.Dropout(rate) if rate else nn.Identity()
 
 
-def hidden_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Fully connected layers from each width to the next, each with ReLU and dropout."""
+def hidden_layers(widths: Sequence[int], dropout: float, activation: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
+    """Fully connected layers from each width to the next, each with a nonlinearity and dropout."""
     layers: list[nn.Module] = []
     for width, next_width in pairwise(widths):
-        layers += [nn.Linear(width, next_width), nn.ReLU(), dropout_layer(dropout)]
+        layers += [nn.Linear(width, next_width), activation(), dropout_layer(dropout)]
     return layers
 
 

@@ -64,7 +64,7 @@ class SquaredLoss(nn.Module):
         return losses if self.reduction == "none" else getattr(losses, self.reduction)()
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows in parentheses."""
+        """The text that ``repr`` shows in parentheses."""
         return f"reduction={self.reduction!r}"
 
 

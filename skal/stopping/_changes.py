@@ -115,6 +115,6 @@ def _values(history: Rows, name: str) -> np.ndarray:
 
 
 def _last(history: Rows, name: str, window: int) -> np.ndarray | None:
-    """The last values of a column, None if there are not so many."""
+    """The last values of a column; None if there are fewer."""
     values = _values(history, name)
     return values[-window:] if len(values) >= window else None

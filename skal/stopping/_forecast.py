@@ -135,7 +135,7 @@ def forecast_accuracy(
     """Accuracy of the last of several models, and of one with ``more`` labels.
 
     A power law a − b·n^(−c) is fitted to the scores by weighted least squares; the interval is the middle 95 % of the
-    fits to bootstrap samples of the held-out labels, and never narrower than the Wilson interval of so many labels.
+    fits to bootstrap samples of the held-out labels, and never narrower than the Wilson interval of as many labels.
     It does not cover that the curve may be no power law.
 
     Parameters

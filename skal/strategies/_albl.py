@@ -159,7 +159,7 @@ class ALBL(QueryStrategy):
             raise InvalidTypeError.for_parameter(owner, "arms", expected, self.arms, remedy)
 
     def get_state(self) -> dict[str, Any]:
-        """What the strategy has learnt.
+        """The state that the strategy has learnt.
 
         Returns
         -------
@@ -204,11 +204,15 @@ class ALBL(QueryStrategy):
                 f"with {len(state['weights'])} weights. Call set_state({{}}) to start again."
             )
         weights = self._reward(context, state)
-        common = context.for_arms()
-        lists = [arm.select_as_arm(common, n_instances)[0] for arm in arms]
+        common, lists = context.for_arms(), {}
+        # first those that may read features: the pass that gives these gives outputs, too
+        for number in sorted(range(len(arms)), key=lambda number: not hasattr(arms[number], "features")):
+            lists[number] = arms[number].select_as_arm(common, n_instances)[0]
         generator, floor = self._generator(), smallest_probability(n_arms, self.horizon)
         n_uniform = context.n_pool if self.uniform else 0
-        indices, records = draw_batch(weights, lists, n_uniform, n_instances, floor, generator)
+        indices, records = draw_batch(
+            weights, [lists[number] for number in range(len(arms))], n_uniform, n_instances, floor, generator
+        )
         pending = {"first_row": context.n_labelled, "records": records}
         self.state_ = state | {"weights": weights.tolist(), "n_rounds": state["n_rounds"] + 1, "pending": pending}
         return indices, np.array([record["probability"] for record in records])
@@ -248,7 +252,7 @@ class ALBL(QueryStrategy):
 
 
 def _new_state(n_arms: int, pool_size: int) -> dict[str, Any]:
-    """Of a run that has not begun; all of it goes into JSON."""
+    """The state before a run begins; all of it fits into JSON."""
     weights = [1 / n_arms] * n_arms
     return {"weights": weights, "n_rounds": 0, "pool_size": pool_size, "queried": [], "pending": None}
 

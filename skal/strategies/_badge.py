@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skal.base import query_function
-from skal.context import CrossEntropy, Loss, QueryContext, SeveralLabels, product_rows, rows_within
+from skal.context import QueryContext, product_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import is_auto, make_generator
@@ -99,8 +99,7 @@ class BADGE(TwoLevelStrategy):
 
     def _chooser(self, context: QueryContext) -> Choose:
         block_bytes = self._reserved_bytes(context)
-        loss: Loss = CrossEntropy() if context.task != "multilabel" else SeveralLabels()
-        regresses = context.task == "regression"
+        loss = context.meaning.loss
         if self._in_last_layer(context):
             self._check_last_layer(context)
             loss = context.logit_network.loss
@@ -110,7 +109,7 @@ class BADGE(TwoLevelStrategy):
             features, logits = self._factors(context.restrict(some))
             dtype = torch.float32 if features.device.type == "mps" else torch.float64
             logits, phi = logits.to(dtype), features.to(dtype)
-            q = logits if regresses else loss.gradient(logits, loss.predict(logits))
+            q = torch.ones_like(logits[:, :1]) if loss is None else loss.gradient(logits, loss.predict(logits))
             del features, logits  # a third of the memory
             if masses is None:
                 return *kmeans_plus_plus(q, phi, n, generator, block=_block(block_bytes, _REFRESH)), None
@@ -121,28 +120,20 @@ class BADGE(TwoLevelStrategy):
         return choose
 
     def _spec(self, context: QueryContext) -> Any:
-        """What φ is: the gradients of a network that predicts numbers, otherwise as the user says."""
-        regresses = context.has_network and context.task == "regression"
-        return "tangent" if regresses and is_auto(self.features) else self.features
+        """The kind of φ: gradients for a network that predicts numbers, otherwise the user's choice."""
+        by_gradients = context.has_network and context.meaning.loss is None
+        return "tangent" if by_gradients and is_auto(self.features) else self.features
 
     def _in_last_layer(self, context: QueryContext) -> bool:
         by_name = context.has_network and isinstance(self.features, str) and self.features in ("auto", "last_layer")
-        return by_name and context.task != "regression"
+        return by_name and context.meaning.loss is not None
 
     def _factors(self, context: QueryContext) -> tuple[Tensor, Tensor]:
-        """Features (n, d) and logits (n, C), or logarithms of probabilities, which have the same softmax.
-
-        In the logits' place: ones for a regression.
-        """
+        """Features (n, d) and logits (n, C) of any estimator."""
         if self._in_last_layer(context):
             return context.embeddings()
-        if context.task == "regression":
-            features = context.features(self._spec(context))
-            return features, torch.ones_like(features[:, :1])
-        logs = np.log(np.clip(context.predict_proba(), np.finfo(float).tiny, None))
-        features = context.features(self.features)
-        logits = logs if logs.ndim == 2 else logs[..., 1] - logs[..., 0]  # of several labels, each with its opposite
-        return features, torch.as_tensor(logits, device=features.device)
+        features = context.features(self._spec(context))
+        return features, context.meaning.logits(torch.as_tensor(context.answers(), device=features.device))
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__

@@ -110,12 +110,12 @@ class BAIT(QueryStrategy):
             context = context.restrict(rows)
         read = PoolFeatures(context, self.features, normalize=False)
         raw = read.gather(np.arange(context.n_pool))
-        scale = _root_mean_square(raw)
-        features, variances = _layer(raw, scale), _variances(context, None, read.device)
+        scale, precision = _root_mean_square(raw), context.features(self.features, context.pool.take(range(1))).dtype
+        features, variances = _layer(raw, scale, precision), _variances(context, None, read.device)
         keys = read.copy_keys()
         labelled, taken = (features[:0], variances[:0]), keys[:0]
         if context.n_labelled:
-            others = _layer(read.of(context.labelled), scale)
+            others = _layer(read.of(context.labelled), scale, precision)
             labelled = others, _variances(context, context.labelled, read.device)
             taken = read.copy_keys(context.labelled)
         del raw, read
@@ -157,12 +157,12 @@ class _Design:
 
     def change(self, row: int, sign: int) -> None:
         """Count a candidate (1), or no more (−1)."""
-        phi, s = self._features[row], self._variances[row]
+        phi, s = self._features[row].to(self._inverse), self._variances[row]
         u = self._inverse @ phi  # (C, d)
         scale = sign * s / (1 + sign * self._q[row])
         Fu = torch.einsum("cij,cj->ci", self._information, u)
         PFu = torch.einsum("cij,cj->ci", self._inverse, Fu)
-        a, h = self._features @ u.T, self._features @ PFu.T  # (N, C)
+        a, h = (_product(self._features, both.T) for both in (u, PFu))  # (N, C)
         self._q -= self._variances * scale * a.square()
         self._r -= self._variances * (2 * scale * a * h - scale.square() * (u * Fu).sum(1) * a.square())
         self._inverse.baddbmm_((u * -scale[:, None])[:, :, None], u[:, None, :])
@@ -180,16 +180,21 @@ def blocks(rows: Tensor, row_bytes: int | None = None) -> tuple[Tensor, ...]:
 
 def _forms(features: Tensor, matrix: Tensor) -> Tensor:
     """φᵀ A φ of every row: (N, d), (d, d) -> (N,)."""
-    return torch.cat([(some @ matrix).mul_(some).sum(1) for some in blocks(features)])
+    return torch.cat([(_product(some, matrix).mul_(some)).sum(1) for some in blocks(features)])
+
+
+def _product(features: Tensor, matrix: Tensor) -> Tensor:
+    """Made in the precision of the features, of which there are many: (N, d), (d, m) -> (N, m) like the matrix."""
+    return (features @ matrix.to(features)).to(matrix)
 
 
 def information(features: Tensor, variances: Tensor) -> Tensor:
-    """Sum of the Fisher information of samples: (n, d), (n, C) -> (C, d, d)."""
-    found = features.new_zeros(variances.shape[1], features.shape[1], features.shape[1])
+    """Sum of the Fisher information of samples, in the variances' precision: (n, d), (n, C) -> (C, d, d)."""
+    found = variances.new_zeros(variances.shape[1], features.shape[1], features.shape[1])
     parts = blocks(features)
     for some, s in zip(parts, variances.split(max(1, len(parts[0]))), strict=True):
         for c in range(len(found)):
-            found[c].addmm_((some * s[:, c, None]).T, some)
+            found[c] += (some * s[:, c, None].to(some)).T @ some
     return found
 
 
@@ -209,14 +214,14 @@ def forward_backward(
     Parameters
     ----------
     features, variances : (N, d), (N, C) tensors
-        In double precision.
+        Variances in double precision. Products of features are made in theirs, all else in double precision.
     labelled, labelled_variances : (n, d), (n, C) tensors
     ridge : float
         λ
     keys, taken : (N,), (n,) tensors
         Equal for copies: copies of taken or chosen samples are chosen only when nothing else is left.
     n_instances, oversample : int
-        ``oversample * n_instances`` are chosen, as far as there are so many different ones.
+        ``oversample * n_instances`` are chosen, or fewer if the pool has fewer different ones.
 
     Returns
     -------
@@ -225,7 +230,7 @@ def forward_backward(
     rises : (n_instances,) array
         Of the objective without each.
     """
-    M = information(labelled, labelled_variances)
+    M = information(labelled.to(variances), labelled_variances)
     M.diagonal(dim1=1, dim2=2).add_(ridge)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(M))
     design = _Design(features, variances, inverse, information(features, variances).div_(len(features)))
@@ -261,9 +266,9 @@ def _root_mean_square(features: Tensor) -> float:
     return ridge
 
 
-def _layer(features: Tensor, scale: float) -> Tensor:
+def _layer(features: Tensor, scale: float, precision: torch.dtype) -> Tensor:
     """Inputs of the last layer, with a constant: (n, d) -> (n, d + 1)."""
-    inputs = torch.ones(len(features), features.shape[1] + 1, dtype=torch.float64, device=features.device)
+    inputs = torch.ones(len(features), features.shape[1] + 1, dtype=precision, device=features.device)
     for some, part in zip(blocks(inputs), blocks(features, inputs.shape[1] * 8), strict=True):
         some[:, :-1] = part.double() / scale
     return inputs
@@ -271,11 +276,7 @@ def _layer(features: Tensor, scale: float) -> Tensor:
 
 def _variances(context: QueryContext, samples: Samples | None, device: torch.device) -> Tensor:
     """p (1 − p) of every class or label: (n, C). Targets of a regression have the same φ, and one block for all."""
-    if context.task == "regression":
-        return torch.ones(context.n_pool if samples is None else len(samples), 1, dtype=torch.float64, device=device)
-    proba = torch.as_tensor(context.predict_proba(samples), device=device)
-    variances = proba * (1 - proba)
-    return variances if variances.ndim == 2 else variances[..., 1]
+    return context.meaning.variances(torch.as_tensor(context.answers(samples), device=device))
 
 
 bait = query_function(BAIT, "bait", __name__)

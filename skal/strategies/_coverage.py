@@ -50,7 +50,7 @@ class _Content:
     def __call__(self, rows: Tensor) -> Tensor:
         if self._of_all is None and len(rows) <= _MOST_RIVALS:
             return row_keys(self._read(rows))
-        if self._of_all is None:  # so many will be asked for again
+        if self._of_all is None:  # as many will be asked for again
             self._of_all = torch.empty(self._n, dtype=torch.float64, device=rows.device)
             for some in torch.arange(self._n, device=rows.device).split(self._step):
                 self._of_all[some] = row_keys(self._read(some))

@@ -9,7 +9,8 @@
 | a network that is mostly frozen | MaxHerding | UHerding |
 | a network that is trained | MaxHerding on the inputs | NTKLookahead; BADGE for large ones |
 | other inputs, constant inputs | RandomSampling | Margin |
-| anything that predicts numbers | MaxHerding by distance | LCMD |
+| trees that predict numbers, on a table | MaxHerding by distance | UHerding by their leaves |
+| anything else that predicts numbers | MaxHerding by distance | LCMD |
 
 The settings called development in ``benchmarks/evidence`` decided this; the others judge it. Inputs are prepared by
 their kind, see :mod:`skal.features`, behind the steps of a Pipeline. A network without labels has no features yet, and
@@ -46,7 +47,7 @@ _MOST_NEIGHBOURS = 2000
 
 
 def recommend(context: QueryContext, n_instances: int) -> tuple[str, str]:
-    """Strategy for a query of so many samples, by name and parameters, and why it is this one.
+    """The strategy for a query of ``n_instances`` samples, by name and parameters, and why.
 
     Examples
     --------
@@ -57,7 +58,7 @@ def recommend(context: QueryContext, n_instances: int) -> tuple[str, str]:
     ("max_herding(features='prepared')", 'no labels yet, and the inputs are rows of length 1')
     """
     started = context.is_fitted and context.n_labelled > 0
-    if context.task == "regression":
+    if not context.meaning.has_probabilities:
         return _for_numbers(context, started)
     if context.has_network:
         return _for_network(context, started)
@@ -83,10 +84,15 @@ def recommend(context: QueryContext, n_instances: int) -> tuple[str, str]:
 
 
 def _for_numbers(context: QueryContext, started: bool) -> tuple[str, str]:
+    kind = None if context.preparation is None else context.preparation.kind
+    if started and kind == "table" and not context.has_network and hasattr(context.inner_estimator, "apply"):
+        return (
+            "uherding(features='prepared', kernel='forest')",
+            "numbers are predicted by trees, whose leaves are alike",
+        )
     if started:
         what = "the gradients of the network" if context.has_network else "its members, or the inputs,"
         return "lcmd", f"numbers are predicted, and {what} tell which samples are alike"
-    kind = None if context.preparation is None else context.preparation.kind
     if kind is None or _are_constant(context):
         return "random", "no labels yet, and nothing is known of such inputs"
     return "max_herding(features='prepared', normalize=False)", f"no labels yet, and the inputs are a {kind}"
@@ -124,7 +130,7 @@ def _say_nothing(context: QueryContext, features: str, *, by_forest: bool = Fals
 
     The neighbour is the one in the nearest direction, or all that end in the same leaves of a forest.
     """
-    if context.task == "multilabel":  # nobody has looked at that
+    if not context.meaning.is_exclusive:  # nobody has looked at that
         return False
     rows = np.linspace(0, context.n_labelled - 1, min(context.n_labelled, _MOST_NEIGHBOURS)).astype(np.int64)
     _, codes, counts = np.unique(context.labels[rows], return_inverse=True, return_counts=True)
@@ -201,7 +207,7 @@ class Recommended(QueryStrategy):
         With one, UHerding takes the place of BADGE; Margin and RandomSampling cannot work for it, and a warning says
         so.
     subset : int or None, default=None
-        Only so many samples, drawn at random, take part in a query. None: all of them.
+        How many samples, drawn at random, take part in a query. None: all of them.
     random_state : None, int, Generator or RandomState, default=None
         For the subset, and for strategies that draw.
 

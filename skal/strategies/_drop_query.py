@@ -100,6 +100,7 @@ class DropQuery(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
+        context = context.for_arms()  # what is clustered, and what features are dropped from, come from one pass
         read = PoolFeatures(context, self.features)
         n_points, n_seeds = self._sizes_that_fit(context, read, n_instances)
         changed = self._changes(context, generator, read.block_bytes)
@@ -155,13 +156,14 @@ class DropQuery(QueryStrategy):
             before = predict(inputs) if logits is None else _classes(logits)
             found = np.zeros(len(inputs))
             for trial in trials:
-                dropped = torch.as_tensor(trial.random(tuple(inputs.shape)) < self.p, device=inputs.device)
+                bits = np.packbits(trial.random(tuple(inputs.shape)) < self.p, axis=1)  # fewer bytes for a device
+                dropped = unpack_bits(torch.as_tensor(bits, device=inputs.device))[:, : inputs.shape[1]]
                 found += predict(inputs.masked_fill(dropped, 0)) != before
             changes.append(found)
         return np.concatenate(changes) / self.n_trials
 
     def _blocks(self, context: QueryContext, block_bytes: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """What features are dropped from, and a network's logits, part by part; without a bound computed at once."""
+        """Features to drop from and a network's logits, part by part; all at once without a memory bound."""
         width = context.feature_width()
         step = rows_within(block_bytes, 40 * width)  # 8 drawn, and of inputs and masked ones 8 each, on their way twice
 
@@ -176,6 +178,19 @@ class DropQuery(QueryStrategy):
         else:
             for start in range(0, context.n_pool, step):
                 yield read(context.pool.take(range(start, min(start + step, context.n_pool))))
+
+
+def unpack_bits(packed: Tensor) -> Tensor:
+    """Truths of bytes, as numpy packs them: (n, m) -> (n, 8 m).
+
+    Examples
+    --------
+    >>> unpack_bits(torch.tensor([[129]], dtype=torch.uint8))
+    tensor([[ True, False, False, False, False, False, False,  True]])
+    """
+    places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=packed.device)
+    found: Tensor = (packed[:, :, None] & places).bool().flatten(1)
+    return found
 
 
 def _classes(logits: Tensor) -> np.ndarray:

@@ -35,7 +35,7 @@ def seeds_of(strategy: Any, generator: np.random.Generator) -> list[int]:
 def over_passes(
     context: QueryContext, samples: Samples, seeds: list[int], reduce: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """What ``reduce`` makes of a chunk's probabilities (T, n, C) in all passes, for all samples."""
+    """Apply ``reduce`` to the probabilities (T, n, C) of every chunk, for all samples."""
     owner, network, batch_size = context.owner, context.network, context.batch_size
     memory = min(_PREFIX_BYTES, context.memory // 8)
     network.look(samples)
@@ -136,7 +136,7 @@ def _shapes_of_one(network: Network, layers: list[Any], batch: Any, owner: str) 
 
 
 class Masks:
-    """What the dropout layers of a network drop, by the seed of a pass.
+    """The masks of a network's dropout layers, given the seed of a pass.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _ROWS = 4096  # candidates that are looked at at once
 _PAIR_BYTES = 48  # of a pair that counts, while pairs are collected and sorted
 _MOST_PAIRS = 1 / 8  # of all: where more count, rows are the quicker way
 _NOBODY = 2**31 - 1  # by whom a sample is covered that is not
-_ROUNDING = 16  # a sum is at most so many units in the last place off
+_ROUNDING = 16  # a sum is off by at most this many units in the last place
 
 
 class Gains:
@@ -294,7 +294,7 @@ class Pairs:
         return sums[0], sums[1]
 
     def cover_with(self, row: Tensor, covered: Tensor) -> Tensor:
-        """What is covered once a candidate is among those that cover."""
+        """The coverage after a candidate has joined the covering samples."""
         _, columns, values = self._of(row)
         covered = covered.clone()
         covered[columns] = torch.maximum(covered[columns], values)

@@ -255,9 +255,9 @@ class UHerding(CoverageStrategy):
     def _weights(self, context: QueryContext) -> np.ndarray:
         strategy, name = self._scoring, self.uncertainty
         if name == "auto":
-            name = "margin"
-            if context.task == "regression":
-                strategy = named_strategy(type(self).__name__, "uncertainty", "predictive_std")
+            name = context.meaning.uncertainty
+            if name not in UNCERTAINTIES:
+                strategy = named_strategy(type(self).__name__, "uncertainty", name)
         if strategy is not None:
             scores = strategy.score_as_part(context)
             nothing = 0.0 if strategy.zero_is_certain else scores[np.isfinite(scores)].min()

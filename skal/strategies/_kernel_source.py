@@ -63,27 +63,21 @@ class FeatureKernelSource(Source):
         self._labelled_keys = self._keys(self._labelled, context.labelled)
 
     def _between(self, points: Tensor) -> Callable[[Tensor], Tensor]:
-        """What gives the kernel of other rows with these: (r, d) -> (r, m)."""
+        """A function that computes the kernel of other rows with these: (r, d) -> (r, m)."""
         if self._kernel == "linear":
             return lambda rows: rows @ points.T
         return similarity_to(points, self._kernel, self._radius)
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
         """By margins: labels count more, and are less noisy, where the classifier is unsure."""
-        return margin_importance(p, tau, rho, scale, self.context.task)
+        return margin_importance(p, rho, scale, self.context.meaning)
 
     def outputs(self, samples: Samples) -> Outputs:
         """Outputs of the classifier at any samples; logarithms of its probabilities stand for logits."""
         if self.context.has_network:
             return super().outputs(samples)
-        if self.context.task == "regression":
-            f = torch.as_tensor(self.context.predict(samples), device=self._labelled.device)
-            return Outputs(f, f, f, torch.sigmoid)
-        proba = torch.as_tensor(self.context.predict_proba(samples), device=self._labelled.device)
-        if proba.ndim == 3:
-            p = proba[..., 1]
-            return Outputs(torch.logit(p, eps=1e-12), p, p, torch.sigmoid)
-        return Outputs(proba.clamp_min(torch.finfo(proba.dtype).tiny).log(), proba, proba)
+        meaning, p = self.context.meaning, torch.as_tensor(self.context.answers(samples), device=self._labelled.device)
+        return Outputs(meaning.logits(p), p, p, None if meaning.is_exclusive else torch.sigmoid)
 
     def room(self, n_numbers: int) -> int:
         """How many candidates fit into memory with this many numbers for each, besides features and labels."""
@@ -101,22 +95,23 @@ class FeatureKernelSource(Source):
         """The posterior of some rows of the pool, as in :class:`Source`."""
         device, solver, first = self._labelled.device, self._solver, [] if target is None else [target]
         of_rows = self._read(torch.as_tensor(rows, device=device))
-        X = torch.cat([*map(self._read.of, first), of_rows]).double()
+        X = torch.cat([*map(self._read.of, first), of_rows])
         parts = [*first, pool.take(rows)]
         positions = torch.as_tensor(evaluation, device=device)
-        K_CL = self._between(self._labelled)(X)  # (N, n)
-        alpha = solver(K_CL.T)  # (n, N)
+        K_CL = self._between(self._labelled.to(X))(X)  # (N, n), and all among candidates, in the features' precision
+        exact = K_CL.double()
+        alpha = solver(exact.T)  # (n, N)
 
-        def block(some: Tensor, columns: Tensor) -> Tensor:
-            return self._between(X[columns])(X[some]).addmm_(K_CL[some], alpha[:, columns], alpha=-1)
+        def covariance(some: Tensor, columns: Tensor) -> Tensor:
+            return self._between(X[columns])(X[some]).addmm_(K_CL[some], alpha[:, columns].to(X), alpha=-1)
 
-        prior = X.square().sum(1) if self._kernel == "linear" else X.new_ones(len(X))
-        own = (prior - (K_CL * alpha.T).sum(1)).clamp_min_(0)[:, None, None]
+        prior = X.double().square().sum(1) if self._kernel == "linear" else torch.ones_like(exact[:, 0])
+        own = (prior - (exact * alpha.T).sum(1)).clamp_min_(0)[:, None, None]
         outputs = join_outputs([self.outputs(part) for part in parts])
-        S = block(torch.arange(len(X), device=device), positions) if n_total is None else None
-        epsilon = precision_of_variances(torch.float64, torch.float64)
+        S = covariance(torch.arange(len(X), device=device), positions) if n_total is None else None
+        epsilon = precision_of_variances(X.dtype, X.dtype)
         given = (
-            block,
+            lambda some, columns: covariance(some, columns).double(),
             own,
             prior,
             outputs,

@@ -47,8 +47,10 @@ class PoolLeaves(PoolFeatures):
     def of(self, samples: Samples | None) -> Tensor:
         """(n, T) leaves, as numbers that a float holds exactly."""
         samples = self._context.pool if samples is None else samples
-        starts = range(0, len(samples), _ROWS)
-        parts = [self._leaves_of(samples.take(range(i, min(i + _ROWS, len(samples))))) for i in starts]
+        # without a bound all at once: the features of a pool that is read as a whole are computed once
+        step = len(samples) if self._context.memory_bound is None else _ROWS
+        starts = range(0, len(samples), step)
+        parts = [self._leaves_of(samples.take(range(i, min(i + step, len(samples))))) for i in starts]
         leaves = torch.from_numpy(np.concatenate(parts).astype(np.float32))
         return leaves.to(self._context.device) if self._context.has_network else leaves  # where its outputs are
 
@@ -61,7 +63,7 @@ class PoolLeaves(PoolFeatures):
 
 
 def _own_trees(context: QueryContext) -> Callable[[Samples], np.ndarray] | None:
-    """What gives the leaves of the estimator's own trees; None if it has none."""
+    """A function that gives the leaves of the estimator's own trees; None if it has none."""
     estimator = context.inner_estimator
     if context.has_network or not context.is_fitted or not hasattr(estimator, "apply"):
         return None
@@ -77,15 +79,29 @@ def _own_trees(context: QueryContext) -> Callable[[Samples], np.ndarray] | None:
 
 
 def _trees_beside(context: QueryContext, features: object) -> Callable[[Samples], np.ndarray]:
-    """What gives the leaves of a forest that is fitted on the labelled samples."""
-    kind = RandomForestRegressor if context.task == "regression" else RandomForestClassifier
-    forest = _fit(kind(_TREES, random_state=0), context.features(features, context.labelled), context.labels)
+    """A function that gives the leaves of a forest fitted on the labelled samples."""
+    kind = RandomForestClassifier if context.meaning.has_probabilities else RandomForestRegressor
+    forest = _fit(kind(_TREES, random_state=0), context.features(features, context.labelled), _complete(context.labels))
 
     def leaves(samples: Samples) -> np.ndarray:
         found: np.ndarray = forest.apply(context.features(features, samples).cpu().numpy())
         return found
 
     return leaves
+
+
+def _complete(labels: np.ndarray) -> np.ndarray:
+    """Of several labels, each that is unknown (−1) as most samples have it; other labels as they are.
+
+    Examples
+    --------
+    >>> _complete(np.array([[0, 1], [0, -1], [-1, 1]])).tolist()
+    [[0, 1], [0, 1], [0, 1]]
+    """
+    if labels.ndim != 2 or labels.dtype.kind != "i":
+        return labels
+    usual = (labels == 1).sum(axis=0) > (labels == 0).sum(axis=0)
+    return np.where(labels < 0, usual, labels)
 
 
 def shares_of_neighbours(values: Tensor, labels: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ CONSTRAINTS = {
 
 
 def find_members(context: QueryContext) -> list[Callable[[Any], np.ndarray]] | None:
-    """What the members of an ensemble predict, of samples as the estimator gets them; None if it is no ensemble.
+    """The predictions of an ensemble's members for samples as the estimator gets them; None if it is no ensemble.
 
     Forests, bagging and voting regressors, and modAL's committees of regressors.
     """
@@ -94,12 +94,13 @@ class MemberPredictions:
 
 
 def settle_features(context: QueryContext, features: Any) -> Any:
-    """What φ is: gradients of a network, predictions of an ensemble, or the inputs by their kind."""
+    """The kind of φ: gradients of a network, predictions of an ensemble, or the inputs by their kind."""
     if not is_auto(features):
         return features
     if context.has_network:
         return "tangent"
-    members = find_members(context) if context.task == "regression" and context.is_fitted else None
+    predicts_numbers = context.is_fitted and not context.meaning.has_probabilities
+    members = find_members(context) if predicts_numbers else None
     return "prepared" if members is None else MemberPredictions(context, members)
 
 

@@ -15,7 +15,7 @@ from skal.base import ANY_TASK, ScoreStrategy, query_function
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError
 from skal.strategies._kernel_source import KERNELS, FeatureKernelSource
-from skal.strategies._linear_posterior import NOISE, settle_features
+from skal.strategies._linear_posterior import settle_features
 from skal.tangent._layers import LayersConstraint
 from skal.tangent._sketch import MOST_FEATURES
 from skal.validation import Choice, Features, Integer, Real, Target, is_auto
@@ -258,26 +258,25 @@ class NTKLookahead(ScoreStrategy):
         return "rbf" if frozen and context.only_head_is_trained else None
 
     def _feature_source(self, context: QueryContext) -> FeatureKernelSource | None:
-        """What posteriors come from if the kernel is one on features."""
+        """The source of posteriors for a kernel on features."""
         kernel = self._feature_kernel(context)
         if kernel is None:
             return None
-        regresses = context.task == "regression"
-        ridge = (NOISE if regresses else 0.1) if isinstance(self.ridge, str) else float(self.ridge)
+        ridge = (context.meaning.label_noise or 0.1) if isinstance(self.ridge, str) else float(self.ridge)
         if ridge == 0:
             remedy = "Labels of a kernel on features have some noise: pass a number > 0, such as 0.1."
             raise InvalidParameterError.for_parameter(context.owner, "ridge", "larger than 0", self.ridge, remedy)
-        if regresses and self.kernel == "auto" and is_auto(self.features):
+        if not context.meaning.has_probabilities and self.kernel == "auto" and is_auto(self.features):
             # of a black box that predicts numbers: the covariance of its members, or a linear model of its inputs
             features = settle_features(context, self.features)
             return FeatureKernelSource(context, "linear", features, self.radius, ridge, normalize=False)
         return FeatureKernelSource(context, kernel, self.features, self.radius, ridge)
 
     def _score(self, context: QueryContext) -> np.ndarray:
-        return pool_scores(context, Settings.of(self, context.task), self._feature_source(context))
+        return pool_scores(context, Settings.of(self, context.meaning.label_noise), self._feature_source(context))
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
-        settings = Settings.of(self, context.task)
+        settings = Settings.of(self, context.meaning.label_noise)
         if settings.batch == "top":
             return super()._select(context, n_instances)
         return greedy_batch(context, settings, n_instances, self._feature_source(context))

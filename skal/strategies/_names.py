@@ -16,7 +16,7 @@ KNOWN: dict[str, type[QueryStrategy]] = {}
 
 
 def named_strategy(owner: str, parameter: str, strategy: Any) -> Any:
-    """What a user gave as a strategy: a name becomes an object, ``None`` is ``"auto"``, a class is refused.
+    """Resolve a user's strategy: a name becomes an object, ``None`` is ``"auto"``, a class is refused.
 
     Examples
     --------

@@ -170,7 +170,8 @@ def _returns_std(context: QueryContext) -> bool:
 
 
 def _is_ensemble(context: QueryContext) -> bool:
-    return context.task == "regression" and not context.has_network and find_members(context) is not None
+    without = context.meaning.has_probabilities or context.has_network
+    return not without and find_members(context) is not None
 
 
 def _root_mean_square(deviations: np.ndarray, units: np.ndarray) -> np.ndarray:

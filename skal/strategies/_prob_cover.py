@@ -119,7 +119,7 @@ class ProbCover(CoverageStrategy):
         n = min(context.n_pool, _MOST_POINTS, rows_within(room, _COPIES * 8 * read.width, at_least=_FEWEST_POINTS))
         rows = np.sort(generator.choice(context.n_pool, size=n, replace=False))
         points = read.gather(rows)
-        known = context.is_fitted and context.task == "classification"
+        known = context.is_fitted and context.meaning.is_exclusive
         n_clusters = min(n, self.n_clusters or (context.n_classes if known else _UNKNOWN_CLASSES))
         few = torch.as_tensor(generator.permutation(n)[: max(_SEEDS, 4 * n_clusters)], device=points.device)
         centres = kmeans(lambda: points.split(_ROWS), points[few], n_clusters, generator)[0]

@@ -15,9 +15,6 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from skal.context import QueryContext
 
-# with so few classes and so many rows a look at one column after the other is quicker than a partition of every row
-_FEW_CLASSES = 16
-_MANY_ROWS = 1000
 _MIN_PER_CLASS = 5  # labels of each class below which no temperature is fitted
 _GRID = np.geomspace(0.1, 10, 41)
 
@@ -40,16 +37,10 @@ def margin_scores(proba: np.ndarray) -> np.ndarray:
     """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
     if proba.ndim == 3:
         return _mean_over_labels(margin_scores, proba)
-    if proba.shape[1] > 1 and (proba.shape[1] > _FEW_CLASSES or len(proba) < _MANY_ROWS):
-        parted = np.partition(proba, proba.shape[1] - 2, axis=1)
-        closeness: np.ndarray = parted[:, -2] - parted[:, -1]
-        return closeness
-    first, *others = proba.T
-    second = np.zeros_like(first) if not others else np.full_like(first, -np.inf)
-    for column in others:
-        second = np.maximum(second, np.minimum(first, column))
-        first = np.maximum(first, column)
-    closeness = second - first
+    if proba.shape[1] == 1:  # of one class: there is no other
+        return -proba[:, 0]
+    parted = np.partition(proba, -2, axis=1)
+    closeness: np.ndarray = parted[:, -2] - parted[:, -1]
     return closeness
 
 
@@ -124,7 +115,7 @@ def can_fit(context: QueryContext) -> bool:
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
     """
     if (
-        context.task != "classification"
+        not context.meaning.is_exclusive
         or context.n_labelled == 0
         or (context.has_network and not context.only_head_is_trained)
     ):

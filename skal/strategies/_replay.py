@@ -56,7 +56,7 @@ class Replay(TorchDispatchMode):
         return sum(storages.values())
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """What the function returns: from the start, or from its part on if that was reached before."""
+        """Run the function from the start, or from the recorded point if it was reached before."""
         if self._known:
             self._position = 0
             try:
@@ -69,7 +69,7 @@ class Replay(TorchDispatchMode):
             return self._check(function())
 
     def part(self) -> None:
-        """What follows is not the same in every run; to be called each time that this is reached."""
+        """Mark the point after which runs differ; call it each time the point is reached."""
         if self._noting:
             self._noting = False
         elif self._position is not None:

@@ -65,7 +65,7 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
 
 
 def _share_of_trees(leaves: Tensor) -> Similarity:
-    """What gives the share of trees in which other rows end in the same leaves: (m, T), then (n, T) -> (n, m)."""
+    """A function that gives the share of trees in which rows share a leaf: (m, T), then (n, T) -> (n, m)."""
     dtype, by_tree = leaves.dtype, leaves.to(torch.int32).T.contiguous()
     counter = torch.uint8 if len(by_tree) < 256 else torch.int32  # the smaller, the quicker
 
@@ -114,7 +114,7 @@ class Kernel:
     radius: float
 
     def to(self, points: Tensor) -> Similarity:
-        """What gives the similarity of other rows to the points."""
+        """A function that gives the similarity of other rows to the points."""
         return similarity_to(points, self.name, self.radius)
 
     def error(self, dtype: torch.dtype) -> float:
@@ -178,7 +178,7 @@ def coverage_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: in
 
 
 def true_positions(mask: Tensor) -> Tensor:
-    """Where a mask is true, counted row by row: (n, m) -> (p,)."""
+    """Flat positions where a mask is true: (n, m) -> (p,)."""
     if mask.device.type == "cpu":  # several times as quick
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.flatten().nonzero()[:, 0]

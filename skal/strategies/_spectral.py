@@ -288,7 +288,7 @@ class _Bordered:
         self.added: list[int] = []
 
     def left(self, points: np.ndarray, shift: float) -> np.ndarray | None:
-        """What is left of points once all others are projected out, less the shift: positive if λ_min stays above it.
+        """What remains of each point after projecting out all others, minus the shift: positive if λ_min exceeds it.
 
         None if it is not above the shift without them.
         """

@@ -46,7 +46,7 @@ class TwoLevelStrategy(QueryStrategy):
 
     @abstractmethod
     def _chooser(self, context: QueryContext) -> Choose:
-        """What :func:`select_in_levels` calls."""
+        """The methods that :func:`select_in_levels` calls."""
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         if not self._uses_network(context):

@@ -120,10 +120,7 @@ class Margin(_Uncertainty):
         if self.on == "logits":
             behind_softmax = context.logit_network is not context.network
             logits = context.embeddings()[1] if behind_softmax else context.network.to_logits(context.outputs())
-            numbers = logits.double().cpu().numpy()
-            if context.task == "multilabel":  # a label's logit against that of not having it
-                numbers = np.stack([np.zeros_like(numbers), numbers], axis=-1)
-            return margin_scores(numbers)
+            return margin_scores(context.meaning.rivals(logits.double()).cpu().numpy())
         return margin_scores(context.predict_proba())
 
 

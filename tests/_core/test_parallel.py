@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from unittest import mock
 
 import cloudpickle
+import dask
 import h5py
 import numpy as np
 import pytest
@@ -420,6 +421,8 @@ class Refuse:
             raise ModuleNotFoundError("No module named 'skal'", name="skal")
 
 sys.meta_path.insert(0, Refuse())
+for name in [name for name in sys.modules if name.partition(".")[0] == "skal"]:
+    del sys.modules[name]
 """
 
 
@@ -503,7 +506,8 @@ def test_a_worker_killed_in_a_query(strategy, row, image_learner, images, tmp_pa
 def test_dask_workers_as_they_come_are_told_how_to_be_quicker(image_learner, images):
     """Dask sets a variable in the environment of its workers, unless it is set here; it slows them down."""
     as_it_comes = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    with mock.patch.dict(os.environ, as_it_comes, clear=True):
+    spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # with the variables of now
+    with mock.patch.dict(os.environ, as_it_comes, clear=True), spawned:
         cluster = LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0", memory_limit=0)
         with cluster, Client(cluster), parallel_config(backend="dask"), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", WorkerWarning)

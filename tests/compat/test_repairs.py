@@ -263,7 +263,8 @@ def test_expected_error_reduction_takes_its_arguments(data):
 @pytest.mark.parametrize(
     "strategy", [max_loss, mean_max_loss, min_confidence, avg_confidence, max_score, avg_score, SVM_binary_minimum]
 )
-def test_multilabel_strategies_in_a_learner(data, as_frame, strategy):
+@pytest.mark.parametrize("learner_class", [ActiveLearner, skal.ActiveLearner], ids=["modAL", "skal"])
+def test_multilabel_strategies_in_a_learner(data, as_frame, strategy, learner_class):
     X, _, X_pool, _ = data
     y, y_pool = (X[:, :3] > 0.5).astype(int), (X_pool[:, :3] > 0.5).astype(int)
 
@@ -272,7 +273,7 @@ def test_multilabel_strategies_in_a_learner(data, as_frame, strategy):
             return 1 / (1 + np.exp(-self.decision_function(X)))
 
     estimator = WithProbabilities(LinearSVC(dual=False))
-    learner = ActiveLearner(estimator, strategy, as_frame(X), y)
+    learner = learner_class(estimator, strategy, as_frame(X), y)
     indices, samples = learner.query(as_frame(X_pool))
     direct = strategy(learner if strategy is SVM_binary_minimum else estimator, as_frame(X_pool))
     assert np.all(indices == (direct[0] if isinstance(direct, tuple) else direct))

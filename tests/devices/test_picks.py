@@ -39,7 +39,7 @@ def same_picks(expected, found):
 
 
 def timed(name, device):
-    strategy, learner, X_pool = make_case(name, device)
+    strategy, learner, X_pool = make_case(CASES[name], device)
     start = time.perf_counter()
     answer = strategy.select(learner, X_pool, N_PICKS)
     return answer, time.perf_counter() - start

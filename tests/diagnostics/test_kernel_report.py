@@ -29,20 +29,17 @@ def test_is_the_definition(seed, n, C):
     assert report["lambda_min"] == pytest.approx(abs(own[0] - their[0]) / their[0], rel=1e-6)
     conditions = own[-1] / own[0], their[-1] / their[0]
     assert report["condition"] == pytest.approx(abs(conditions[0] - conditions[1]) / conditions[1], rel=1e-6)
-    off = sum(
-        Theta[i * C + c, j * C + d] ** 2
-        for i in range(n)
-        for j in range(n)
-        for c in range(C)
-        for d in range(C)
-        if c != d
-    )
-    assert report["off_diagonal_mass"] == pytest.approx(off / (Theta**2).sum())
+    sums = {True: 0.0, False: 0.0}
+    for i, j, c, d in np.ndindex(n, n, C, C):
+        sums[c == d] += abs(Theta[i * C + c, j * C + d])
+    assert report["on_diagonal"] == pytest.approx(sums[True] / n**2)
+    assert report["off_diagonal"] == pytest.approx(sums[False] / n**2)
 
 
 def test_equal_kernels_do_not_differ():
     K = positive_definite(np.random.default_rng(0), 4)
     report = kernel_report(K, np.kron(K, np.eye(3)))
+    assert report.pop("on_diagonal") == pytest.approx(3 * np.abs(K).mean())
     np.testing.assert_allclose(list(report.values()), 0, atol=1e-9)
 
 

@@ -1,7 +1,7 @@
 """Kill a run at 12 random moments, resume it each time, and compare it with one that nobody disturbed.
 
-A script of its own: it forks, so that a resumed run does not have to import everything again, and a process that has
-started threads must not fork.
+Run it in a process of its own: it forks, so that a resumed run does not have to import everything again, and a process
+that has started threads must not fork.
 """
 
 import os

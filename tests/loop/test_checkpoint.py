@@ -4,9 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,6 +25,9 @@ from skal.loss_prediction import LossPredictionClassifier
 from skal.nets import MLP
 from skal.stopping import HoldOut
 from skal.strategies import ALBL, BADGE, LearningLoss, Margin, RandomSampling
+
+from ..support.processes import READY
+from . import kill_and_resume
 
 
 class Killed(BaseException):
@@ -270,11 +270,10 @@ def test_warm_start_outside_a_network_is_refused(flat_data, tmp_path):
 
 def test_killed_twelve_times():
     """SIGKILL at random moments; see the script."""
-    script = Path(__file__).with_name("kill_and_resume.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert "equal after 12 kills" in done.stdout
+    process = READY.Process(target=kill_and_resume.main)
+    process.start()
+    process.join(240)
+    assert process.exitcode == 0
 
 
 def test_frames_and_series(flat_data, tmp_path, same_run):

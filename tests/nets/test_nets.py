@@ -236,3 +236,40 @@ BAD_ARGUMENTS = [
 def test_bad_arguments_are_named(net, arguments, name):
     with pytest.raises(SkalError, match=rf"The '{name}' parameter of {net.__name__} must be .*Got .* instead\. \w"):
         net(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("activation", "f"),
+    [
+        ("relu", lambda x: x.clamp(min=0)),
+        ("leaky_relu", lambda x: torch.where(x > 0, x, 0.01 * x)),
+        ("elu", lambda x: torch.where(x > 0, x, x.exp() - 1)),
+        ("gelu", lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2),
+        ("tanh", torch.tanh),
+    ],
+)
+def test_nonlinearities_of_an_mlp(activation, f):
+    torch.manual_seed(0)
+    net = MLP(4, 3, hidden=(5,), activation=activation).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    first, last = (layer for layer in net.modules() if isinstance(layer, nn.Linear))
+    torch.testing.assert_close(net(x), f(x @ first.weight.T + first.bias) @ last.weight.T + last.bias)
+
+
+@pytest.mark.parametrize("init", ["he_normal", "truncated_normal"])
+def test_weights_of_an_mlp_start_with_the_variance_of_he(init):
+    torch.manual_seed(0)
+    net = MLP(400, 300, hidden=(500,), init=init)
+    for layer in (layer for layer in net.modules() if isinstance(layer, nn.Linear)):
+        scaled = layer.weight.detach() / (2 / layer.in_features) ** 0.5
+        assert abs(float(scaled.mean())) < 0.01
+        assert float(scaled.std()) == pytest.approx(1, abs=0.01)
+        assert (float(scaled.abs().max()) < 2 / 0.879) == (init == "truncated_normal")
+        assert not layer.bias.any()
+
+
+def test_an_mlp_refuses_other_nonlinearities_and_starts():
+    with pytest.raises(SkalError, match="'activation' parameter of MLP must be one of 'relu'"):
+        MLP(4, activation="swish")
+    with pytest.raises(SkalError, match="'init' parameter of MLP must be one of 'uniform'"):
+        MLP(4, init="zeros")

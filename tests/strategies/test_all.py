@@ -7,7 +7,20 @@ import torch
 
 import skal.strategies
 from skal.base import QueryStrategy
-from skal.checks import CHECKS
+from skal.checks import (
+    CHECKS,
+    check_batch_size,
+    check_duplicates,
+    check_indices,
+    check_n_jobs,
+    check_nonfinite_outputs,
+    check_one_class,
+    check_pool_order,
+    check_score_shape,
+    check_scores,
+    check_seed,
+    check_untouched,
+)
 from skal.loss_prediction import LossPredictionClassifier
 
 from ..support.learners import learner_of
@@ -23,7 +36,8 @@ FUNCTIONS = [thing for thing in EXPORTED if not inspect.isclass(thing)]
 # cannot do without. A strategy that is not listed is checked as ``Class()``.
 CASES: dict[str, list[dict]] = {
     "ALBL": [{}, {"uniform": True, "reward": "paper"}],
-    "BALD": [{}, {"n_passes": 3}],
+    "BALD": [{"n_passes": 3}],
+    "EPIG": [{"n_passes": 3}],
     "EGL": [{}, {"layers": "last"}],
     "Margin": [{}, {"on": "logits"}],
     "NTKLookahead": [
@@ -31,9 +45,30 @@ CASES: dict[str, list[dict]] = {
         {"kernel": "rbf"},
         {"criterion": "eer", "kernel": "logit", "n_features": None, "reference": "linearized"},
     ],
-    "NPC": [{}, {"search": "greedy"}, {"kernel": "logit", "n_features": 512, "n_candidates": 20}],
+    "NPC": [{"n_candidates": 20}, {"search": "greedy"}, {"kernel": "logit", "n_features": 512, "n_candidates": 8}],
 }
-STRATEGIES = [cls(**params) for cls in CLASSES for params in CASES.get(cls.__name__, [{}])]
+STRATEGIES = [[cls(**params) for params in CASES.get(cls.__name__, [{}])] for cls in CLASSES]
+# how samples, networks and errors come does not depend on a strategy's parameters: its first case shows it
+FOR_EVERY_CASE = [
+    check_score_shape,
+    check_scores,
+    check_indices,
+    check_duplicates,
+    check_one_class,
+    check_batch_size,
+    check_n_jobs,
+    check_pool_order,
+    check_seed,
+    check_nonfinite_outputs,
+    check_untouched,
+]
+PAIRS = [
+    pytest.param(strategy, check, id=f"{strategy!r}-{check.__name__}")
+    for first, *others in STRATEGIES
+    for strategy in (first, *others)
+    for check in CHECKS
+    if check in FOR_EVERY_CASE or strategy is first
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +83,16 @@ def learner_for(learner_and_pool):
     return lambda cls: predicts_loss if cls is skal.strategies.LearningLoss else learner
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize(("strategy", "check"), PAIRS)
 def test_strategy(strategy, check, learner_for, X_pool):
-    check(strategy, learner_for(type(strategy)), X_pool)
+    check(strategy, learner_for(type(strategy)), X_pool[:16])  # few samples: the checks ask one by one, too
 
 
-def test_every_case_belongs_to_a_strategy():
+def test_every_check_runs_on_every_strategy():
     assert set(CASES) <= {cls.__name__ for cls in CLASSES}
+    assert {(type(strategy), check) for strategy, check in (pair.values for pair in PAIRS)} == {
+        (cls, check) for cls in CLASSES for check in CHECKS
+    }
 
 
 def test_every_strategy_is_a_class_and_all_but_the_stateful_ones_a_function():

@@ -63,7 +63,7 @@ def test_second_and_third_choice_follow_the_d2_law(refresh, proposals):
         nearest = np.minimum(squares[first], squares[i])
         if squares[first, i] > 0:
             expected[i] = squares[first, i] / squares[first].sum() * nearest / nearest.sum()
-    n = 3000
+    n = 1000
     rng, counts = generator(), np.zeros((6, 6))
     for _ in range(n):
         picked, _ = kmeans_plus_plus(q, phi, 3, rng, refresh=refresh, n_proposals=proposals)
@@ -76,7 +76,7 @@ def test_second_and_third_choice_follow_the_d2_law(refresh, proposals):
     # a law in D instead of D², or one that ignores the second choice, is told apart
     plain = np.sqrt(squares[first]) / np.sqrt(squares[first]).sum()
     others = np.arange(6) != first
-    assert chisquare(counts.sum(axis=1)[others], n * plain[others]).pvalue < 1e-6
+    assert chisquare(counts.sum(axis=1)[others], n * plain[others]).pvalue < 1e-3
 
 
 def test_the_strategy_draws_by_that_law():
@@ -87,9 +87,9 @@ def test_the_strategy_draws_by_that_law():
     law = ((g - g[first]) ** 2).sum(axis=1)
     random_state = np.random.default_rng(0)
     strategy = BADGE(random_state=random_state)
-    counts = np.bincount([strategy.select(learner, X, 2)[0][1] for _ in range(400)], minlength=5)
+    counts = np.bincount([strategy.select(learner, X, 2)[0][1] for _ in range(200)], minlength=5)
     others = np.arange(5) != first
-    assert chisquare(counts[others], 400 * law[others] / law.sum()).pvalue > 1e-3
+    assert chisquare(counts[others], 200 * law[others] / law.sum()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("n", [1, 7, 30])
@@ -105,7 +105,7 @@ def test_coinciding_embeddings_are_drawn_uniformly():
     q, phi = factors(1, C=3, d=50)
     q, phi = q.expand(5, -1).contiguous(), phi.expand(5, -1).contiguous()
     rng = generator()
-    second = [kmeans_plus_plus(q, phi, 2, rng)[0][1] for _ in range(2000)]
+    second = [kmeans_plus_plus(q, phi, 2, rng)[0][1] for _ in range(500)]
     assert chisquare(np.bincount(second, minlength=5)[1:]).pvalue > 1e-3
 
 

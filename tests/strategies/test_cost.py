@@ -7,7 +7,22 @@ from torch import nn
 
 from skal.base import Passes, ScoreStrategy
 from skal.config import config_context
-from skal.strategies import ALBL, BADGE, BALD, EGL, CoreSet, DynamicAL, Entropy, Margin, MaxHerding, RandomSampling
+from skal.strategies import (
+    ALBL,
+    BADGE,
+    BAIT,
+    BALD,
+    EGL,
+    CoreSet,
+    DropQuery,
+    DynamicAL,
+    Entropy,
+    Margin,
+    MaxHerding,
+    NTKLookahead,
+    RandomSampling,
+    UHerding,
+)
 
 from ..support.learners import learner_of, net_of
 
@@ -52,6 +67,25 @@ def test_backward_passes_over_pool_and_labelled_set(backend, problem):
     assert N + 20 <= dynamic.forward <= N + 20 + few
     assert N + 20 <= dynamic.backward <= N + 20 + few
     assert 4 * N <= EGL(backend=backend).cost(learner, X, 5).passes.backward <= 4 * N + few
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        UHerding(random_state=0),
+        UHerding(kernel="forest", random_state=0),
+        BAIT(random_state=0),
+        DropQuery(random_state=0),
+        ALBL(random_state=0),
+        NTKLookahead(kernel="rbf", random_state=0),
+        NTKLookahead(random_state=0),
+    ],
+    ids=str,
+)
+def test_features_and_predictions_of_the_pool_take_one_pass(strategy, problem):
+    learner, X = problem
+    few = 150  # the labelled samples, and those on which the network is looked at
+    assert N <= count_forward(learner, lambda: strategy.select(learner, X, 5)) <= N + few
 
 
 def test_no_network_no_passes(problem):

@@ -12,7 +12,7 @@ from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 import skal
-from skal.checks import CHECKS, make_learner
+from skal.checks import CHECKS
 from skal.config import config_context
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, SkalError
 from skal.nets import CNN, MLP, ResNet18
@@ -343,9 +343,9 @@ def test_delta_is_the_change_of_the_training_dynamics(small):
 
 
 def test_greedy_comes_nearer_to_the_optimum_than_top():
-    """100 random problems, N = 12, b = 3: share of the best of all 220 batches that each reaches."""
+    """20 random problems, N = 12, b = 3: share of the best of all 220 batches that each reaches."""
     shares = {"greedy": [], "top": []}
-    for seed in range(100):
+    for seed in range(20):
         torch.manual_seed(seed)
         module = MLP(4, 3, hidden=(8,)).double()
         learner, X_pool = problem_of(module, (4,), n_labelled=8, n_pool=12, n_classes=3, seed=seed)
@@ -370,16 +370,13 @@ def fit(module, learner, steps=30):
         optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "params", [{"batch": "greedy"}, {"batch": "greedy", "n_features": None}, {"gamma": 0.0}], ids=str
-)
-def test_variants_keep_the_promises_of_a_strategy(params):
-    learner, X_pool = make_learner()
+@pytest.mark.parametrize("params", [{"batch": "greedy"}, {"gamma": 0.0}], ids=str)
+def test_variants_keep_the_promises_of_a_strategy(params, learner, X_pool):
     # a greedy batch is, on purpose, not made of the highest scores
     skipped = {"check_scores"} if "batch" in params else set()
     for check in CHECKS:
         if check.__name__ not in skipped:
-            check(DynamicAL(**params), learner, X_pool)
+            check(DynamicAL(**params), learner, X_pool[:16])
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ def test_metrics_are_the_relevances_of_the_formula():
 def test_draws_are_in_proportion_to_a_power_of_the_relevance(gamma):
     proba = some_proba(5)
     rng = np.random.default_rng(0)
-    first = [draw_relevant(proba, 1, gamma, rng)[0][0] for _ in range(2000)]
+    first = [draw_relevant(proba, 1, gamma, rng)[0][0] for _ in range(500)]
     weights = relevances_oracle(proba, [0])[0] ** gamma
-    np.testing.assert_allclose(np.bincount(first, minlength=5) / 2000, weights / weights.sum(), atol=0.04)
+    np.testing.assert_allclose(np.bincount(first, minlength=5) / 500, weights / weights.sum(), atol=0.06)
 
 
 def test_a_large_power_takes_the_most_relevant():

@@ -18,7 +18,6 @@ from skal.checks import (
     check_pool_order,
     check_strategy,
     check_untouched,
-    make_learner,
 )
 from skal.exceptions import NoLabelledDataError
 from skal.features import TableFeatures
@@ -55,8 +54,8 @@ ESTIMATORS = {
 
 
 def kernel_of(leaves):
-    """k(x, x'), one pair after the other, in float64."""
-    return np.array([[np.mean(a == b) for b in leaves] for a in leaves])
+    """k(x, x'): the share of the trees in which two samples end in the same leaf, in float64."""
+    return np.mean(leaves[:, None] == leaves[None], axis=2)
 
 
 def assert_greedy(picked, K, weights):
@@ -133,9 +132,9 @@ CONFORMANCE = [check_pool_order, check_one_class, check_no_labels, check_untouch
 
 
 @pytest.mark.parametrize("check", CONFORMANCE)
-def test_conformance(check):
-    check(UHerding(kernel="forest"), *make_learner())
+def test_conformance(check, learner, X_pool):
+    check(UHerding(kernel="forest"), learner, X_pool[:16])
 
 
-def test_conformance_of_distances():
-    check_strategy(MaxHerding(normalize=False))
+def test_conformance_of_distances(learner, X_pool):
+    check_strategy(MaxHerding(normalize=False), learner, X_pool[:16])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from modAL.multilabel import avg_confidence
 from sklearn.datasets import make_multilabel_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -13,13 +12,13 @@ from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal import ActiveLearner, strategies
+from skal import strategies
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.strategies import BADGE, BAIT, Entropy, LeastConfidence, Margin, NTKLookahead, UHerding
 
 from ..support.learners import learner_of
-from ..support.oracle import jacobian
+from ..support.oracle import jacobian, slow_herding, slow_k_means_plus_plus
 
 X, Y = make_multilabel_classification(n_samples=80, n_features=6, n_classes=3, random_state=0)
 X = X / 10
@@ -110,19 +109,20 @@ def test_a_batch_of_distinct_samples(name, kind):
     assert strategy_of(name).select(sparse, X[20:], 6)[0].tolist() == indices.tolist()
 
 
+@pytest.mark.parametrize("kind", ["net", "forest"])
+@pytest.mark.parametrize("name", ABLE)
+def test_labels_may_be_known_in_part(name, kind):
+    learner, part = learner_for(kind), Y[:20].copy()
+    part[::3, 1] = -1
+    learner.y_training = part
+    chosen = strategy_of(name).select(learner, X[20:], 5)[0]
+    assert len(set(chosen.tolist())) == 5
+
+
 @pytest.mark.parametrize("name", UNABLE)
 def test_others_refuse_in_words(name):
     with pytest.raises(InvalidTypeError, match=rf"task of {name} must be .*Got multilabel"):
         strategy_of(name).select(learner_for("net"), X[20:], 2)
-
-
-def slow_k_means_plus_plus(gradients, indices):
-    """Squared distances of each pick to the nearest before, from the gradients written out."""
-    squares = [np.square(gradients[indices[0]]).sum()]
-    for k in range(1, len(indices)):
-        before = gradients[indices[:k]]
-        squares.append(np.square(before - gradients[indices[k]]).sum(axis=1).min())
-    return squares
 
 
 def test_badge_has_the_residual_of_every_label():
@@ -188,18 +188,8 @@ def test_bait_has_a_block_for_every_label():
 def test_herding_is_weighed_by_the_mean_margin():
     learner = learner_for("forest")
     weights = 1 - np.abs(2 * positive("forest") - 1).mean(axis=1)
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    K = np.exp(-np.square(unit[:, None] - unit[None]).sum(axis=2) / 0.5**2)
-    gains = (weights * np.maximum(K[20:, 20:] - K[20:, :20].max(axis=1), 0)).sum(axis=1)
-    assert UHerding(radius=0.5).select(learner, X[20:], 1)[0][0] == gains.argmax()
-
-
-def test_modals_functions_for_several_labels():
-    model = OneVsRestClassifier(LogisticRegression())
-    learner = ActiveLearner(model, avg_confidence, X_training=X[:20], y_training=Y[:20])
-    assert learner.query(X[20:], n_instances=3)[0].shape == (3,)
-    learner.teach(X[20:22], Y[20:22])
-    assert learner.y_training.shape == (22, 3)
+    expected = slow_herding(X, 20, weights, radius=0.5, n_instances=8)
+    assert UHerding(radius=0.5).select(learner, X[20:], 8)[0].tolist() == expected
 
 
 def test_an_indicator_matrix_holds_zeros_and_ones():

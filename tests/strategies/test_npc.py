@@ -152,8 +152,8 @@ def test_greedy_chooses_from_n_candidates_samples():
 @pytest.mark.parametrize("n_labelled", [0, 4])
 def test_little_memory_means_groups_and_the_same_answer(n_labelled, monkeypatch):
     """The whole kernel, gradients of all points, gradients of some at a time, blocks of the kernel: the same winner."""
-    learner, X_pool = mlp(n_labelled, 120, hidden=(30,))
-    expected, values = NPC(random_state=0, n_candidates=60).select(learner, X_pool, 6)
+    learner, X_pool = mlp(n_labelled, 60, hidden=(30,))
+    expected, values = NPC(random_state=0, n_candidates=30).select(learner, X_pool, 6)
     exact = CandidateKernel.exact_blocks
     kept = 8 * ((6 + 30) + 30 + (30 + 3) + 3)  # of a sample: inputs and output gradients of two layers, two biases
     asked = []
@@ -165,10 +165,10 @@ def test_little_memory_means_groups_and_the_same_answer(n_labelled, monkeypatch)
 
     monkeypatch.setattr(CandidateKernel, "exact_blocks", asking)
     found = {}
-    for name, memory in {"groups": 100_000, "few": 30_000, "blocks": 9 * kept}.items():
+    for name, memory in {"groups": 60_000, "few": 30_000, "blocks": 9 * kept}.items():
         asked.clear()
         with config_context(max_memory=memory):
-            indices, metrics = NPC(random_state=0, n_candidates=60).select(learner, X_pool, 6)
+            indices, metrics = NPC(random_state=0, n_candidates=30).select(learner, X_pool, 6)
         assert indices.tolist() == expected.tolist()
         np.testing.assert_allclose(metrics, values, rtol=1e-6)
         found[name] = list(asked[:-1])  # the last one is the winner's own

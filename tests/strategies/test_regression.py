@@ -13,11 +13,11 @@ from sklearn.preprocessing import StandardScaler
 from skal import ActiveLearner, config_context, strategies
 from skal.context import QueryContext
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError, OutputError
-from skal.strategies import BADGE, BAIT, LCMD, MaxDet, NTKLookahead, PredictiveStd
+from skal.strategies import BADGE, BAIT, LCMD, MaxDet, NTKLookahead, PredictiveStd, UHerding
 from skal.tangent import tangent_features, tangent_kernel
 
 from ..support.learners import learner_of
-from ..support.oracle import jacobian
+from ..support.oracle import jacobian, slow_herding, slow_k_means_plus_plus
 from ..support.regressors import Numbers, fit_net, make_regression_learner, make_targets, tangent_rows
 
 ABLE = ["RandomSampling", "CoreSet", "MaxHerding", "UHerding", "TypiClust", "ProbCover", "NPC", "NTKLookahead", "BAIT"]
@@ -131,8 +131,9 @@ def slow_bait(phi, labelled, n_instances, ridge=1.0):
     return set(chosen)
 
 
-def test_bait_of_numbers_weighs_all_samples_alike():
-    learner, X_pool = make_regression_learner()
+@pytest.mark.parametrize("k", [1, 2])
+def test_bait_of_numbers_weighs_all_samples_alike(k):
+    learner, X_pool = make_regression_learner(k=k)
     with torch.no_grad():
         hidden = learner.estimator.module_.body(torch.as_tensor(np.concatenate([X_pool, learner.X_training]))).numpy()
     scale = np.sqrt(np.square(hidden[: len(X_pool)]).mean())
@@ -141,14 +142,32 @@ def test_bait_of_numbers_weighs_all_samples_alike():
     assert set(BAIT().select(learner, X_pool, 5)[0].tolist()) == expected
 
 
-def test_badge_draws_by_distances_of_gradients():
-    learner, X_pool = make_regression_learner()
-    pool, _ = tangent_rows(learner, X_pool)
-    strategy = BADGE(random_state=0)
-    indices, squares = strategy.select(learner, X_pool, 12)
-    lengths = np.square(pool).sum(axis=1)
-    assert lengths[indices[0]] == pytest.approx(lengths.max(), rel=0.2)  # the features are a sketch
-    assert (squares[1:] > 0).all()
+@pytest.mark.parametrize("k", [1, 2])
+def test_badge_measures_the_distances_of_gradients(k):
+    """Every pick at its distance from those before; the draws themselves are tested with classes."""
+    learner, X_pool = make_regression_learner(k=k)
+    phi = QueryContext(learner, X_pool).features("tangent").double().numpy()
+    indices, squares = BADGE(random_state=0).select(learner, X_pool, 12)
+    assert indices[0] == np.square(phi).sum(axis=1).argmax()
+    assert squares == pytest.approx(slow_k_means_plus_plus(phi, indices))
+    pool, _ = tangent_rows(learner, X_pool)  # the features are a sketch of these
+    estimate = phi @ phi.T / np.square(phi).sum(axis=1).mean()
+    assert np.abs(estimate - pool @ pool.T).mean() < 0.05
+
+
+@pytest.mark.parametrize("kind", ["forest", "one output"])
+def test_herding_is_weighed_by_deviations(kind):
+    learner = learner_for(kind)
+    if kind == "forest":
+        weights = np.std([tree.predict(X[12:]) for tree in learner.estimator.estimators_], axis=0)
+    else:
+        pool, labelled = tangent_rows(learner, X[12:])
+        A = labelled @ labelled.T + 1e-4 * np.eye(12)
+        K = pool @ labelled.T
+        weights = np.sqrt(np.square(pool).sum(axis=1) - (K * np.linalg.solve(A, K.T).T).sum(axis=1))
+    expected = slow_herding(X, 12, weights, radius=0.5, n_instances=8)
+    strategy = UHerding(uncertainty="auto", features="input", radius=0.5)
+    assert strategy.select(learner, X[12:], 8)[0].tolist() == expected
 
 
 def test_the_tangent_engine_takes_one_output():

@@ -110,3 +110,25 @@ def relative_error(result, truth):
     assert result.shape == truth.shape
     assert np.abs(truth).max() > 0, "nothing to compare"
     return np.abs(result - truth).max() / np.abs(truth).max()
+
+
+def slow_k_means_plus_plus(gradients, indices):
+    """Squared distances of each pick to the nearest before, from the gradients written out."""
+    squares = [np.square(gradients[indices[0]]).sum()]
+    for k in range(1, len(indices)):
+        before = gradients[indices[:k]]
+        squares.append(np.square(before - gradients[indices[k]]).sum(axis=1).min())
+    return squares
+
+
+def slow_herding(X, n_labelled, weights, radius, n_instances):
+    """Greedy gains Σ_z w_z max(k(z, x) − coverage of z, 0) on directions; the labelled samples come first."""
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    K = np.exp(-np.square(unit[:, None] - unit[None]).sum(axis=2) / radius**2)[n_labelled:]
+    covered, picked = K[:, :n_labelled].max(axis=1), []
+    for _ in range(n_instances):
+        gains = (weights[:, None] * np.maximum(K[:, n_labelled:] - covered[:, None], 0)).sum(axis=0)
+        gains[picked] = -np.inf
+        picked.append(int(gains.argmax()))
+        covered = np.maximum(covered, K[:, n_labelled + picked[-1]])
+    return picked
