@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,7 +12,6 @@ from sklearn.pipeline import Pipeline
 from torch.utils.data import Dataset
 
 from skal._core.containers import dataset_input, n_rows, take_rows
-from skal.models._predictor import Predictor
 from skal.stopping import wilson_interval
 
 
@@ -51,11 +49,10 @@ def describe_part(part: Any) -> Any:
     return None if part is None else type(part).__name__
 
 
-def describe_labels(predictor: Predictor, labelled: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """How many labels a model was trained on."""
-    codes = [] if labelled is None else labelled[1].tolist()
-    counts = Counter(str(predictor.names[int(code)]) for code in codes)
-    return {"labels": len(codes), "by_class": dict(sorted(counts.items())), "round": row.get("round")}
+def describe_labels(predictor: Any, labelled: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """How many labels a model was trained on, and which."""
+    codes = np.empty(0) if labelled is None else labelled[1]
+    return {"labels": len(codes), **predictor.describe(codes), "round": row.get("round")}
 
 
 def describe_scores(row: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +19,7 @@ from torch.utils.data import Dataset
 from skal._core.containers import dataset_input, n_rows, refuse_hidden
 from skal._core.estimators import unwrap_estimator
 from skal._core.outputs import needs_softmax
+from skal._core.tasks import CLASSIFICATION, Task
 from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.models._net_training import final_network
 
@@ -58,6 +60,7 @@ class Predictor:
         never predicted.
     """
 
+    task: ClassVar[Task] = CLASSIFICATION
     estimator: Any
     names: np.ndarray
     columns: np.ndarray
@@ -84,6 +87,11 @@ class Predictor:
             total = result.sum(axis=1, keepdims=True)
             result = np.divide(result, total, out=np.full_like(result, 1 / n_names), where=total > 0)
         return result
+
+    def describe(self, codes: np.ndarray) -> dict[str, Any]:
+        """How many labels of each class it was trained on."""
+        counts = Counter(str(self.names[int(code)]) for code in codes)
+        return {"by_class": dict(sorted(counts.items()))}
 
 
 class RelabelledDataset(Dataset[Any]):

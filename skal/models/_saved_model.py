@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
+from skal._core.tasks import REGRESSION
 from skal._files.whole import replace_file
 from skal._version import __version__
 from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
@@ -27,15 +29,82 @@ from skal.models._card import (
 )
 from skal.models._persist import FILE, pack, unpack
 from skal.models._predictor import Predictor, check_samples
+from skal.models._row_predictors import LabelsPredictor, NumberPredictor
 from skal.validation import as_list
 
 CARD = "model.json"
-_FORMAT = 2
+_FORMAT = 3
 _PACKAGES = ("scikit-learn", "skorch", "torch", "skops", "numpy")
+_PREDICTORS: tuple[Any, ...] = (Predictor, NumberPredictor, LabelsPredictor)
 _WARNED = ("scikit-learn", "skorch")  # what a model is made of; weights and arrays are the same in every release
 
 
-class SavedModel(ClassifierMixin, BaseEstimator):
+class _Saved(BaseEstimator):
+    """What all saved models do; those of classes and of numbers say what their labels are."""
+
+    features_: Any
+    estimator_: Any
+    card_: dict[str, Any]
+
+    def fit(self, X: Any, y: Any = None) -> _Saved:
+        """Do nothing: the model is fitted.
+
+        Parameters
+        ----------
+        X, y : object
+            Not looked at.
+
+        Returns
+        -------
+        SavedModel or SavedRegressor
+            Itself.
+        """
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of samples.
+
+        Parameters
+        ----------
+        X : what the labels were given to, n samples
+            Paths, texts, rows or arrays: ``card_["takes"]`` says what.
+
+        Returns
+        -------
+        (n,) array, (n, k) where a label is a row of numbers
+            Of the labels' own type.
+        """
+        labels: np.ndarray = self._predictor.predict(self._before(X))
+        return labels
+
+    def _before(self, X: Any) -> Any:
+        if self.features_ is not None:
+            self._check_features()
+            return self.features_.transform(X)
+        return check_samples(self, self.estimator_, X, reset=False)
+
+    def _check_features(self) -> None:
+        """Refuse a pre-trained network whose weights are others than those that the model was trained on."""
+        expected, found = self.card_["features"], describe_part(self.features_)
+        if found != expected:
+            raise CheckpointError(
+                f"The features of this model must come from {expected}. Got {found}. Install the version of the "
+                f"network that was there when the model was saved, on {self.card_['saved']}."
+            )
+
+    def _take(self, parts: dict[str, Any], predictor: Any, card: dict[str, Any]) -> None:
+        self.features_, self.estimator_, self._predictor = parts["features"], predictor.estimator, predictor
+        self.card_ = card
+        self.__dict__.update(parts["seen"])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimator_")
+
+    def __sklearn_clone__(self) -> _Saved:
+        return self
+
+
+class SavedModel(ClassifierMixin, _Saved):
     """A classifier that was saved, for what its labels were given to: paths, texts, rows or arrays.
 
     :func:`skal.load_model` makes one. It is fitted, and stays as it is: ``fit`` changes nothing, and a clone is the
@@ -44,13 +113,14 @@ class SavedModel(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_ : (n_classes,) array
-        The classes, in the order of the columns of ``predict_proba``.
+        The classes, or the numbers of several labels, in the order of the columns of ``predict_proba``.
     estimator_ : classifier
         What predicts.
     features_ : transformer or None
         What makes its input from what a user has.
     card_ : dict
-        What is known about the model: ``classes``, ``takes``, ``trained_on``, ``found``, ``saved``, ``versions``.
+        What is known about the model: ``task``, ``classes``, ``takes``, ``trained_on``, ``found``, ``saved``,
+        ``versions``.
 
     Examples
     --------
@@ -68,39 +138,9 @@ class SavedModel(ClassifierMixin, BaseEstimator):
     (True, 20, array([ True]))
     """
 
-    def fit(self, X: Any, y: Any = None) -> SavedModel:
-        """Do nothing: the model is fitted.
-
-        Parameters
-        ----------
-        X, y : object
-            Not looked at.
-
-        Returns
-        -------
-        SavedModel
-            Itself.
-        """
-        return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Classes of samples.
-
-        Parameters
-        ----------
-        X : what the labels were given to, n samples
-            Paths, texts, rows or arrays: ``card_["takes"]`` says what.
-
-        Returns
-        -------
-        (n,) array
-            Of the labels' own type.
-        """
-        return self._predictor.predict(self._before(X))
-
     @available_if(lambda self: hasattr(self.estimator_, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes.
+        """Probabilities of the classes; of several labels at once, that a sample has each.
 
         Parameters
         ----------
@@ -112,40 +152,46 @@ class SavedModel(ClassifierMixin, BaseEstimator):
         (n, n_classes) array
             In the order of ``classes_``.
         """
-        return self._predictor.predict_proba(self._before(X))
+        proba: np.ndarray = self._predictor.predict_proba(self._before(X))
+        return proba
 
-    def _before(self, X: Any) -> Any:
-        if self.features_ is not None:
-            self._check_features()
-            return self.features_.transform(X)
-        return check_samples(self, self.estimator_, X, reset=False)
+    def _take(self, parts: dict[str, Any], predictor: Any, card: dict[str, Any]) -> None:
+        super()._take(parts, predictor, card)
+        self.classes_ = predictor.names
 
-    def _check_features(self) -> None:
-        """Refuse a pre-trained network whose weights are others than those that the model was trained on."""
-        expected, found = self.card_["features"], describe_part(self.features_)
-        if found != expected:
-            raise CheckpointError(
-                f"The features of this model must come from {expected}. Got {found}. Install the version of the "
-                f"network that was there when the model was saved, on {self.card_['saved']}."
-            )
 
-    def _take(self, parts: dict[str, Any], card: dict[str, Any]) -> SavedModel:
-        self.features_, self.estimator_, self.classes_ = parts["features"], parts["estimator"], parts["names"]
-        self._predictor = Predictor(parts["estimator"], parts["names"], parts["columns"])
-        self.card_ = card
-        self.__dict__.update(parts["seen"])
-        return self
+class SavedRegressor(RegressorMixin, _Saved):
+    """A regressor that was saved, for what its numbers were given to; as :class:`SavedModel`, without classes.
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "estimator_")
+    Attributes
+    ----------
+    estimator_ : regressor
+        What predicts, in the units that it was trained with.
+    features_ : transformer or None
+        What makes its input from what a user has.
+    card_ : dict
+        What is known about the model: ``task``, ``takes``, ``trained_on``, ``found``, ``saved``, ``versions``.
 
-    def __sklearn_clone__(self) -> SavedModel:
-        return self
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import skal
+    >>> from skal.models import SavedRegressor
+    >>> X = np.linspace(0, 1, 50).reshape(-1, 1)
+    >>> loop = skal.ActiveLearningRegressor(Ridge(alpha=1e-6), n_initial=10, n_rounds=1, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loop.fit(X, 3 * X[:, 0]).save_model(folder)
+    ...     model = skal.load_model(folder)
+    >>> isinstance(model, SavedRegressor), model.predict([[0.5]]).round(3)
+    (True, array([1.5]))
+    """
 
 
 def write_model(
     path: Any,
-    predictor: Predictor,
+    predictor: Any,
     *,
     features: Any = None,
     labelled: tuple[Any, np.ndarray] | None = None,
@@ -157,7 +203,7 @@ def write_model(
     Parameters
     ----------
     path : path
-    predictor : Predictor
+    predictor : Predictor, NumberPredictor or LabelsPredictor
     features : transformer or None
         What makes the estimator's input from what a user has.
     labelled : tuple of samples and (n,) numbers, or None
@@ -170,13 +216,14 @@ def write_model(
     if features is not None and (isinstance(features, type) or not hasattr(features, "transform")):
         expected, remedy = "a fitted transformer", "Pass what computed X, such as a Pipeline of transformers."
         raise InvalidTypeError.for_parameter("save_model", "features", expected, features, remedy)
-    parts = {"features": features, "estimator": predictor.estimator, "seen": seen or {}}
-    files, names = pack(parts | {"names": predictor.names, "columns": predictor.columns})
+    own = {field.name: getattr(predictor, field.name) for field in fields(predictor)}
+    files, names = pack({"features": features, "seen": seen or {}, "predictor": own})
     shape, dtype = input_of(labelled)
     card = {
         "format": _FORMAT,
         "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "classes": predictor.names.tolist(),
+        "task": predictor.task,
+        **({"classes": predictor.names.tolist()} if hasattr(predictor, "names") else {}),
         "takes": what_it_takes(features, shape, dtype, seen or {}),
         "features": describe_part(features),
         "estimator": describe_part(predictor.estimator),
@@ -192,8 +239,8 @@ def write_model(
     _write_files(Path(path), files | {CARD: text.encode()})
 
 
-def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
-    """Read a model: a classifier for what the user has labelled.
+def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel | SavedRegressor:
+    """Read a model: a classifier, or a regressor, for what the user has labelled.
 
     The file is looked through before anything is imported or made. What it names must be scikit-learn's or skal's, a
     layer, loss or optimizer of torch, a net of skorch, or something that you trust by name. Nothing is unpickled.
@@ -208,8 +255,9 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
 
     Returns
     -------
-    SavedModel
-        A fitted scikit-learn classifier: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``card_``.
+    SavedModel or SavedRegressor
+        A fitted scikit-learn classifier: ``predict``, ``predict_proba``, ``score``, ``classes_``, ``card_``; or a
+        regressor, if numbers were labelled.
 
     Examples
     --------
@@ -253,7 +301,10 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel:
     old = [name for name in _WARNED if then.get(name) != now[name]]
     said = ", ".join(f"{name} {then.get(name)} (installed: {now[name]})" for name in old)
     try:
-        model = SavedModel()._take(unpack(folder, files, sample, names), card)
+        parts = unpack(folder, files, sample, names)
+        predictor = next(kind for kind in _PREDICTORS if kind.task == card["task"])(**parts["predictor"])
+        model = SavedRegressor() if predictor.task == REGRESSION else SavedModel()
+        model._take(parts, predictor, card)
     except CheckpointError:
         if (folder / CARD).read_bytes() != data:  # somebody has just replaced the model
             return load_model(path, trusted=names)

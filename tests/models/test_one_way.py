@@ -18,7 +18,7 @@ SKAL = Path(skal.__file__).parent
 WAYS = {
     r"safetensors\.torch": ["models/_network_file.py"],
     r"skops\.io": ["models/_allowed.py", "models/_persist.py"],
-    r"\bwrite_model\(": ["loop/_active_classifier.py", "models/_saved_model.py"],
+    r"\bwrite_model\(": ["loop/_active_loop.py", "models/_saved_model.py"],
     r"\.save_model\(": ["labelling/_worker.py"],
     r"torch\.save|pickle\.dump\(|joblib\.dump|save_params|\.save_pretrained": [],
     r"torch\.load\(": ["features/_zoo.py"],  # weights of others, and weights_only

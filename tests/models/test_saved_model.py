@@ -309,7 +309,7 @@ def test_folders_that_are_no_models(tmp_path, flat_data):
     loop.save_model(tmp_path)
     text = (tmp_path / "model.json").read_text()
     for old, new, message in [
-        ('"format": 2', '"format": 9', "of format 2. Got 9"),
+        ('"format": 3', '"format": 9', "of format 3. Got 9"),
         ('"estimator-', '"../estimator-', "must have the file"),
         ('"files": [', '"files": ["', "JSONDecodeError"),
         (text, "[" * 100_000, "RecursionError"),
