@@ -35,8 +35,8 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None], 
     if method in ("next", "answer", "undo"):
         client = _text(given, "client") if person is None else f"{person}/{_text(given, 'client')}"
     if method == "next":
-        first = None if given.get("first") is None else _text(given, "first")
-        return {"items": project.next(client, _number(given, "n", 5), person=person, first=first)}
+        shown = _texts(given, "shown") if given.get("shown") else []
+        return {"items": project.next(client, _number(given, "n", 5), person=person, shown=shown)}
     if method == "status":
         return project.status(person)
     if method == "gallery":
@@ -50,7 +50,7 @@ def call(project: Project, method: str, given: Any, finish: Callable[[], None], 
             person=person,
         )
     if method in ("answer", "decide"):
-        label = None if given.get("label") is None else _text(given, "label")
+        label = given.get("label")
         declined = label is None and bool(given.get("declined"))
         if method == "decide":
             project.decide(_text(given, "id"), label, declined=declined, person=person)

@@ -22,7 +22,6 @@ from skal.loop._audit_report import AuditReport, report_audit
 from skal.loop._doubtful import predict_out_of_fold
 from skal.loop._heldout import draw, release
 from skal.loop._journal import Journal, make_event
-from skal.loop._labels import read_labels
 from skal.loop._rounds import LoopEngine
 from skal.loop._session import LabellingSession
 from skal.models._predictor import Predictor
@@ -113,7 +112,7 @@ class BackgroundRounds:
             if unknown:
                 remedy = "Reload the page: the samples may have changed."
                 raise InvalidParameterError.for_parameter("record", "id", "the id of a sample", unknown, remedy)
-            values, dtype = read_labels([label for _, label in answers])
+            values, dtype = engine.read([label for _, label in answers])
             pairs = [
                 (position, value) for position, value in zip(positions, values, strict=True) if position is not None
             ]

@@ -31,6 +31,10 @@ def add_label(commands: Any) -> None:
         "source", nargs="?", metavar="SOURCE", help="a folder of images, a CSV or JSONL file, or an npz"
     )
     parser.add_argument("--classes", metavar="A,B,…", help="more can be added on the page; quote a class with a comma")
+    tasks, task = ("classification", "multilabel", "regression"), "one class for each sample, several, or a number"
+    parser.add_argument("--task", choices=tasks, help=f"{task} (classification)")
+    parser.add_argument("--unit", metavar="TEXT", help="of numbers, shown beside them")
+    parser.add_argument("--range", metavar="LOW,HIGH", help="between which numbers are; one of the two may be empty")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where labels and model go (SOURCE-labels)")
     parser.add_argument("--labels", metavar="FILE", help="known labels (id, label), or 'folders' for sub-folders")
     _add_columns(parser)
@@ -88,7 +92,7 @@ def add_label_studio(commands: Any) -> None:
     parser.add_argument("--size", type=int, default=32, metavar="PIXELS", help="of pictures that a network sees (32)")
     hold_out = "share of the samples drawn at random and held out, to measure accuracy (0.2)"
     parser.add_argument("--hold-out", type=float, default=0.2, metavar="SHARE", help=hold_out)
-    parser.add_argument("--predictions", action="store_true", help="write what the model says into the tasks")
+    parser.add_argument("--predictions", action="store_true", help="show what the model says of tasks to label")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="how often to look (5)")
     backend = "also answer Label Studio's protocol for models at this port of this machine"
     parser.add_argument("--backend-port", type=int, metavar="N", help=backend)
@@ -103,7 +107,7 @@ def _label_studio(args: argparse.Namespace) -> None:
         raise UsageError("LABEL_STUDIO_API_KEY is not set. Put a token of Label Studio into this variable.")
     from skal.labelling._studio._backend import serve_backend
     from skal.labelling._studio._client import StudioClient
-    from skal.labelling._studio._studio_project import VIEW, StudioProject
+    from skal.labelling._studio._studio_project import StudioProject
     from skal.labelling._studio._sync import StudioSync
 
     studio = StudioProject(StudioClient(args.url, token), args.project, args.control)
@@ -121,9 +125,7 @@ def _label_studio(args: argparse.Namespace) -> None:
     )
     try:
         print(f"{len(sync.snapshot.tasks)} tasks. The model is {sync.project.model.words}.", flush=True)
-        print(
-            f"Open the tab “{VIEW}” in Label Studio, and choose “Label Tasks As Displayed”. Ctrl-C ends it.", flush=True
-        )
+        print("Press “Label All Tasks” in Label Studio: it hands out what to label next. Ctrl-C ends it.", flush=True)
         if args.backend_port is not None:
             serve_backend(sync, args.backend_port)
         sync.run(args.every)
@@ -146,6 +148,7 @@ def _label(args: argparse.Namespace) -> None:
         _revoke(args)
         return
     from skal.config import config_context
+    from skal.labelling._answer_form import AnswerForm
     from skal.labelling._label import print_links, serve
     from skal.labelling._models import aim_model, choose_model
     from skal.labelling._project import Project
@@ -158,10 +161,13 @@ def _label(args: argparse.Namespace) -> None:
     door = Door(args.host, args.url, args.certificate, args.key)
     door.check()
     team = Team([] if args.team is None else parse_names(args.team), args.overlap, args.decider)
+    low, high = _bounds(args.range)
     source, name, out, classes, known = _what(args)
+    said = {"task": args.task, "unit": args.unit, "low": low, "high": high}
+    form = AnswerForm.of(read_settings(out) | {key: value for key, value in said.items() if value is not None})
     target_name = args.target or read_settings(out).get("target")
     own = "linear" if args.demo and args.model is None else args.model
-    how = {"model": own, "features": args.features, "backbone": args.backbone, "cache": out}
+    how = {"model": own, "features": args.features, "backbone": args.backbone, "cache": out, "task": form.task}
     with config_context(progress=True):  # a bar while features are computed
         model = choose_model(source, **how)
         if target_name is not None:
@@ -181,12 +187,13 @@ def _label(args: argparse.Namespace) -> None:
         team=team,
         labels=known,
         source_name=name,
+        form=form,
         target_name=None if target_name is None else str(Path(target_name).resolve()),
     )
 
     def announce(server: LabelServer) -> None:
         n_labelled = len(project.labels())
-        _say(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {model.words}.")
+        _say(f"{len(source)} samples, {n_labelled} of them labelled, in {out}. The model is {project.model.words}.")
         for sentence in filter(None, [say_left_out(source.left_out), model.note]):
             _say(sentence)
         if team:
@@ -195,6 +202,17 @@ def _label(args: argparse.Namespace) -> None:
 
     result = serve(project, args.port, not args.no_browser and not team, announce, door)
     _print_summary(result, project.worker.unsaved)
+
+
+def _bounds(text: str | None) -> tuple[float | None, float | None]:
+    """Two numbers from the command line, of which one may be missing."""
+    try:
+        low, high = ("," if text is None else text).split(",")
+        return (float(low) if low.strip() else None), (float(high) if high.strip() else None)
+    except ValueError as error:
+        raise UsageError(
+            f"--range needs two numbers, of which one may be empty. Got {text}. Say --range 0,100."
+        ) from error
 
 
 def _revoke(args: argparse.Namespace) -> None:
@@ -232,11 +250,12 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
     if args.labels not in (None, "folders"):
         known |= known_labels(Path(args.labels), list(source.ids))
     classes = parse_classes(args.classes) if args.classes else settings.get("classes") or sorted(set(known.values()))
-    if not classes:
+    if not classes and "regression" not in (args.task, settings.get("task")):
         expected = "named at the first start, as in --classes cat,dog"
         raise InvalidParameterError.for_parameter("label", "classes", expected, None, "More can be added on the page.")
+    one_each = (args.task or settings.get("task") or "classification") == "classification"
     strangers = sorted(set(known.values()) - {*classes, *settings.get("classes", [])})
-    if strangers:
+    if strangers and one_each:
         expected = f"among the classes {classes}"
         raise InvalidParameterError.for_parameter("label", "labels", expected, strangers, "Name them in --classes too.")
     return source, str(Path(name).resolve()), out, classes, known
@@ -398,6 +417,7 @@ def _predict(args: argparse.Namespace) -> None:
     check_kind(args.project, source)
     features = None if args.features is None else read_features(args.features, len(source))
     options = {"features": features, "safe_csv": args.safe_csv, "overwrite": args.overwrite}
+    options["names"] = read_settings(args.project).get("classes")
     with tqdm(total=len(source), desc="predict", unit="sample") as bar:
         n_new, n_before, unreadable = write_predictions(model, source, args.out, advance=bar.update, **options)
     print(f"{n_new} new predictions in {args.out}" + (f", {n_before} were there." if n_before else "."))

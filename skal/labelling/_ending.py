@@ -133,7 +133,7 @@ class Ending:
             refused = say_refusal(last["max_error"])
         return {
             "measured": bool(state.audit),
-            "guessing": guessing(held, n_classes),
+            "guessing": guessing(held, n_classes) if n_classes else None,
             "audit": audit,
             "check": check,
             "final": final,

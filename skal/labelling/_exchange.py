@@ -9,9 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
+from skal.labelling._answer_form import AnswerForm, write_cell
 from skal.labelling._formats import (
     Said,
     read_coco,
@@ -86,6 +88,7 @@ def export_labels(
         remedy = "Leave it out: no spreadsheet runs what is in JSON."
         raise InvalidParameterError.for_parameter("export_labels", "safe_csv", "False for JSON", safe_csv, remedy)
     settings = read_settings(Path(folder))
+    form, classes = AnswerForm.of(settings), settings.get("classes", [])
     predicted = list(rest)
     rows = [*labelled_rows(Path(folder)), *predicted]
     if to == "coco-classification":
@@ -100,13 +103,16 @@ def export_labels(
                 f"Label Studio's tasks hold the texts, so their file must be there. Got {settings.get('source')}, "
                 "which cannot be read. Put it back, or export as csv."
             )
-        return format_json(write_label_studio(rows, kind, prefix, texts), indent=1)
+        names = classes if form.task == MULTILABEL else None
+        numbers = form.task == REGRESSION
+        return format_json(write_label_studio(rows, kind, prefix, texts, names, numbers=numbers), indent=1)
+    rows = [row | {"label": form.show(row["label"], classes)} for row in rows]
     if source is not None:
         names, contents = _fields(source, rows)
         columns[1:1] = names
         rows = [row | content for row, content in zip(rows, contents, strict=True)]
     if to in SEPARATORS:
-        cells = ([row.get(name) for name in columns] for row in rows)
+        cells = ([write_cell(row.get(name)) for name in columns] for row in rows)
         return format_table(columns, cells, separator=SEPARATORS[to], safe=safe_csv)
     return "".join(format_json({name: row.get(name) for name in columns}) + "\n" for row in rows)
 
@@ -146,7 +152,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     place, file = Path(folder), Path(path)
     settings = read_settings(place)
     source = _source(settings)
-    said = _read_said(file, control)
+    form, named = AnswerForm.of(settings), settings.get("classes", [])
+    said = _read_said(file, control, named if form.task == MULTILABEL else None)
     pairs = [(each.key, each.label) for each in said]
     answers = {str(each.key): each.answers for each in said}
     journal = Journal(place)
@@ -154,7 +161,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     try:
         journal.read()
         if source is not None or settings:  # there ids and labels are texts
-            pairs = [(str(key), str(label)) for key, label in pairs]
+            pairs = [(str(key), form.parse(label, named)) for key, label in pairs]
         ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))
         called: dict[Any, list[Any]] = {}
         found = resolve(file, _match(pairs, journal), ids, texts, called)
@@ -167,9 +174,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
             )
         new = {key: label for key, label in found.items() if key not in known}
         classes = []
-        if settings:
-            named = dict.fromkeys([*settings.get("classes", []), *sorted({*new.values(), *other.values()})])
-            classes = check_classes(named, strip=False)
+        if settings and form.task == CLASSIFICATION:
+            classes = check_classes(dict.fromkeys([*named, *sorted({*new.values(), *other.values()})]), strip=False)
         positions = {} if source is None else {key: i for i, key in enumerate(source.ids)}
         content = dict.fromkeys(found) if source is None else {key: source.ids.digest(positions[key]) for key in found}
         round = max([0, *(line["round"] for line in journal.known.values())])
@@ -185,7 +191,7 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
             )
             for key, label in (new | other).items()
         )
-        if settings:
+        if settings and form.task == CLASSIFICATION:
             write_settings(place, settings | {"classes": classes})
     finally:
         journal.release()
@@ -305,7 +311,7 @@ def _texts_of(source: Source) -> list[str] | None:
     return [source.text(position) for position in range(len(source))] if source.kind in _IN_WORDS else None
 
 
-def _read_said(path: Path, control: str | None) -> list[Said]:
+def _read_said(path: Path, control: str | None, several: list[str] | None) -> list[Said]:
     """The label of every line, task or annotation of a file, and who has said so."""
     if path.suffix.lower() != ".json":
         columns = read_columns(path)
@@ -316,7 +322,7 @@ def _read_said(path: Path, control: str | None) -> list[Said]:
         content = parse_json(path.read_bytes())
         if isinstance(content, dict):
             return [Said(key, label, []) for key, label in read_coco(content)]
-        return read_label_studio(content, control)
+        return read_label_studio(content, control, several)
     except SampleError as error:
         raise SampleError(f"{path} cannot be taken as it is. {error}") from error
     except OSError as error:

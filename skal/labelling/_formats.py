@@ -54,14 +54,20 @@ def read_coco(content: dict[str, Any]) -> list[Pair]:
 
 
 def write_label_studio(
-    rows: Sequence[Row], kind: str, prefix: str, texts: dict[str, str] | None
+    rows: Sequence[Row],
+    kind: str,
+    prefix: str,
+    texts: dict[str, str] | None,
+    names: Sequence[str] | None = None,
+    *,
+    numbers: bool = False,
 ) -> list[dict[str, Any]]:
-    """One task for each label: a choice, a number, or for several labels at once all choices that hold."""
-    tasks, numbers = [], any(isinstance(row["label"], float) and row["label"] % 1 for row in rows)
+    """One task for each label: a choice, a number, or for several labels at once the ``names`` of those that hold."""
+    tasks, numbers = [], numbers or any(isinstance(row["label"], float) and row["label"] % 1 for row in rows)
     for number, row in enumerate(rows, start=1):
         key, label = row["id"], row["label"]
         value = (texts or {}).get(str(key), "") if kind == "text" else f"{prefix}{key}"
-        result = {"from_name": "label", "to_name": kind} | _value(label, numbers)
+        result = {"from_name": "label", "to_name": kind} | _value(label, numbers, names)
         data = {kind: value, "skal_id": key} | _original(label)
         if row.get("source") == MODEL:
             said = {"annotations": [], "predictions": [{"result": [result], "model_version": "skal"} | _score(row)]}
@@ -71,15 +77,19 @@ def write_label_studio(
     return tasks
 
 
-def _value(label: Any, numbers: bool) -> dict[str, Any]:
-    """What Label Studio has of a label; a row of zeros and ones is the names of the columns that hold."""
+def _value(label: Any, numbers: bool, names: Sequence[str] | None) -> dict[str, Any]:
+    """What Label Studio has of a label; of a row of zeros and ones the names, or numbers, of the columns that hold."""
     if numbers and not isinstance(label, (list, str)):
         return {"type": "number", "value": {"number": label}}
-    choices = [str(i) for i, holds in enumerate(label) if holds] if isinstance(label, list) else [str(label)]
+    choices = [str(label)]
+    if isinstance(label, list):
+        choices = [str(i) if names is None else names[i] for i, holds in enumerate(label) if holds == 1]
     return {"type": "choices", "value": {"choices": choices}}
 
 
-def read_label_studio(tasks: list[dict[str, Any]], control: str | None = None) -> list[Said]:
+def read_label_studio(
+    tasks: list[dict[str, Any]], control: str | None = None, several: Sequence[str] | None = None
+) -> list[Said]:
     """What every labelled task of an export in JSON or JSON-MIN says, and who says so.
 
     Parameters
@@ -87,6 +97,8 @@ def read_label_studio(tasks: list[dict[str, Any]], control: str | None = None) -
     tasks : list of dict
     control : str or None, default=None
         The name of the ``Choices`` control. There must be one only if none is named.
+    several : list of str or None, default=None
+        The classes of which a sample may have several at once, if it may.
     """
     if not all("annotations" in task for task in tasks):
         return _decide_all(read_rows(tasks, control))
@@ -103,6 +115,8 @@ def read_label_studio(tasks: list[dict[str, Any]], control: str | None = None) -
             raise KeyError("a labelled task without image or text")
         if numbers:
             found.append(Said(key, float(_one(key, numbers)), []))
+        elif several is not None and given:
+            found.append(Said(key, list(_one(key, {tuple(sorted(choices)) for choices in given})), []))
         elif isinstance(original, list) and given:  # of which no choice at all is a row of zeros
             rows = {tuple(int(str(i) in choices) for i in range(len(original))) for choices in given}
             found.append(Said(key, list(_one(key, rows)), []))
@@ -148,8 +162,9 @@ def _one(key: Any, values: set[Any]) -> Any:
 
 
 def _score(row: Row) -> dict[str, Any]:
-    """How sure a model is; nothing for a label that somebody gave."""
-    return {"score": row["probability"]} if row.get("source") == MODEL else {}
+    """How sure a model is of one class; nothing for several labels, or for a label that somebody gave."""
+    given = row.get("source") != MODEL or isinstance(row["probability"], list)
+    return {} if given else {"score": row["probability"]}
 
 
 def _original(label: Any) -> dict[str, Any]:

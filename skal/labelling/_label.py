@@ -15,21 +15,27 @@ import pandas as pd
 import torch
 
 from skal._core.containers import refuse_hidden
+from skal._core.tasks import CLASSIFICATION
 from skal.exceptions import InvalidParameterError, InvalidTypeError
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._ending import Labelled
 from skal.labelling._models import aim_model, choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import Door, LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.labelling._team import Team
+from skal.loop._row_labels import read_rows
 from skal.stopping import StoppingCriterion
 from skal.validation import Integer, as_list
 
 
 def label(
     X: Any,
-    classes: Sequence[str],
+    classes: Sequence[str] = (),
     *,
+    task: str = "classification",
+    unit: str = "",
+    bounds: tuple[float | None, float | None] | None = None,
     y: Any = None,
     ids: Sequence[Any] | None = None,
     folder: Any = "skal-labels",
@@ -58,7 +64,14 @@ def label(
         Images ((n, h, w), (n, c, h, w) or (n, h, w, c)), rows of numbers, texts, rows of a table; or a folder of
         images, a CSV or JSONL file of texts or rows, an npz file.
     classes : list of str
-        More can be added on the page.
+        More can be added on the page, if each sample has one. Numbers have none.
+    task : {"classification", "multilabel", "regression"}, default="classification"
+        Whether a sample has one class, several at once, or a number. Accuracy is measured, and labels are doubted, for
+        single classes alone.
+    unit : str, default=""
+        Of numbers; shown beside them.
+    bounds : (low, high), optional
+        Between which numbers are, None where there is no bound; with both the page has a slider.
     y : array-like, optional
         Labels that are known already, None where there is none.
     ids : sequence, optional
@@ -87,8 +100,8 @@ def label(
     annotator : str, optional
         Written beside every label.
     team : list of str, default=()
-        Several people, each with a link of their own; ``browser`` is given the one of whoever decides. The others
-        are printed. For links that other machines can open, use ``skal label --team``.
+        Several people, each with a link of their own; ``browser`` is given the link of the person who decides.
+        The others are printed. For links that other machines can open, use ``skal label --team``.
     overlap : float, default=0.1
         Share of the samples that two people of a team label.
     decider : str, optional
@@ -121,10 +134,11 @@ def label(
     Integer(0, 65_535, remedy="Pass 0 for any port that is free.").check("label", "port", port)
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     settings |= {"max_error": max_error, "team": Team(team, overlap, decider)}
+    settings["form"] = AnswerForm(task, unit, *((None, None) if bounds is None else bounds))
     source = as_source(X, ids, Path(folder))
-    given = {} if y is None else _read_labels(source, y)
+    given = {} if y is None else _read_labels(source, y, task)
     given = dict(source.folder_labels) if y is None and isinstance(source, TableRows) else given
-    how = {"model": model, "features": features, "backbone": backbone, "cache": Path(folder)}
+    how = {"model": model, "features": features, "backbone": backbone, "cache": Path(folder), "task": task}
     chosen = choose_model(source, **how)
     if target is not None:
         chosen = aim_model(chosen, source, as_source(target, None, Path(folder)), **how)
@@ -200,13 +214,17 @@ def as_source(X: Any, ids: Sequence[Any] | None, cache: Path | None) -> Source:
     raise InvalidTypeError.for_parameter("label", "X", expected, X, remedy)
 
 
-def _read_labels(source: Source, y: Any) -> dict[str, str]:
+def _read_labels(source: Source, y: Any, task: str) -> dict[str, Any]:
     expected, remedy = f"a list of {len(source)} labels, None where there is none", "Pass one for each sample."
-    values = as_list("label", "y", y, expected=expected, remedy=remedy)
-    if len(values) != len(source) or any(isinstance(value, (list, tuple, dict, set, np.ndarray)) for value in values):
+    if task == CLASSIFICATION:
+        values = as_list("label", "y", y, expected=expected, remedy=remedy)
+        is_wrong = any(isinstance(value, (list, tuple, dict, set, np.ndarray)) for value in values)
+        values = [None if is_wrong or pd.isna(value) else str(value) for value in values]
+    else:
+        values, is_wrong = read_rows("label", y, task)[0], False
+    if len(values) != len(source) or is_wrong:
         raise InvalidParameterError.for_parameter("label", "y", expected, y, remedy)
-    known = [(key, value) for key, value in zip(source.ids, values, strict=True) if not pd.isna(value)]
-    return {key: str(value) for key, value in known}
+    return {key: value for key, value in zip(source.ids, values, strict=True) if value is not None}
 
 
 def _has_screen() -> bool:

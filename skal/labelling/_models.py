@@ -21,6 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
+from skal._core.tasks import CLASSIFICATION, Task
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, shorten
 from skal.features import TableFeatures
 from skal.features._own_file import load_object
@@ -84,6 +85,7 @@ def choose_model(
     features: Any = None,
     backbone: str | None = None,
     cache: Path | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Model:
     """The model for a source.
 
@@ -99,6 +101,8 @@ def choose_model(
         A frozen network that computes features: a name of :func:`skal.features.pretrained`, or "FILE.py:NAME".
     cache : path or None
         A folder in which features are kept.
+    task : {"classification", "multilabel", "regression"}
+        For the others a linear classifier stands for a linear model of their kind, and there is no small network.
 
     Examples
     --------
@@ -106,6 +110,9 @@ def choose_model(
     >>> choose_model(TextTable(["good", "bad"]), model="linear").words
     'a linear classifier on TF-IDF'
     """
+    if task != CLASSIFICATION and model == "network":
+        remedy = "Use 'linear', or a model of your own: --model FILE.py:NAME."
+        raise InvalidParameterError.for_parameter("label", "model", f"None or 'linear' with {task}", model, remedy)
     if features is not None and backbone is not None:
         remedy = "Leave one of them out."
         raise InvalidParameterError.for_parameter("label", "features", "None with a backbone", features, remedy)
@@ -123,6 +130,8 @@ def choose_model(
         # a function of the user's own may give a column or two, whose directions say nothing
         linear = linear_on_features if ".py:" in backbone else linear_on_embeddings
         return Model(X, _own(model) or (lambda n: linear()), words, prepare, saved_features(source, frozen))
+    if model is None and task != CLASSIFICATION:
+        model = "linear"
     if model is None or (isinstance(model, str) and model in ("network", "linear")):
         return _built_in(source, model, cache)
     make = _own(model)

@@ -12,7 +12,19 @@ from skal.labelling._project import Project
 from skal.labelling._server import PAGE
 
 # in the order in which they need one another
-_MODULES = ("dom", "finish", "curve", "confusion", "team", "classes", "gallery", "labelling", "app", "notebook")
+_MODULES = (
+    "dom",
+    "finish",
+    "curve",
+    "confusion",
+    "team",
+    "classes",
+    "answers",
+    "gallery",
+    "labelling",
+    "app",
+    "notebook",
+)
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?(function|const))", re.MULTILINE)
 

@@ -17,32 +17,45 @@ from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
 from skal.labelling._settings import read_settings
 from skal.labelling._sources import ImageFolder, Source, read_columns
-from skal.models import SavedModel, load_model
+from skal.models import SavedModel, SavedRegressor, load_model
 
-COLUMNS = ("id", "class", "probability", "second_class", "second_probability")
 _PART = 256  # samples that are written at once
 
 
 class Prediction(NamedTuple):
-    """What a model says of one sample; a model without probabilities says the class alone.
+    """What a model says of one sample.
 
     Attributes
     ----------
     position : int
-    label : the most probable class
-    probability : float or None
-    second : the class that comes next
-    second_probability : float or None
+    label : the most probable class, a number, or a row of them
+    probability : float, list or None
+        That of the class, or of each of several labels; None if the model has none.
+    cells : list
+        What a table says of it, see :func:`columns_of`.
     """
 
     position: int
     label: Any
-    probability: float | None
-    second: Any
-    second_probability: float | None
+    probability: Any
+    cells: list[Any]
 
 
-def project_model(project: Any, trusted: Iterable[str] = ()) -> SavedModel:
+Model = SavedModel | SavedRegressor
+
+
+def columns_of(model: Model, names: Sequence[str] | None = None) -> list[str]:
+    """The columns of a table of predictions; ``names`` are those of several labels, which a model only counts."""
+    if not hasattr(model, "classes_"):
+        n_targets = len(model.card_["trained_on"].get("lowest", [0]))
+        return ["id", "number"] if n_targets == 1 else ["id", *(f"number_{k}" for k in range(n_targets))]
+    if model.card_["task"] == "multilabel":
+        kinds = ("label", "probability") if hasattr(model, "predict_proba") else ("label",)
+        return ["id", *(f"{kind}_{name}" for name in names or model.classes_ for kind in kinds)]
+    return ["id", "class", "probability", "second_class", "second_probability"]
+
+
+def project_model(project: Any, trusted: Iterable[str] = ()) -> Model:
     """The model of a labelling folder, or one that was saved elsewhere."""
     folder = Path(project)
     if not any((place / "model.json").is_file() for place in (folder, folder / "model")):
@@ -54,7 +67,7 @@ def project_model(project: Any, trusted: Iterable[str] = ()) -> SavedModel:
 
 
 def predict_parts(
-    model: SavedModel,
+    model: Model,
     source: Source,
     rows: Sequence[int],
     unreadable: dict[int, str],
@@ -64,7 +77,7 @@ def predict_parts(
 
     Parameters
     ----------
-    model : SavedModel
+    model : SavedModel or SavedRegressor
     source : Source
     rows : list of int
         Positions of the samples.
@@ -83,10 +96,11 @@ def predict_parts(
 
 
 def write_predictions(
-    model: SavedModel,
+    model: Model,
     source: Source,
     out: Any,
     *,
+    names: Sequence[str] | None = None,
     features: np.ndarray | None = None,
     safe_csv: bool = False,
     overwrite: bool = False,
@@ -96,10 +110,12 @@ def write_predictions(
 
     Parameters
     ----------
-    model : SavedModel
+    model : SavedModel or SavedRegressor
     source : Source
     out : path
         A file whose name ends in .csv or .tsv.
+    names : list of str or None, default=None
+        Of several labels; None for their numbers.
     features : (n, d) array or None, default=None
         Of the samples, for a model that takes these.
     safe_csv : bool, default=False
@@ -117,7 +133,7 @@ def write_predictions(
         Lines that were there.
     unreadable : dict from id to reason
     """
-    file = _GrowingTable(Path(out), model.card_["files"], safe=safe_csv, overwrite=overwrite)
+    file = _GrowingTable(Path(out), columns_of(model, names), model.card_["files"], safe=safe_csv, overwrite=overwrite)
     unreadable: dict[int, str] = {}
     predict_parts(model, source, [], unreadable, features)  # refuse a model for other samples before the file is made
     done = file.open()
@@ -126,7 +142,7 @@ def write_predictions(
     advance(n_before)
     n_new = 0
     for start, part in enumerate(predict_parts(model, source, rows, unreadable, features)):
-        file.append([[source.ids[one.position], *one[1:]] for one in part])
+        file.append([[source.ids[one.position], *one.cells] for one in part])
         n_new += len(part)
         advance(len(rows[start * _PART : (start + 1) * _PART]))
     return n_new, n_before, {source.ids[position]: why for position, why in unreadable.items()}
@@ -143,7 +159,7 @@ def check_kind(project: Any, source: Source) -> None:
 
 
 def _predict(
-    model: SavedModel, source: Source, rows: list[int], unreadable: dict[int, str], features: np.ndarray | None
+    model: Model, source: Source, rows: list[int], unreadable: dict[int, str], features: np.ndarray | None
 ) -> list[Prediction]:
     try:
         return _ask(model, source.originals(rows) if features is None else features[rows], rows)
@@ -165,26 +181,28 @@ def _predict(
     return found
 
 
-def _ask(model: SavedModel, samples: Any, rows: list[int]) -> list[Prediction]:
-    if not hasattr(model, "predict_proba"):
-        return [
-            Prediction(row, label, None, None, None) for row, label in zip(rows, model.predict(samples), strict=True)
-        ]
-    proba = model.predict_proba(samples)
-    order = np.argsort(-proba, axis=1, kind="stable")
-    found = []
-    for row, p, best in zip(rows, proba, order, strict=True):
-        second = best[1] if len(best) > 1 else None
-        found.append(
-            Prediction(
-                row,
-                model.classes_[best[0]],
-                round(float(p[best[0]]), 6),
-                None if second is None else model.classes_[second],
-                None if second is None else round(float(p[second]), 6),
-            )
-        )
-    return found
+def _ask(model: Model, samples: Any, rows: list[int]) -> list[Prediction]:
+    # what gives probabilities of classes is asked once: reading the samples may take long
+    has_probabilities, by_class = hasattr(model, "predict_proba"), model.card_["task"] == "classification"
+    if by_class and has_probabilities:
+        return [_by_class(model.classes_, row, p) for row, p in zip(rows, model.predict_proba(samples), strict=True)]
+    labels = model.predict(samples).tolist()
+    if has_probabilities:
+        p = model.predict_proba(samples).round(6).tolist()
+        pairs = ([cell for pair in zip(*both, strict=True) for cell in pair] for both in zip(labels, p, strict=True))
+        return [Prediction(*one) for one in zip(rows, labels, p, pairs, strict=True)]
+    more = [None] * 3 if by_class else []
+    return [
+        Prediction(row, label, None, [*np.ravel(label).tolist(), *more])
+        for row, label in zip(rows, labels, strict=True)
+    ]
+
+
+def _by_class(classes: np.ndarray, row: int, p: np.ndarray) -> Prediction:
+    order = np.argsort(-p, kind="stable")[:2]
+    said = [(classes[k], round(float(p[k]), 6)) for k in order]
+    cells = [cell for pair in said for cell in pair]
+    return Prediction(row, *said[0], cells + [None] * (4 - len(cells)))
 
 
 class _GrowingTable:
@@ -193,17 +211,20 @@ class _GrowingTable:
     Parameters
     ----------
     path : path
+    columns : list of str
+        Their names.
     model : list of str
         By what the model is known.
     safe : bool
     overwrite : bool
     """
 
-    def __init__(self, path: Path, model: list[str], *, safe: bool, overwrite: bool) -> None:
+    def __init__(self, path: Path, columns: list[str], model: list[str], *, safe: bool, overwrite: bool) -> None:
         if path.suffix.lower() not in (".csv", ".tsv"):
             expected, remedy = "a file whose name ends in .csv or .tsv", "Name for example predictions.csv."
             raise InvalidParameterError.for_parameter("predict", "out", expected, str(path), remedy)
         self.path, self._model, self._safe, self._overwrite = path, model, safe, overwrite
+        self._columns = columns
         self._separator = "\t" if path.suffix.lower() == ".tsv" else ","
         self._note = path.with_name(f".{path.name}.skal")
         self._sum, self._size = hashlib.sha256(), 0
@@ -213,7 +234,7 @@ class _GrowingTable:
         if not self.path.exists() or self._overwrite:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.unlink(missing_ok=True)
-            self._write(format_table(COLUMNS, [], separator=self._separator, safe=self._safe))
+            self._write(format_table(self._columns, [], separator=self._separator, safe=self._safe))
             return set()
         data = self.path.read_bytes()
         try:
@@ -234,7 +255,7 @@ class _GrowingTable:
 
     def append(self, rows: list[list[Any]]) -> None:
         """Write lines, all or none as far as the next start is concerned."""
-        text = format_table(COLUMNS, rows, separator=self._separator, safe=self._safe)
+        text = format_table(self._columns, rows, separator=self._separator, safe=self._safe)
         self._write(text.split("\n", 1)[1])
 
     def _write(self, text: str) -> None:

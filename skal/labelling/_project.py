@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skal._core.tasks import CLASSIFICATION, REGRESSION
+from skal._files.json_text import format_json
 from skal.exceptions import CheckpointError, InvalidParameterError, InvalidTypeError, SampleError, SkalError, shorten
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._background import BackgroundRounds
 from skal.labelling._ending import Ending, Labelled
 from skal.labelling._models import Model
@@ -21,9 +25,9 @@ from skal.labelling._queue import Leases, Pace
 from skal.labelling._settings import check_classes, read_settings, write_doubts, write_settings
 from skal.labelling._sources import Source
 from skal.labelling._team import Team, describe_agreement
-from skal.labelling._words import say_left_out, say_time_left
+from skal.labelling._words import say_left_out, say_numbers, say_time_left
 from skal.labelling._worker import Worker
-from skal.loop import ActiveLearningClassifier, AuditReport
+from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor, AuditReport
 from skal.loop._audit_report import ENOUGH
 from skal.loop._journal import Journal
 from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
@@ -31,8 +35,8 @@ from skal.strategies._default import Recommended
 from skal.validation import Integer, Real
 
 UNREADABLE = "skal: cannot be read"
-_AHEAD = 3  # a query gives so many batches, so that there is something to label while the next one is computed
-_CANDIDATES = 5_000  # of a larger pool the recommended strategy looks at so many, drawn anew for every query
+_AHEAD = 3  # batches per query, so that there is something to label while the next one is computed
+_CANDIDATES = 5_000  # samples of a larger pool that the recommended strategy looks at, drawn anew for every query
 
 
 class Project:
@@ -44,7 +48,7 @@ class Project:
     ----------
     source : Source
     classes : list of str
-        In the order of their keys. A folder that has been used before may have more.
+        In the order of their keys. A folder that has been used before may have more. Numbers have none.
     model : Model
     folder : path
         Labels, settings, the state of the loop and the model.
@@ -65,6 +69,8 @@ class Project:
         Labels that are known already.
     source_name, target_name : str or None, default=None
         The paths of the source and of the target, for ``skal export`` and the next start.
+    form : AnswerForm or None, default=None
+        What people answer; one class for each sample by default. Only of classes accuracy is measured.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class Project:
         labels: dict[str, str] | None = None,
         source_name: str | None = None,
         target_name: str | None = None,
+        form: AnswerForm | None = None,
     ) -> None:
         Integer(1).check("label", "query_size", query_size)
         Real(0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.").check("label", "share", share)
@@ -92,45 +99,49 @@ class Project:
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
         Real(0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.").check("label", "max_error", max_error)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
-        self.max_error, self.team = max_error, team or Team([])
+        self.max_error, self.team, self.form = max_error, team or Team([]), form or AnswerForm()
         kept = read_settings(self.folder)
+        if kept and AnswerForm.of(kept).task != self.form.task:
+            expected, remedy = f"{AnswerForm.of(kept).task!r}, as in {self.folder}", "Choose another folder."
+            raise InvalidParameterError.for_parameter("label", "task", expected, self.form.task, remedy)
+        if self.team and self.form.task != CLASSIFICATION:
+            remedy = "Answers of several people are compared as classes. Label alone, or name classes."
+            raise InvalidParameterError.for_parameter("label", "team", "left out", self.team.people, remedy)
         given = labels or {}
-        written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
-        named = [*kept.get("classes", []), *check_classes(classes), *written, *sorted(set(given.values()))]
-        self.classes = check_classes(dict.fromkeys(named), strip=False)
-        estimator = model.make(len(self.classes))
-        criterion = StablePredictions() if stop is None else stop
-        own = next((part for part in criterion.parts() if isinstance(part, Certified)), None)
-        if own is not None:
-            self.max_error = own.max_error
-        elif hasattr(estimator, "predict_proba"):
-            criterion = criterion | Certified(max_error, n_left=len(source))  # how many are left is for people to judge
+        self.classes = self._name_classes(classes, kept, given)
+        given = {key: self.form.parse(label, self.classes) for key, label in given.items()}
+        estimator = self._estimator()
+        is_named = strategy is not None and not (isinstance(strategy, str) and strategy == "auto")
         candidates = max(_CANDIDATES, 2 * _AHEAD * query_size)
         recommended: Any = Recommended(subset=candidates) if len(source) > candidates else "auto"
-        is_named = strategy is not None and not (isinstance(strategy, str) and strategy == "auto")
-        loop = ActiveLearningClassifier(
-            estimator,
-            strategy if is_named else recommended,
-            initial=recommended,
-            n_initial=_AHEAD * query_size,
-            query_size=_AHEAD * query_size,
-            n_rounds=None,
-            classes=self.classes,
-            reinitialize=True,
-            checkpoint=self.folder,
-            stop=criterion | HoldOut(share) if share else criterion,
-            hold_out="audit" if share else "random",
-            random_state=0,
-        )
+        rounds: dict[str, Any] = {
+            "initial": recommended,
+            "n_initial": _AHEAD * query_size,
+            "query_size": _AHEAD * query_size,
+            "n_rounds": None,
+            "reinitialize": True,
+            "checkpoint": self.folder,
+            "random_state": 0,
+        }
+        if self.form.task != CLASSIFICATION:
+            self.model = replace(model, words=model.words.replace("linear classifier", "linear model"))
+        if self.form.task == CLASSIFICATION:
+            rounds |= self._measure_accuracy(estimator, stop, share)
+        else:
+            rounds |= {"stop": stop}
+        if self.form.task != REGRESSION:
+            rounds |= {"classes": self.classes if self.form.task == CLASSIFICATION else None}
+        kind = ActiveLearningRegressor if self.form.task == REGRESSION else ActiveLearningClassifier
+        loop = kind(estimator, strategy if is_named else recommended, **rounds)
         y = [given.get(key) for key in source.ids] if given else None
         self.rounds = BackgroundRounds(loop.start(model.X, y, ids=source.ids, target=model.target))
         place = {"kind": source.kind, "source": source_name, "text": None, "columns": None, **source.chosen}
-        self._settings = place | {"classes": self.classes}
+        self._settings = place | {"classes": self.classes} | self.form.settings()
         if target_name is not None:
             self._settings["target"] = target_name
         try:
             write_settings(self.folder, kept | self._settings)
-        except CheckpointError:  # whoever keeps the error keeps this project alive
+        except CheckpointError:  # a kept error would keep this project alive
             self.rounds.close()
             raise
         self._lock = self.rounds.lock
@@ -150,18 +161,42 @@ class Project:
         self.worker.on_start, self.worker.on_doubts = self._find_copies, self._take_doubts
         self.ending = Ending(self.rounds, self.worker)
 
+    def _name_classes(self, classes: Sequence[str], kept: dict[str, Any], given: dict[str, Any]) -> list[str]:
+        if self.form.task == REGRESSION:
+            return []
+        before = kept.get("classes", [])
+        if self.form.task != CLASSIFICATION:  # a row of the journal has a number for each of them
+            return check_classes(before or classes, strip=not before)
+        written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
+        named = [*before, *check_classes(classes), *written, *sorted(set(given.values()))]
+        return check_classes(dict.fromkeys(named), strip=False)
+
+    def _estimator(self) -> Any:
+        return self.form.suit(self.model.make(max(1, len(self.classes))))
+
+    def _measure_accuracy(self, estimator: Any, stop: StoppingCriterion | None, share: float) -> dict[str, Any]:
+        """What measures the accuracy of classes, and says when to stop."""
+        criterion = StablePredictions() if stop is None else stop
+        own = next((part for part in criterion.parts() if isinstance(part, Certified)), None)
+        if own is not None:
+            self.max_error = own.max_error
+        elif hasattr(estimator, "predict_proba"):  # how many are left is for people to judge
+            criterion = criterion | Certified(self.max_error, n_left=len(self.source))
+        stop = criterion | HoldOut(share) if share else criterion
+        return {"stop": stop, "hold_out": "audit" if share else "random"}
+
     def start(self) -> Project:
         """Begin to train in the background."""
         self.worker.start()
         return self
 
     def next(
-        self, client: str, n: int = 5, *, person: str | None = None, first: str | None = None
+        self, client: str, n: int = 5, *, person: str | None = None, shown: Sequence[str] = ()
     ) -> list[dict[str, Any]]:
         """The next samples for a tab: the query's, and while there are none, others at random.
 
-        In a team, samples that wait for this person's second opinion come before. ``first`` is the sample that the tab
-        showed before it was loaded again: it stays.
+        In a team, samples that wait for this person's second opinion come before. ``shown`` are the samples that the
+        tab shows, or showed before it was loaded again: they stay its own, and come first.
         """
         with self._lock:
             asked = self.rounds.questions()
@@ -171,9 +206,9 @@ class Project:
             order: Iterator[int] = iter(questions or ())
             if questions is None:
                 order = chain(self._seconds(person), asked, self._others(among))
-            before = None if first is None else self.rounds.position(first)
-            if before is not None and (questions is None or before in questions) and self._is_open(first, person):
-                order = chain([before], order)
+            stay = [(self.rounds.position(key), self._is_open(key, person)) for key in shown]
+            kept = [i for i, is_open in stay if i is not None and is_open and (questions is None or i in questions)]
+            order = chain(kept, order)
             order = self._one_of_each(position for position in order if position not in unreadable)
             taken = self._leases.take(client, order, n)
             if questions is not None and not self.rounds.auditing:
@@ -185,7 +220,7 @@ class Project:
     def answer(
         self,
         keys: str | Sequence[str],
-        label: str | None,
+        label: Any,
         *,
         client: str = "",
         declined: bool = False,
@@ -196,16 +231,14 @@ class Project:
         It holds for copies of the samples, too. Several samples are answered, and undone, at once.
         """
         with self._lock:
-            if label is not None and label not in self.classes:
-                remedy = "Add the class first."
-                raise InvalidParameterError.for_parameter("answer", "label", f"one of {self.classes}", label, remedy)
+            label = None if label is None else self.form.read(label, self.classes)
             keys = self._with_copies([keys] if isinstance(keys, str) else keys, person)
             before = [(key, self._before(key, person)) for key in keys]
             self._write(keys, label, declined, person)
             self._undo.setdefault(client, []).append(before)
             del self._undo[client][:-1000]
             for key in keys:
-                self._leases.release(self._place(key))
+                self._leases.release(client, self._place(key))
             if label is not None:
                 self._pace.note()
         self.worker.note_change()
@@ -214,9 +247,7 @@ class Project:
         """Decide on a sample that people have labelled differently."""
         with self._lock:
             self.check_decides(person)
-            if label is not None and label not in self.classes:
-                remedy = "Add the class first."
-                raise InvalidParameterError.for_parameter("decide", "label", f"one of {self.classes}", label, remedy)
+            label = None if label is None else self.form.read(label, self.classes)
             self.rounds.record([(key, label)], declined=declined, source="decided", annotator=person)
         self.worker.note_change()
 
@@ -233,19 +264,24 @@ class Project:
             stack = self._undo.get(client, [])
             if not stack:
                 return None
-            states: dict[tuple[str | None, bool], list[str]] = {}
+            states: dict[str, tuple[Any, bool, list[str]]] = {}
             for key, before in stack[-1]:
                 label = None if before is None else before["label"]
-                states.setdefault((label, before is not None and label is None), []).append(key)
-            for (label, declined), keys in states.items():
+                declined = before is not None and label is None
+                states.setdefault(format_json([label, declined]), (label, declined, []))[2].append(key)
+            for label, declined, keys in states.values():
                 self._write(keys, label, declined, person, source="undone")
             done = stack.pop()  # not before it is written
+            self._leases.keep(client, (self._place(key) for key, before in done if before is None))  # it is shown again
             self.worker.note_change()
             return self._question(self._place(done[0][0])) | {"undone": [key for key, _ in done]}
 
     def add_class(self, name: str) -> list[str]:
         """Let there be one more class; gives all."""
         with self._lock:
+            if self.form.task != CLASSIFICATION:
+                expected, remedy = "those that the project began with", "Begin another one with all of them."
+                raise InvalidParameterError.for_parameter("label", "classes", expected, name, remedy)
             classes = check_classes([*self.classes, name.strip()], strip=False)
             self.rounds.add_classes(classes, self.model.make(len(classes)), self.annotator)
             self.classes = classes
@@ -287,7 +323,7 @@ class Project:
             if cell is not None:
                 behind = set(self._confusion().get((cell[0], cell[1]), ()))
                 lines = [line for line in lines if self.rounds.position(line["id"]) in behind]
-            wanted = [line for line in lines if label in (None, line["label"] or "")]
+            wanted = [line for line in lines if label is None or label in self._names_of(line["label"])]
             items = [self._answer(line, person) for line in wanted[::-1]]
         if order == "doubtful":
             items.sort(key=lambda item: 2.0 if item["doubt"] is None else item["doubt"]["probability"])
@@ -297,11 +333,12 @@ class Project:
         """Everything that the page shows beside the samples."""
         with self._lock:
             labels = [line["label"] for line in self.rounds.known.values() if line["label"] is not None]
+            numbers = self.form.task == REGRESSION
             state = self.rounds.session.state
             history = state.history
             unreadable = {self.source.ids[i]: why for i, why in self.source.unreadable().items()}
             declined = {line["id"] for line in self.rounds.known.values() if line["label"] is None}
-            counts = Counter(labels)
+            counts = Counter([] if numbers else [name for label in labels for name in self._names_of(label)])
             return {
                 "kind": self.source.kind,
                 "samples": len(self.source),
@@ -309,6 +346,8 @@ class Project:
                 "declined": len(declined - set(unreadable)),
                 "unreadable": sorted(unreadable),
                 "classes": [{"name": name, "count": counts.get(name, 0)} for name in self.classes],
+                "form": self.form.settings(),
+                "numbers": say_numbers(labels, self.form.unit) if numbers else None,
                 "per_minute": self._pace.per_minute(),
                 "time_left": self._say_time_left(len(labels), len(declined)),
                 "doubtful": sum(self._doubt_of(position) is not None for position in self._wrong),
@@ -410,16 +449,25 @@ class Project:
         if self.rounds.auditing or position in set(self.rounds.session.state.audit):
             return item
         guesses = self.worker.guesses.get(position)
-        return item | {"suggestion": self.worker.predictions.get(position), "guesses": guesses}
+        return item | {"suggestion": self._suggestion(position), "guesses": guesses}
+
+    def _suggestion(self, position: int) -> dict[str, Any] | None:
+        """What the model says of a sample."""
+        said = self.worker.predictions.get(position)
+        if said is None:
+            return None
+        label = self.form.show(said["label"], self.classes)
+        return said | {"label": label, "words": self.form.say(said["label"], self.classes)}
 
     def _answer(self, line: dict[str, Any], person: str | None) -> dict[str, Any]:
         """A sample of the gallery."""
         key, label = line["id"], line["label"]
         position = self._place(key)
         item = self._describe_sample(position) | {
-            "label": label,
+            "label": self.form.show(label, self.classes),
+            "words": None if label is None else self.form.say(label, self.classes),
             "unreadable": line.get("annotator") == UNREADABLE,
-            "predicted": self.worker.predictions.get(position),
+            "predicted": self._suggestion(position),
             "doubt": self._doubt_of(position),
             "time": line["time"],
         }
@@ -427,6 +475,11 @@ class Project:
             said = self.rounds.journal.answers.get(key, {})
             item["answers"] = [[who, event["label"]] for who, event in said.items()]
         return item
+
+    def _names_of(self, label: Any) -> list[Any]:
+        """The classes of a label, "" for none."""
+        shown = self.form.show(label, self.classes)
+        return [""] if shown is None else shown if isinstance(shown, list) else [shown]
 
     def _lines(self, person: str | None) -> list[dict[str, Any]]:
         """Events that the gallery shows to somebody."""
@@ -442,20 +495,15 @@ class Project:
         return self.rounds.known.get(key)
 
     def _write(
-        self, keys: Sequence[str], label: str | None, declined: bool, person: str | None, source: str | None = None
+        self, keys: Sequence[str], label: Any, declined: bool, person: str | None, source: str | None = None
     ) -> None:
         source = self._origin.get(keys[0], "added") if source is None else source
         who = person if self.team else self.annotator
-        journal = self.rounds.journal
-        earlier = {key: dict(journal.answers.get(key, {})) for key in keys} if self.team else {}
         pairs = [(key, label) for key in keys]
         self.rounds.record(pairs, declined=declined, source=source, annotator=who, several=bool(self.team))
-        for key, said in earlier.items():
-            now = journal.answers.get(key, {})
-            if len(said) == 1 and len(now) == 2:
-                labels = [event["label"] for event in now.values()]
-                self.team.note_second(key, differs=labels[0] != labels[1])
-            self.team.note(key, now)
+        for key in keys if self.team else ():
+            answers = self.rounds.journal.answers.get(key, {})
+            self.team.note(key, {name: event["label"] for name, event in answers.items()})
         self._first = 0 if label is None and not declined else self._first
 
     def _place(self, key: str) -> int:

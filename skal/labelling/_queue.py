@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 
 LEASE = 600.0  # seconds after which a sample that a tab has not answered goes to others
-_BREAK = 60.0  # seconds: whoever says nothing for longer has had a break
+_BREAK = 60.0  # seconds: a longer silence counts as a break
 
 
 class Leases:
@@ -46,9 +46,14 @@ class Leases:
         self._held.update(dict.fromkeys(taken, (client, now + LEASE)))
         return taken
 
-    def release(self, position: int) -> None:
-        """Let others have a sample: it has been answered, and somebody may be asked for a second opinion."""
-        self._held.pop(position, None)
+    def keep(self, client: str, positions: Iterable[int]) -> None:
+        """Give a client samples that it shows again, even if another client has them now."""
+        self._held.update(dict.fromkeys(positions, (client, self._clock() + LEASE)))
+
+    def release(self, client: str, position: int) -> None:
+        """Let others have a sample that this client has answered; one in another's hands stays there."""
+        if self._held.get(position, (None, 0.0))[0] == client:
+            del self._held[position]
 
 
 class Pace:

@@ -57,8 +57,18 @@ def predict_rest(
     found = []
     for part in predict_parts(model, source, rows, unreadable):
         found += [
-            {"id": source.ids[one.position], "label": str(one.label), "source": MODEL, "probability": one.probability}
+            {
+                "id": source.ids[one.position],
+                "label": _plain(one.label),
+                "source": MODEL,
+                "probability": one.probability,
+            }
             for one in part
         ]
         advance(len(part))
     return found, {source.ids[position]: why for position, why in unreadable.items()}
+
+
+def _plain(label: Any) -> Any:
+    """A label as an export has it: numbers and rows as they are, classes by name."""
+    return label if isinstance(label, (float, list)) else str(label)

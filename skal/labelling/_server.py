@@ -81,7 +81,7 @@ class LabelServer:
             timeout_keep_alive=60,
             ssl_certfile=door.certificate,
             ssl_keyfile=door.key,
-            backlog=most,  # so many are taken in before one of them can be closed
+            backlog=most,  # connections that wait until one can be closed
         )
         self._server = uvicorn.Server(config)
 

@@ -66,8 +66,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = parse_json(path.read_bytes())
-        check_classes(found["classes"], strip=False)
         _check_types(found)
+        if found.get("task") != "regression":
+            check_classes(found["classes"], strip=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} must be as it was written. Got {type(error).__name__}: {error}. "
@@ -81,9 +82,12 @@ def _check_types(found: dict[str, Any]) -> None:
     """Refuse settings of other types than those that are written."""
     if not isinstance(found["classes"], list) or not all(isinstance(name, str) for name in found["classes"]):
         raise TypeError("'classes' must be a list of texts")
-    for name in ("kind", "source", "text", "target"):
+    for name in ("kind", "source", "text", "target", "task", "unit"):
         if not isinstance(found.get(name), (str, type(None))):
             raise TypeError(f"{name!r} must be a text or null")
+    for name in ("low", "high"):
+        if not isinstance(found.get(name), (int, float, type(None))):
+            raise TypeError(f"{name!r} must be a number or null")
     columns = found.get("columns")
     if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
         raise TypeError("'columns' must be a list of texts or null")

@@ -40,6 +40,21 @@ def say_time_left(left: int, per_minute: float) -> str:
     return f"about {words} for the {left:,} left at today’s pace"
 
 
+def say_numbers(numbers: Sequence[float], unit: str) -> str:
+    """What has been answered so far.
+
+    Examples
+    --------
+    >>> say_numbers([3.0, 1.5, 2.0], "m"), say_numbers([], "m")
+    ('Answers from 1.5 to 3 m, half of them at most 2.', '')
+    """
+    if not numbers:
+        return ""
+    middle = sorted(numbers)[(len(numbers) - 1) // 2]
+    ends = f"{min(numbers):g} to {max(numbers):g} {unit}".strip()
+    return f"Answers from {ends}, half of them at most {middle:g}."
+
+
 def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
     """The accuracy of somebody who does not look, beside which an accuracy means something.
 
@@ -48,7 +63,7 @@ def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
     heldout : sequence of labels
         Those that accuracy is measured on; the answer is then always their largest class.
     n_classes : int
-        Without any, the answer is one of so many.
+        How many classes there are: without held-out labels, the level is that of guessing among them.
 
     Returns
     -------

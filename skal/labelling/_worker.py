@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from skal._core.containers import take_rows
+from skal._core.tasks import CLASSIFICATION
 from skal.config import config_context, get_config
 from skal.exceptions import SkalError
 from skal.labelling._background import BackgroundRounds
@@ -43,7 +44,8 @@ class Worker:
     Attributes
     ----------
     predictions : dict from position to {"label", "probability"}
-        What the last model says of samples that are labelled or asked for.
+        What the last model says of samples that are labelled or asked for: a class; classes that are more likely than
+        not; or a number.
     guesses : dict from position to list of str
         The classes of samples that are asked for, the most probable first.
     doubts : dict from position to {"label", "predicted", "probability", "wrong"}
@@ -104,7 +106,7 @@ class Worker:
             self._wake.notify_all()
 
     def want_audit(self, size: int) -> None:
-        """Train once more, and then let chance draw so many samples."""
+        """Train once more, and then draw ``size`` samples by chance."""
         with self._wake:
             self._wanted = size
             self._wake.notify_all()
@@ -207,13 +209,16 @@ class Worker:
     def _predict(self) -> None:
         """What the model says of everything that the page may show beside a label or a question."""
         rounds = self._rounds
-        predictor = rounds.predictor
-        if predictor is None or not hasattr(predictor.estimator, "predict_proba"):
+        predictor, task = rounds.predictor, rounds.session.engine.rules.task
+        if predictor is None or (task == CLASSIFICATION and not hasattr(predictor.estimator, "predict_proba")):
             return
         with rounds.lock:
             state = rounds.session.state
             rows = np.array(list(dict.fromkeys([*state.labelled, *state.asked])), dtype=np.int64)
-        if len(rows):
+        if len(rows) and task != CLASSIFICATION:
+            said = predictor.predict(take_rows(self._model.X, rows)).tolist()
+            self.predictions = {int(row): {"label": label} for row, label in zip(rows, said, strict=True)}
+        elif len(rows):
             proba = predictor.predict_proba(take_rows(self._model.X, rows))
             best = proba.argmax(axis=1)
             self.predictions = {
@@ -229,7 +234,8 @@ class Worker:
         """Look for labels that may be wrong, unless something else is due."""
         rounds = self._rounds
         n_changes = rounds.session.state.n_changes
-        if n_changes == self._doubted or not hasattr(rounds.session.engine.rules.estimator, "predict_proba"):
+        rules = rounds.session.engine.rules
+        if n_changes == self._doubted or rules.task != CLASSIFICATION or not hasattr(rules.estimator, "predict_proba"):
             return
         found = rounds.out_of_fold(lambda: not (self._stopping or self._due()))
         if found is None:

@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
+import signal
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from queue import Queue
 from urllib.parse import urlsplit
@@ -18,10 +18,13 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import skal
+from skal.cli import main
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
+
+from ..support.processes import READY
 
 DIGITS = load_digits()
 CLASSES = [str(i) for i in range(10)]
@@ -128,58 +131,69 @@ def client(server):
     return Client(server.address)
 
 
+def run_command(arguments, without, out, err):
+    """What the copy does: the command line, with its streams in a pipe and a file."""
+    os.dup2(out.fileno(), 1)
+    os.dup2(os.open(err, os.O_WRONLY), 2)
+    sys.stdout.reconfigure(line_buffering=True)
+    sys.modules[without] = None
+    sys.exit(main(arguments))
+
+
 class Command:
     """``skal label`` in a process of its own, as if some package were not installed if so wanted."""
 
-    def __init__(self, *arguments, without="nothing"):
-        code = f"import sys; sys.modules[{without!r}] = None; from skal.cli import main; sys.exit(main())"
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "label", *map(str, arguments), "--no-browser"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+    def __init__(self, err, *arguments, without="nothing"):
+        out, writing = READY.Pipe(duplex=False)
+        self._err = err
+        err.touch()
+        arguments = ["label", *map(str, arguments), "--no-browser"]
+        self.process = READY.Process(target=run_command, args=(arguments, without, writing, err))
+        self.process.start()
+        writing.close()
+        self._out = os.fdopen(os.dup(out.fileno()), encoding="utf-8")
+        out.close()
         self.lines, self.address = [], None
-        for line in self.process.stdout:
+        for line in self._out:
             self.lines.append(line)
             match = re.search(r"http://\S+", line)
             if match:
                 self.address = match[0]
                 break
 
+    def interrupt(self):
+        """As Ctrl+C does."""
+        os.kill(self.process.pid, signal.SIGINT)
+
     def kill(self):
         """As kill -9 does."""
         self.process.kill()
-        self._end()
+        self.process.join(120)
 
     def end(self):
         """Wait for the end, and give everything that it has printed."""
-        out, err = self.process.communicate(timeout=180)
-        return self.process.returncode, "".join(self.lines) + out, err
+        self.lines += self._out
+        self.process.join(180)
+        return self.process.exitcode, "".join(self.lines), self._err.read_text("utf-8")
 
-    def _end(self):
-        self.process.wait(120)
-        self.process.stdout.close()
-        self.process.stderr.close()
+    def close(self):
+        """End it if it still runs."""
+        self.kill()
+        self.process.close()
+        self._out.close()
 
 
 @pytest.fixture
-def command():
+def command(tmp_path_factory):
     """Starts commands, and ends those that still run."""
-    started = []
+    folder = tmp_path_factory.mktemp("printed")
+    with ExitStack() as started:
 
-    def start(*arguments, **settings):
-        started.append(Command(*arguments, **settings))
-        return started[-1]
+        def start(*arguments, **settings):
+            err = folder / str(len(list(folder.iterdir())))
+            return started.enter_context(closing(Command(err, *arguments, **settings)))
 
-    yield start
-    for found in started:
-        if found.process.poll() is None:
-            found.kill()
-        found.process.stdout.close()
-        found.process.stderr.close()
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -194,10 +208,8 @@ def page(tmp_path_factory):
     found.close()
 
 
-@pytest.fixture
-def image_folder(tmp_path):
+def draw_pictures(folder):
     """24 small pictures in two colours, in two sub-folders."""
-    folder = tmp_path / "pictures"
     rng = np.random.default_rng(0)
     for i in range(24):
         colour = "red" if i % 2 else "blue"
@@ -207,3 +219,8 @@ def image_folder(tmp_path):
         pixels[:, :, 0 if colour == "red" else 2] += 150
         Image.fromarray(pixels).save(place / f"{i:02d}.{'png' if i % 3 else 'jpg'}")
     return folder
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    return draw_pictures(tmp_path / "pictures")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from skal.cli import main
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
 from skal.labelling import export_labels, import_labels
 
-from .conftest import label_page
+from .conftest import draw_pictures, label_page
 
 CLASSES = ["cat", 'red, "white"', "naïve"]
 
@@ -21,17 +22,23 @@ def ids_of(image_folder):
     return sorted(path.relative_to(image_folder).as_posix() for path in image_folder.rglob("*.*"))
 
 
-@pytest.fixture
-def folder(image_folder, tmp_path):
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
     """Six labels, one of them corrected, one sample declined."""
-    out = tmp_path / "out"
-    ids = ids_of(image_folder)
-    with label_page(image_folder, CLASSES, out, annotator="Ada", model="linear") as client:
+    pictures, out = draw_pictures(tmp_path_factory.mktemp("pictures")), tmp_path_factory.mktemp("labelled") / "out"
+    ids = ids_of(pictures)
+    with label_page(pictures, CLASSES, out, annotator="Ada", model="linear") as client:
         for i, key in enumerate(ids[:6]):
             client.call("answer", id=key, label=CLASSES[i % 3])
         client.call("answer", id=ids[0], label=CLASSES[2])
         client.call("answer", id=ids[6], declined=True)
     return out
+
+
+@pytest.fixture
+def folder(labelled, tmp_path):
+    """A copy that may be written to."""
+    return shutil.copytree(labelled, tmp_path / "out")
 
 
 def expected(folder):

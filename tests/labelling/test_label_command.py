@@ -1,7 +1,6 @@
 """``skal label`` as a process: its sentences, its end, and what is left when it is killed."""
 
 import json
-import signal
 import socket
 import threading
 
@@ -84,7 +83,7 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
     assert {each["name"]: each["count"] for each in status["classes"]} == {"red": 12, "blue": 12}
     assert client.request("GET", f"{client.root}picture?id=broken.jpg")[0] == 404
     client.call("answer", id="new.jpg", label="blue")
-    running.process.send_signal(signal.SIGINT)
+    running.interrupt()
     status, printed, errors = running.end()
     assert status == 0, errors
     assert "25 labels in" in printed

@@ -18,7 +18,7 @@ from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import Door, LabelServer
 from skal.labelling._team import Team
-from skal.loop._journal import Journal
+from skal.loop._journal import Journal, make_event
 
 from .conftest import CLASSES, Client, Command, make_project, truth
 
@@ -79,6 +79,31 @@ def test_a_share_goes_to_two_people(tmp_path):
         assert team["alpha"] == 1.0
         assert team["common"] == 12
         assert sum(team["answers"].values()) == 24
+
+
+def test_a_correction_does_not_give_anothers_sample_away(tmp_path):
+    with served(tmp_path, overlap=1.0) as (project, _, clients):
+        (key,) = answer(clients["eve"])
+        (item,) = clients["ben"].call("next", n=1)["items"]
+        assert item["id"] == key
+        clients["eve"].call("answer", id=key, label=CLASSES[0])  # while ben looks at it
+        assert clients["ann"].call("next", n=1)["items"][0]["id"] != key
+        clients["ben"].call("answer", id=key, label=truth(key))
+        assert key not in [item["id"] for item in clients["ann"].call("next", n=20)["items"]]
+        assert sorted(project.rounds.session.answers()["annotator"]) == ["ben", "eve"]
+
+
+def test_what_a_tab_shows_stays_its_own(tmp_path):
+    with served(tmp_path, overlap=1.0) as (_, _, clients):
+        (shown,) = clients["ann"].call("next", n=1)["items"]
+        answer(clients["ben"], n=9)  # nine samples wait for a second opinion
+        items = clients["ann"].call("next", n=7, shown=[shown["id"]])["items"]
+        assert items[0]["id"] == shown["id"]
+        others = [item["id"] for item in clients["eve"].call("next", n=20)["items"]]
+        assert shown["id"] not in others
+        clients["ann"].call("answer", id=shown["id"], label=truth(shown["id"]))
+        assert clients["ann"].call("undo")["item"]["id"] == shown["id"]  # it is shown again
+        assert shown["id"] not in [item["id"] for item in clients["eve"].call("next", n=20)["items"]]
 
 
 def test_disputes_are_for_one_to_decide(tmp_path):
@@ -206,21 +231,32 @@ def test_names_are_names(people):
 
 def test_a_second_look_is_asked_for_as_long_as_it_pays():
     team = Team(PEOPLE, overlap=0.0)
-    keys = [f"s{i}" for i in range(40)]
+    keys = [f"s{i}" for i in range(100)]
+    for key in keys:
+        team.note(key, {"ann": "cat"})
     team.doubt(keys)
     assert list(team.seconds({"s0": None}))[:2] == ["s1", "s2"]
     for key in keys[:6]:
-        team.note_second(key, differs=False)
-        team.note(key, ["ann", "ben"])
+        team.note(key, {"ann": "cat", "ben": "cat"})
     assert team.pays
-    team.note_second(keys[6], differs=False)  # (0 + 2) / (7 + 4) is less than one in five
+    team.note(keys[6], {"ann": "cat", "ben": "cat"})  # (0 + 2) / (7 + 4) is less than one in five
     assert not team.pays
     assert list(team.seconds({})) == []
-    useful = Team(PEOPLE, overlap=0.0)
-    useful.doubt(keys)
-    for key in keys:
-        useful.note_second(key, differs=True)
-    assert useful.pays
+
+
+def test_second_looks_leave_most_answers_for_new_samples(tmp_path):
+    team, journal = Team(PEOPLE, overlap=0.0), Journal(tmp_path)
+    events = [make_event("answer", f"s{i}", "cat", round=0, source="added", annotator="ann") for i in range(100)]
+    events += [make_event("answer", f"s{i}", "dog", round=0, source="added", annotator="ben") for i in range(19)]
+    journal.append(events)
+    team.resume(journal)
+    team.doubt(f"s{i}" for i in range(50, 60))
+    assert len(list(team.seconds({}))) == 10
+    team.note("s50", {"ann": "cat", "eve": "dog"})  # the twentieth of a hundred
+    assert list(team.seconds({})) == []
+    team.note("s100", {"eve": "cat"})
+    assert next(iter(team.seconds({}))) == "s51"
+    journal.release()
 
 
 def test_doubtful_answers_get_a_second_opinion_and_an_export_column(tmp_path):

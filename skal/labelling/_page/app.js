@@ -11,7 +11,7 @@ const LOST = "The server does not answer. Every label up to the last sample is o
 
 const HELP = [
   ["digits", "give the class with that key"], ["space", "cannot say"], ["⌫ or u", "undo"], ["z", "zoom"],
-  ["/", "search classes, then Enter"], ["arrows", "move in the grid"], ["Enter, a, Esc", "in the grid: select one, all, none; then a class labels them at once"], ["g", "gallery, and back"], ["?", "this help"],
+  ["/", "search classes, then Enter"], ["arrows", "move in the grid"], ["Enter, a, Esc", "in the grid: select one, all, none; then a class labels them at once"], ["Enter", "where a sample has a number, or several classes: confirm"], ["g", "gallery, and back"], ["?", "this help"],
 ];
 
 export async function mount(root, transport, keySource) {
@@ -26,7 +26,7 @@ export async function mount(root, transport, keySource) {
   }
 
   const app = {
-    root, client, answered: new Set(), finalFile: transport.finalFile, nothing: "Nothing is left to label.",
+    root, client, form: { task: "classification" }, answered: new Set(), finalFile: transport.finalFile, nothing: "Nothing is left to label.",
     options: { grid: remembered("skal-grid", () => "") === "on", suggestions: false },
     classes: () => names,
     call: async (method, given = {}) => {
@@ -62,7 +62,7 @@ export async function mount(root, transport, keySource) {
       app.refresh();
     },
     remember,
-    shown: () => remembered("skal-shown", () => "") || null,
+    shown: () => [remembered("skal-shown", () => "")].filter(Boolean),
     say(text) { live.textContent = text; },
     fail(error) {
       banner.replaceChildren(error.message);
@@ -82,6 +82,7 @@ export async function mount(root, transport, keySource) {
   const doing = h("p", { class: "doing", role: "status" });
   const features = h("progress", { class: "features", max: 1, value: 0, hidden: true, "aria-label": "Share of the features that is computed" });
   const note = h("p", { class: "note", hidden: true });
+  const answers = h("h2", {}, "Classes"), extent = h("p", { class: "quiet extent" });
   const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
   const plot = h("div", { class: "plot" });
   const mistakes = h("div", { class: "mistakes" });
@@ -109,7 +110,7 @@ export async function mount(root, transport, keySource) {
       bar, h("button", { type: "button", class: "plain", "aria-keyshortcuts": "?", onclick: () => help.showModal() }, "Keys"), finish),
     h("div", { class: "columns" }, main,
       h("aside", { "aria-label": "Progress" }, numbers, doing, features, advice, note, h("h2", {}, "How good is the model?"), plot, ...ending.measures, mistakes, ending.element, people.element,
-        h("h2", {}, "Options"), options, h("h2", {}, "Classes"), counts, problems)),
+        h("h2", {}, "Options"), options, answers, extent, counts, problems)),
     live, help);
 
   function open(name) {
@@ -157,12 +158,16 @@ export async function mount(root, transport, keySource) {
       lost = false;
       banner.hidden = true;
       app.refresh();
-      if (!root.querySelector(".sample")) labels.restart().catch(app.fail);
+      (root.querySelector(".sample") ? labels.refill : labels.restart)().catch(app.fail); // a new server does not know who shows what
     }
     if (root.contains(banner)) setTimeout(watch, 1400);
   }
 
   function show(status) {
+    app.form = status.form;
+    options.firstElementChild.hidden = app.form.task !== "classification"; // the grid
+    answers.textContent = app.form.task === "regression" ? "Answers" : "Classes";
+    extent.textContent = status.numbers ?? "";
     const now = status.classes.map((each) => each.name);
     if (now.join("\n") !== names.join("\n")) { // another tab may have added one
       names = now;
@@ -206,10 +211,10 @@ export async function mount(root, transport, keySource) {
   for (const name of ["pointerup", "click"]) root.addEventListener(name, (event) => { if (name === "pointerup" || event.detail > 0) returnFocus(event); });
   keySource.addEventListener("keydown", (event) => {
     if (root.querySelector("dialog[open]")) return; // its keys are its own
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input[type=text], input[type=search], select, dialog")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input[type=text]:not(.number), input[type=search], select, dialog")) return;
     if (!root.contains(event.target) && keySource !== document) return;
     // a button that has the focus keeps its own space bar and Enter
-    if ((event.key === " " || event.key === "Enter") && event.target.closest?.("button, summary, input") && !event.target.closest(".sample")) return;
+    if ((event.key === " " || event.key === "Enter") && event.target.closest?.("button, summary, input:not(.number, .slider)") && !event.target.closest(".sample")) return;
     let used = true;
     if (event.repeat && !event.key.startsWith("Arrow")) used = event.key === " "; // held down: no second answer, and no scrolling
     else if (event.key === "?") help.showModal();

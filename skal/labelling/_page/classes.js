@@ -20,7 +20,7 @@ export function classOf(names, digit) {
   return names.find((name) => keysOf(names).get(name) === digit);
 }
 
-// choose(name) is called with a class; add(name) with the name of a new one.
+// choose(name) is called with a class; add(name), if there is one, with the name of a new one.
 export function classPanel(names, choose, add) {
   const keys = keysOf(names);
   const buttons = names.map((name) =>
@@ -84,5 +84,5 @@ export function classPanel(names, choose, add) {
     h("button", { type: "submit", class: "plain" }, "Add class"),
   );
   search.hidden = names.length <= MANY;
-  return { element: h("div", { class: "class-panel" }, search, none, list, form), search };
+  return { element: h("div", { class: "class-panel" }, search, none, list, add ? form : null), search };
 }

@@ -46,7 +46,7 @@ export function finishing(app) {
     mode,
     show(status) {
       const now = mode(status);
-      accuracy.textContent = unbroken(status.measured ? status.audit.words : "Accuracy is not measured, because no labels are held out.");
+      accuracy.textContent = unbroken(status.measured ? status.audit.words : status.form.task === "classification" ? "Accuracy is not measured, because no labels are held out." : "Accuracy is measured for single classes alone.");
       guess.textContent = status.measured && status.audit.enough ? unbroken(status.guessing.words) : "";
       later.textContent = unbroken(status.forecast ?? "");
       words.textContent = unbroken(say(status));

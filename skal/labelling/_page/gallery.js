@@ -1,5 +1,5 @@
 // What has been labelled, and corrections by click.
-import { classOf, classPanel } from "./classes.js";
+import { answerPanel } from "./answers.js";
 import { bodyOf, h, percent, pictureOf } from "./dom.js";
 
 const PAGE = 60;
@@ -34,7 +34,7 @@ export function gallery(app) {
   }
 
   function card(item) {
-    const label = item.label ?? (item.unreadable ? "cannot be read" : "cannot say");
+    const label = item.words ?? (item.unreadable ? "cannot be read" : "cannot say");
     const doubt = item.doubt && item.doubt.predicted !== item.label ? `a model without it: ${item.doubt.predicted} (${item.label}: ${percent(item.doubt.probability)})` : "";
     const several = item.answers?.length > 1 ? item.answers.map(([who, what]) => `${who}: ${what ?? "cannot say"}`).join(", ") : "";
     const said = [several, doubt].filter(Boolean).join(" · ");
@@ -48,7 +48,7 @@ export function gallery(app) {
 
   function correct(item) {
     const dialog = h("dialog", { class: "correct", "aria-label": `Correct ${item.id}`, onclose: () => dialog.remove() });
-    const choose = (name) => change({ label: name });
+    const choose = (answer) => change({ label: answer });
     let busy = false;
     async function change(answer) {
       if (busy) return;
@@ -66,11 +66,11 @@ export function gallery(app) {
         busy = false;
       }
     }
-    const panel = classPanel(app.classes(), choose, async (name) => { await app.addClass(name); await choose(name); });
+    const panel = answerPanel(app.form, app.classes(), choose, async (name) => { await app.addClass(name); await choose(name); });
     dialog.append(
       h("header", {}, h("strong", {}, item.id), h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
       bodyOf(app.pictures, item, 640, item.id),
-      h("p", {}, "Label: ", h("strong", {}, item.label ?? "none")),
+      h("p", {}, "Label: ", h("strong", {}, item.words ?? "none")),
       ...(item.answers?.length > 1 ? [h("p", { class: "quiet" }, item.answers.map(([who, what]) => `${who}: ${what ?? "cannot say"}`).join(", "))] : []),
       panel.element,
       h("div", { class: "actions" },
@@ -79,16 +79,14 @@ export function gallery(app) {
     );
     dialog.addEventListener("keydown", (event) => {
       event.stopPropagation();
-      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.closest("input")) return;
-      const name = classOf(app.classes(), event.key);
-      if (name !== undefined) choose(name);
-      else if (event.key === "/" && !panel.search.hidden) panel.search.focus();
-      else return;
-      event.preventDefault();
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.closest("input:not(.number, .slider)")) return;
+      if (event.key === "Enter" && event.target.closest("button")) return; // its own
+      if (panel.key(event) === true) event.preventDefault();
     });
-    for (const button of dialog.querySelectorAll(".class")) button.setAttribute("aria-pressed", button.dataset.class === item.label);
+    panel.set(item.label);
     app.root.append(dialog);
     dialog.showModal();
+    panel.start();
   }
 
   const element = h("section", { class: "view", "aria-label": "Gallery" }, h("div", { class: "bar" }, order, filter, behind, count), note, empty, list, more);
@@ -104,6 +102,7 @@ export function gallery(app) {
       if (offered && !disputes.parentElement) order.append(disputes);
     },
     open() {
+      filter.hidden = app.form.task === "regression";
       const before = filter.value || "*";
       filter.replaceChildren(h("option", { value: "*" }, "All classes"), ...app.classes().map((name) => h("option", { value: name }, name)),
         h("option", { value: "" }, "No label"));

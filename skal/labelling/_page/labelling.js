@@ -1,5 +1,6 @@
 // One sample at a time, or a grid of them.
-import { classOf, classPanel, MANY } from "./classes.js";
+import { answerPanel, inWords } from "./answers.js";
+import { MANY } from "./classes.js";
 import { bodyOf, h, percent, pictureOf, seen } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
@@ -7,7 +8,7 @@ const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], Arro
 
 export function labelling(app) {
   let queue = [], current = [], focus = 0, busy = false, asked = 0, panel = null;
-  let chosen = new Set(), anchor = null, dragging = false, dragged = false, order = [], stay = app.shown();
+  let chosen = new Set(), anchor = null, dragging = false, dragged = false, order = [], stay = app.shown(); // what was shown before a reload
   const stage = h("div", { class: "stage" });
   const classes = h("div");
   const suggestion = h("p", { class: "suggestion", hidden: true });
@@ -17,7 +18,7 @@ export function labelling(app) {
     h("button", { type: "button", class: "plain", "aria-keyshortcuts": "Space", onclick: () => answer(null) }, h("kbd", {}, "space"), " Cannot say"),
     zoomButton);
   const element = h("section", { class: "view label-view", "aria-label": "Label" }, stage, suggestion, actions, classes);
-  const size = () => (app.options.grid ? GRID : 1);
+  const size = () => (app.options.grid && app.form.task === "classification" ? GRID : 1);
 
   function sample() { return current[focus]; }
 
@@ -34,15 +35,16 @@ export function labelling(app) {
     if (!again && now.join("\n") === order.join("\n")) return;
     const focused = classes.contains(classes.getRootNode().activeElement);
     order = now;
-    panel = classPanel(order, answer, async (name) => { await app.addClass(name); });
+    panel = answerPanel(app.form, order, answer, async (name) => { await app.addClass(name); });
     classes.replaceChildren(panel.element);
     if (focused) focusSample();
   }
 
   async function refill() {
     const number = ++asked;
-    const found = await app.call("next", { client: app.client, n: size() + AHEAD, first: stay });
-    stay = null;
+    const here = current.filter((item) => !item.said).map((item) => item.id); // others must not be given these
+    const found = await app.call("next", { client: app.client, n: size() + AHEAD, shown: here.length ? here : stay });
+    stay = [];
     if (number < asked) return; // a later answer is on its way, or here
     const shown = new Set(current.map((item) => item.id)); // of now: the page has gone on meanwhile
     queue = found.items.filter((item) => !shown.has(item.id));
@@ -70,6 +72,7 @@ export function labelling(app) {
     chosen = new Set();
     anchor = null;
     draw();
+    panel?.clear();
     app.remember("skal-shown", size() === 1 ? sample()?.id ?? "" : "");
   }
 
@@ -100,8 +103,8 @@ export function labelling(app) {
     if (focused) focusSample();
     const said = app.options.suggestions ? sample().suggestion : null;
     suggestion.hidden = !said;
-    suggestion.replaceChildren(...(said ? ["The model says ", h("strong", {}, said.label), ` (${percent(said.probability)})`] : []));
-    for (const button of classes.querySelectorAll(".class")) button.classList.toggle("suggested", Boolean(said) && said.label === button.dataset.class);
+    suggestion.replaceChildren(...(said ? ["The model says ", h("strong", {}, said.words), said.probability === undefined ? "" : ` (${percent(said.probability)})`] : []));
+    for (const button of classes.querySelectorAll(".class")) button.classList.toggle("suggested", Boolean(said) && [said.label].flat().includes(button.dataset.class));
   }
 
   // Which cells of the grid are chosen: those that were selected, or else the one that has the focus.
@@ -156,7 +159,7 @@ export function labelling(app) {
     busy = true;
     try {
       await app.answer({ ids: items.map((each) => each.id), label, declined: label === null });
-      for (const each of items) each.said = label ?? "cannot say";
+      for (const each of items) each.said = inWords(label);
       chosen = new Set();
       const open = current.findIndex((other) => !other.said);
       if (open >= 0) {
@@ -227,15 +230,14 @@ export function labelling(app) {
   }
 
   function key(event) {
-    const name = classOf(order, event.key);
-    if (name !== undefined) answer(name);
-    else if (event.key === "a" && size() > 1) select(current.keys());
+    const taken = panel.key(event);
+    if (taken !== false) return taken === true;
+    if (event.key === "a" && size() > 1) select(current.keys());
     else if (event.key === "Escape" && chosen.size) select(current.keys(), false);
     else if (event.key === "Enter" && size() > 1) select([focus], !chosen.has(focus));
     else if (event.key === " ") answer(null);
     else if (event.key === "Backspace" || event.key === "u") undo();
     else if (event.key === "z") zoom();
-    else if (event.key === "/" && !panel.search.hidden) panel.search.focus();
     else if (size() > 1 && event.key in ARROWS) move(ARROWS[event.key]);
     else return false;
     return true;
@@ -253,6 +255,7 @@ export function labelling(app) {
   return {
     element,
     key,
+    refill,
     showClasses: () => drawClasses(true),
     async restart() {
       queue.unshift(...current.filter((item) => !item.said));

@@ -17,7 +17,8 @@ export function httpTransport(base) {
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify(given),
       });
-      const answer = await response.json();
+      // a proxy whose server is gone answers with a page of its own
+      const answer = await response.json().catch(() => { throw new TypeError("no answer of the server"); });
       if (!response.ok) throw new Error(answer.error);
       return answer;
     },

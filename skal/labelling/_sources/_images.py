@@ -63,7 +63,7 @@ class ImageFolder(Source):
     ----------
     folder : path
     size : int, default=32
-        The model sees pictures of so many pixels a side.
+        Width and height, in pixels, of the pictures that the model sees.
     cache : path or None, default=None
         A folder in which the small pictures are kept.
 

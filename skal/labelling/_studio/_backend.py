@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import Any
 
@@ -19,26 +20,30 @@ def predict_tasks(sync: StudioSync, tasks: list[dict[str, Any]]) -> list[dict[st
     A held-out task gets none: a suggestion would bias the label that measures accuracy.
     """
     project, snapshot = sync.project, sync.snapshot
-    keys = {int(task["id"]): key for key, task in snapshot.tasks.items()}
+    keys = {task["id"]: key for key, task in snapshot.tasks.items()}
     predictor, heldout = project.rounds.predictor, set(project.rounds.session.state.audit)
+    can_say = predictor is not None and hasattr(predictor.estimator, "predict_proba")
     found: list[dict[str, Any]] = []
     for task in tasks:
-        key = keys.get(int(task["id"]))
+        key = keys.get(task.get("id"))
         position = None if key is None else project.rounds.position(key)
-        if predictor is None or position is None or position in heldout:
+        if predictor is None or not can_say or position is None or position in heldout:
             found.append({"result": [], "score": 0.0, "model_version": sync.version})
             continue
         proba = predictor.predict_proba(take_rows(project.model.X, np.array([position])))[0]
         best = int(proba.argmax())
-        result = sync.studio.result(snapshot.control, str(predictor.names[best]))
-        found.append({"result": [result], "score": float(proba[best]), "model_version": sync.version})
+        label = str(predictor.names[best])
+        # Label Studio takes no class that its config has no longer
+        result = [sync.studio.result(snapshot.control, label)] if label in snapshot.control.classes else []
+        found.append({"result": result, "score": float(proba[best]), "model_version": sync.version})
     return found
 
 
 def backend_app(sync: StudioSync) -> Any:
-    """A Starlette app with ``/health``, ``/setup``, ``/predict`` and ``/webhook``."""
+    """A Starlette app with ``/health``, ``/setup``, ``/predict``, ``/versions``, ``/train`` and ``/webhook``."""
     try:
         from starlette.applications import Starlette
+        from starlette.concurrency import run_in_threadpool
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError as error:
@@ -47,28 +52,52 @@ def backend_app(sync: StudioSync) -> Any:
     async def health(request: Any) -> Any:
         return JSONResponse({"status": "UP", "model_class": "skal"})
 
-    async def setup(request: Any) -> Any:
+    async def setup(request: Any) -> Any:  # the token that comes along is not needed, and not kept
         return JSONResponse({"model_version": sync.version})
+
+    async def versions(request: Any) -> Any:
+        return JSONResponse({"versions": [sync.version]})
 
     async def predict(request: Any) -> Any:
         body = await request.json()
-        return JSONResponse({"results": predict_tasks(sync, body["tasks"]), "model_version": sync.version})
+        results = await run_in_threadpool(predict_tasks, sync, body["tasks"])
+        return JSONResponse({"results": results, "model_version": sync.version})
 
-    async def webhook(request: Any) -> Any:
+    async def look(request: Any) -> Any:
         sync.wake.set()
         return JSONResponse({"status": "ok"})
 
-    paths = {"/": health, "/health": health}
-    posts = {"/setup": setup, "/predict": predict, "/webhook": webhook}
-    routes = [Route(path, run, methods=["GET"]) for path, run in paths.items()]
+    gets = {"/": health, "/health": health, "/versions": versions}
+    posts = {"/setup": setup, "/predict": predict, "/train": look, "/webhook": look}
+    routes = [Route(path, run, methods=["GET"]) for path, run in gets.items()]
     return Starlette(routes=[*routes, *(Route(path, run, methods=["POST"]) for path, run in posts.items())])
 
 
-def serve_backend(sync: StudioSync, port: int, host: str = "127.0.0.1") -> Any:
-    """Serve it in a thread; gives uvicorn's server, whose ``should_exit`` ends it."""
+def serve_backend(sync: StudioSync, port: int) -> tuple[Any, int]:
+    """Serve it on this machine, in a thread.
+
+    Parameters
+    ----------
+    sync : StudioSync
+    port : int
+        0 takes any that is free.
+
+    Returns
+    -------
+    server : uvicorn.Server
+        Its ``should_exit`` ends it.
+    port : int
+    """
     import uvicorn
 
-    config = uvicorn.Config(backend_app(sync), host=host, port=port, log_level="error", lifespan="off", ws="none")
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        place.bind(("127.0.0.1", port))
+    except OSError as error:
+        place.close()
+        raise SkalError(f"The backend must have a free port. Got {port}: {error.strerror}. Choose another.") from error
+    config = uvicorn.Config(backend_app(sync), log_level="error", lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    threading.Thread(target=server.run, name="skal-backend", daemon=True).start()
-    return server
+    threading.Thread(target=server.run, args=([place],), name="skal-backend", daemon=True).start()
+    return server, place.getsockname()[1]

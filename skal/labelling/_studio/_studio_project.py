@@ -17,7 +17,13 @@ from skal.labelling._studio._client import StudioClient, StudioError
 
 SCORE = "skal_score"
 VIEW = "skal: what to label next"
-MODEL_PREFIX = "skal-"
+SAMPLING = "Uncertainty sampling"  # hands out the lowest score, and to nobody what another person has open
+_HIDDEN = (  # columns that push the samples out of the window
+    "inner_id completed_at cancelled_annotations annotators annotations_results annotations_ids predictions_score "
+    "predictions_model_versions predictions_results file_upload storage_filename created_at updated_at updated_by "
+    "avg_lead_time draft_exists allow_skip"
+)
+_OURS = re.compile(r"skal-\d+-next")  # the model version of predictions that say what to label next
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,23 @@ class Snapshot:
     tasks : dict from key to task
         In the order of their numbers; the key is what the sample is known by in our folder.
     authors : dict from number to str
+    version : str or None, default=None
+        Which predictions the project goes by.
     """
 
     control: Control
     tasks: dict[str, dict[str, Any]]
     authors: dict[int, str]
+    version: str | None = None
+
+    @property
+    def follows_us(self) -> bool:
+        """Whether the project goes by our predictions or by none; what people have chosen there stays."""
+        return not self.version or _OURS.fullmatch(self.version) is not None
+
+    def is_handed_out(self, version: str) -> bool:
+        """Whether "Label All Tasks" goes by our predictions of this version, or must not."""
+        return not self.follows_us or self.version == f"{version}-next"
 
     def answers(self, key: str) -> list[Answer]:
         """All annotations of a task."""
@@ -45,6 +63,22 @@ class Snapshot:
         """What must be read anew when it changes: the samples, the control and the classes."""
         contents = tuple((key, str(task["data"].get(self.control.field))) for key, task in self.tasks.items())
         return self.control, contents
+
+
+@dataclass(frozen=True)
+class Next:
+    """A task that is to be labelled next.
+
+    Attributes
+    ----------
+    place : float
+        From 0, the first, to 1.
+    guess : {"label", "probability"} or None
+        What the model says of it, if people are to see that.
+    """
+
+    place: float
+    guess: dict[str, Any] | None
 
 
 class StudioProject:
@@ -77,7 +111,7 @@ class StudioProject:
         tasks = sorted(found, key=lambda task: int(task["id"]))
         if not tasks:
             raise SampleError(f"Project {self.number} must have tasks. Got none. Import some in Label Studio.")
-        return Snapshot(control, {_key(task, control): task for task in tasks}, authors)
+        return Snapshot(control, {_key(task, control): task for task in tasks}, authors, settings.get("model_version"))
 
     def open_source(self, snapshot: Snapshot, folder: Path, size: int = 32) -> Source:
         """The samples: texts as they are in the tasks, pictures fetched once and kept in the folder."""
@@ -126,42 +160,71 @@ class StudioProject:
         return changed
 
     def order_view(self) -> int:
-        """Make the view that is ordered by the scores, or put it right; its number."""
+        """Make the view that is ordered by the scores, or put its order right; its number."""
         ordering = [f"-tasks:data.{SCORE}"]
-        data = {
-            "title": VIEW,
-            "ordering": ordering,
-            "columnsDisplayType": {f"tasks:data.{SCORE}": "Number"},
-            "filters": {"conjunction": "and", "items": []},
-        }
         for view in self.client.call("GET", "api/dm/views/", project=self.number):
             found = view["data"]
             if found.get("title") == VIEW:
                 if found.get("ordering") != ordering:
-                    self.client.call("PATCH", f"api/dm/views/{view['id']}/", {"data": found | data})
+                    self.client.call("PATCH", f"api/dm/views/{view['id']}/", {"data": found | {"ordering": ordering}})
                 return int(view["id"])
+        is_open = {"filter": "filter:tasks:completed_at", "operator": "empty", "value": True, "type": "Datetime"}
+        data = {
+            "title": VIEW,
+            "ordering": ordering,
+            "columnsDisplayType": {f"tasks:data.{SCORE}": "Number"},
+            "filters": {"conjunction": "and", "items": [is_open]},
+            "hiddenColumns": {"explore": [f"tasks:{name}" for name in _HIDDEN.split()], "labeling": []},
+        }
         made = self.client.call("POST", "api/dm/views/", {"project": self.number, "data": data})
         return int(made["id"])
 
-    def write_predictions(self, snapshot: Snapshot, said: dict[str, tuple[str, float]], version: str) -> None:
-        """Let tasks have what the model says, under its version; older ones of ours go."""
-        found = self.client.call("GET", "api/predictions/", project=self.number)  # an export has their numbers only
-        ours = [each for each in found if str(each.get("model_version")).startswith(MODEL_PREFIX)]
-        wanted = {int(snapshot.tasks[key]["id"]): value for key, value in said.items()}
-        fresh = {each["task"]: each["id"] for each in ours if each["model_version"] == version}
+    def write_next(self, snapshot: Snapshot, tasks: dict[str, Next], version: str) -> None:
+        """Let "Label All Tasks" hand out these tasks, the first one first, and each to one person.
+
+        Label Studio hands out what has a prediction with the project's model version, the lowest score first. So a
+        task gets a prediction whose score is its place, and which says nothing unless there is a guess.
+        """
+        path, mark = f"api/projects/{self.number}/", f"{version}-next"
+        wanted = {}
+        for key, each in tasks.items():
+            result = []
+            if each.guess is not None:
+                result = [self.result(snapshot.control, each.guess["label"]) | {"score": each.guess["probability"]}]
+            task = int(snapshot.tasks[key]["id"])
+            wanted[task] = {"task": task, "score": round(each.place, 6), "model_version": mark, "result": result}
+        known = self.client.call("GET", "api/predictions/", project=self.number)  # an export has their numbers only
+        ours = [each for each in known if _OURS.fullmatch(each.get("model_version") or "")]
+        kept: set[int] = set()
+        stale = []
         for each in ours:
-            if each["task"] not in wanted or fresh.get(each["task"]) != each["id"]:
-                self.client.call("DELETE", f"api/predictions/{each['id']}/")
-        for task, (label, sure) in wanted.items():
-            if task not in fresh:
-                body = {"task": task, "result": [self.result(snapshot.control, label)], "score": sure}
-                self.client.call("POST", "api/predictions/", body | {"model_version": version})
+            if each["task"] not in kept and _says(each) == _says(wanted.get(each["task"])):
+                kept.add(each["task"])
+            elif each["model_version"] == mark:
+                stale.append(each["id"])
+        new = [body for task, body in wanted.items() if task not in kept]
+        if new:
+            self.client.call("POST", f"{path}import/predictions", new)
+        if snapshot.follows_us:  # a version must have predictions before a project may go by it
+            self.client.call("PATCH", path, {"model_version": mark, "sampling": SAMPLING})
+        for number in stale:
+            self.client.call("DELETE", f"api/predictions/{number}/")
+        for older in sorted({each["model_version"] for each in ours} - {mark}):
+            self.client.call("DELETE", f"{path}model-versions/", {"model_version": older})
 
     @staticmethod
     def result(control: Control, label: str) -> dict[str, Any]:
         """A label as Label Studio has it."""
         value = {"choices": [label]}
         return {"from_name": control.name, "to_name": control.to_name, "type": "choices", "value": value}
+
+
+def _says(prediction: dict[str, Any] | None) -> Any:
+    """Version, score and choices of a prediction, to compare what was wanted with what is there."""
+    if prediction is None:
+        return None
+    choices = [part["value"]["choices"] for part in prediction["result"]]
+    return prediction["model_version"], round(float(prediction["score"] or 0), 6), choices
 
 
 def _key(task: dict[str, Any], control: Control) -> str:

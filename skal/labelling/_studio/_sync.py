@@ -31,7 +31,7 @@ from skal.labelling._project import UNREADABLE, Project
 from skal.labelling._studio._annotations import Decision, decide
 from skal.labelling._studio._client import StudioError
 from skal.labelling._studio._record import AnnotationRecord
-from skal.labelling._studio._studio_project import MODEL_PREFIX, Snapshot, StudioProject
+from skal.labelling._studio._studio_project import SCORE, Next, Snapshot, StudioProject
 from skal.loop._journal import make_event
 
 
@@ -79,7 +79,8 @@ class StudioSync:
         self._how = {"model": model, "backbone": backbone}
         self._options = {"strategy": strategy, "query_size": query_size, "share": share}
         self._predictions = predictions
-        self.wake, self._stopping = threading.Event(), False
+        self.wake, self._stopping, self._seconds = threading.Event(), False, 0.0
+        self._written: tuple[str, dict[str, Next]] = ("", {})  # what to label next, as we wrote it last
         self.disagreements: dict[str, str] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         self.snapshot = studio.read()
@@ -99,7 +100,9 @@ class StudioSync:
 
     def look(self) -> dict[str, int]:
         """Compare once, and write what differs; counts of what was done."""
+        start = time.monotonic()
         snapshot = self.studio.read()
+        self._seconds = time.monotonic() - start
         if snapshot.shape != self.snapshot.shape:  # tasks came or went, or the label config changed
             before = len(self.snapshot.tasks)
             self.project.close()
@@ -149,38 +152,40 @@ class StudioSync:
         return len(gone)
 
     def _publish(self) -> int:
-        """Write the order of the questions into the tasks, the first with the highest score."""
-        project, ids = self.project, self.project.source.ids
-        questions = project.rounds.questions()
-        n = len(questions)
-        scores = {ids[position]: round((n - i) / n, 6) for i, position in enumerate(questions)}
+        """Write what to label next into the tasks, the first with the highest score; how many were changed."""
+        project, ids, mine = self.project, self.project.source.ids, self.snapshot.tasks
+        with project.rounds.lock:
+            asked, version = list(project.rounds.session.state.asked), self.version
+            heldout, known = set(project.rounds.session.state.audit), set(project.rounds.known)
+        # a place is among all that were asked for: an answer changes no other task's
+        places = {ids[position]: place / len(asked) for place, position in enumerate(asked)}
+        places = {key: place for key, place in places.items() if key in mine and key not in known}
+        scores = {key: round(1 - place, 6) for key, place in places.items()}
         # the score of a task that has its answer says nothing to anybody: it stays, and saves a request
-        mine = self.snapshot.tasks
-        answered = {key: mine[key]["data"].get("skal_score") for key in mine if key in project.rounds.known}
+        answered = {key: mine[key]["data"].get(SCORE) for key in mine if key in known}
         scores |= {key: score for key, score in answered.items() if score is not None}
+        classes = self.snapshot.control.classes  # Label Studio takes no others
+        said = project.worker.predictions.items()
+        guesses = {ids[i]: each for i, each in said if i not in heldout and each["label"] in classes}
+        next_ = {key: Next(place, guesses.get(key) if self._predictions else None) for key, place in places.items()}
+        is_there = self.snapshot.is_handed_out(version) and all(mine[key]["predictions"] for key in next_)
+        if next_ and not (is_there and self._written[0] == version and next_.items() <= self._written[1].items()):
+            self.studio.write_next(self.snapshot, next_, version)
+            self._written = version, next_
         written = self.studio.write_scores(self.snapshot, scores)
         self.studio.order_view()
-        if self._predictions:
-            heldout = set(project.rounds.session.state.audit)
-            said = {
-                ids[i]: (found["label"], found["probability"])
-                for i in questions
-                if i not in heldout and (found := project.worker.predictions.get(i)) is not None
-            }
-            self.studio.write_predictions(self.snapshot, said, self.version)
         return written
 
     @property
     def version(self) -> str:
         """Of the model: how many labels it has seen."""
         history = self.project.rounds.session.state.history
-        return f"{MODEL_PREFIX}{history[-1]['n_labelled'] if history else 0}"
+        return f"skal-{history[-1]['n_labelled'] if history else 0}"
 
     def run(self, every: float = 5.0) -> None:
         """Look again and again, until ``stop``; a server that is away is waited for."""
         last, pause = "", every
         while not self._stopping:
-            start = time.monotonic()
             try:
                 done = self.look()
                 pause, words = every, self.describe()
@@ -195,8 +200,7 @@ class StudioSync:
             except SampleError as error:  # of the label config or the tasks, which somebody may put right
                 pause = min(2 * pause, 60.0)
                 self._say(f"{error} The next attempt is in {pause:.0f} seconds; nothing is lost.")
-            took = time.monotonic() - start
-            self.wake.wait(max(pause, 2 * took))  # a large project is read less often
+            self.wake.wait(max(pause, 2 * self._seconds))  # a large project is read less often
             self.wake.clear()
 
     def stop(self) -> None:
@@ -211,6 +215,11 @@ class StudioSync:
         if self.disagreements:
             named = "; ".join(f"{key}: {said}" for key, said in list(self.disagreements.items())[:5])
             words += f" Annotators disagree on {len(self.disagreements)} tasks, which count as open ({named})."
+        if not self.snapshot.follows_us:
+            words += (
+                f" “Label All Tasks” goes by the predictions of {self.snapshot.version}, which the project's settings "
+                "name: use “Label Tasks As Displayed” in our tab, or choose no predictions there."
+            )
         return words + (f" {status['error']}" if status["error"] else "")
 
     def close(self) -> Labelled:

@@ -4,13 +4,12 @@ The files beside this one are what version 1.23.2 wrote. Names of hosts and user
 """
 
 import io
-import json
 import sys
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from PIL import Image
+
+from benchmarks._label_studio import Person, choice
 
 FOLDER = Path(__file__).parent / "recorded_1_23_2"
 CONFIG = """<View>
@@ -30,30 +29,6 @@ def picture(colour):
     return target.getvalue()
 
 
-def make_call(url, token):
-    def call(method, path, body=None, raw=False, kind="application/json"):
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Token {token}", "Content-Type": kind}
-        try:
-            with urlopen(Request(url + path, data, headers, method=method), timeout=120) as answer:
-                content = answer.read()
-        except HTTPError as error:
-            raise RuntimeError(f"{method} {path}: {error.code} {error.read()[:500]}") from error
-        return content if raw else json.loads(content or b"null")
-
-    return call
-
-
-def upload(call, project, name, data):
-    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n' % name.encode()
-    body += b"Content-Type: image/png\r\n\r\n" + data + b"\r\n--x--\r\n"
-    return call("POST", f"/api/projects/{project}/import", body, kind="multipart/form-data; boundary=x")
-
-
-def choice(control, to_name, *choices):
-    return {"from_name": control, "to_name": to_name, "type": "choices", "value": {"choices": list(choices)}}
-
-
 def export(call, project, name):
     for kind, suffix in (("JSON", "json"), ("JSON_MIN", "min.json"), ("CSV", "csv"), ("TSV", "tsv")):
         data = call("GET", f"/api/projects/{project}/export?exportType={kind}&download_all_tasks=true", raw=True)
@@ -61,7 +36,8 @@ def export(call, project, name):
 
 
 def main(url, token):
-    call = make_call(url, token)
+    person = Person(url, token)
+    call = person.call
     users = {user["email"]: user["id"] for user in call("GET", "/api/users")}
     if "two@skal.test" not in users:
         call("POST", "/api/users", {"email": "two@skal.test", "username": "two", "password": "skal-test-2"})
@@ -71,8 +47,8 @@ def main(url, token):
     local = [{"data": {"image": f"/data/local-files/?d=a{i}.png"}} for i in range(2)]
     away = [{"data": {"image": f"https://pictures.skal.test/b{i}.png"}} for i in range(2)]
     call("POST", f"/api/projects/{project}/import", [*local, *away])
-    upload(call, project, "up0.png", picture("red"))
-    upload(call, project, "up1.png", picture("blue"))
+    person.upload(project, {"up0.png": picture("red")})
+    person.upload(project, {"up1.png": picture("blue")})
     tasks = [task["id"] for task in call("GET", f"/api/tasks?project={project}&page_size=100")["tasks"]]
 
     def annotate(task, who, *parts, **more):

@@ -26,7 +26,8 @@ class Replay(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.troubles, self.seen, self.views = [], [], []
+        self.troubles, self.seen, self.views, self.predictions = [], [], [], []
+        self.settings = {"id": 1, "sampling": "Sequential sampling", "model_version": None}
         self.tasks = json.loads((RECORDED / "texts.json").read_text())
         self.config = TEXTS
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
@@ -38,8 +39,24 @@ class Replay(ThreadingHTTPServer):
             return USERS
         if path.endswith("/export"):
             return self.tasks
+        if path.endswith("/import/predictions"):
+            numbers = range(len(self.seen), len(self.seen) + len(body))
+            new = [each | {"id": 1000 * number} for each, number in zip(body, numbers, strict=True)]
+            self.predictions += new
+            for each in new:
+                next(task for task in self.tasks if task["id"] == each["task"])["predictions"].append(each["id"])
+            return {"created": len(body)}
+        if path.endswith("/model-versions/"):
+            self.predictions = [each for each in self.predictions if each["model_version"] != body["model_version"]]
+            return 0
         if path.startswith("/api/projects/"):
-            return {"id": 1, "label_config": self.config}
+            self.settings |= body or {}
+            return self.settings | {"label_config": self.config}
+        if path == "/api/predictions/":
+            return self.predictions
+        if path.startswith("/api/predictions/"):
+            self.predictions = [each for each in self.predictions if str(each["id"]) != path.split("/")[3]]
+            return None
         if path == "/api/dm/views/":
             if method == "POST":
                 self.views.append({"id": 7} | body)
@@ -192,8 +209,14 @@ def test_the_journal_follows(server, tmp_path):
     assert sync.project.worker.wait_until_idle()
     assert sync.look() == {"annotations": 3, "labels": 3, "scores": 1}
     assert labels(sync) == {7: "good", 8: "bad", 9: "good"}
+    assert sync.project.worker.wait_until_idle()
+    sync.look()  # there may be another choice by now
     assert sync.look() == {"annotations": 0, "labels": 0, "scores": 0}
     assert server.tasks[3]["data"][SCORE] is not None
+    (said,) = server.predictions  # of the only one that is asked for; it says nothing but its place
+    assert (said["task"], said["result"]) == (10, [])
+    assert server.settings["model_version"] == said["model_version"]
+    assert server.settings["sampling"] == "Uncertainty sampling"
     first, second, third, fourth = server.tasks
     annotation(first, 20, 2, "bad")  # a tie
     second["annotations"].clear()

@@ -2,83 +2,44 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
-from urllib.error import URLError
-from urllib.request import urlopen
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from skal.labelling._studio._backend import predict_tasks
+from benchmarks._label_studio import SERVER, TOKEN, WHY, StudioServer, choice, picture_config
+from benchmarks.label_studio_pictures import open_view, press_label, sign_in, submit
+from skal.labelling._studio._backend import serve_backend
 from skal.labelling._studio._client import StudioClient, StudioError
 from skal.labelling._studio._studio_project import SCORE, VIEW, StudioProject
 from skal.labelling._studio._sync import StudioSync
 
-from .record import TEXTS, choice, make_call, picture, upload
+from .record import TEXTS, picture
 
-SERVER = os.environ.get("SKAL_LABEL_STUDIO")
-pytestmark = pytest.mark.skipif(not SERVER, reason="Label Studio is not installed; nox -s label_studio installs it")
-TOKEN = "1" * 40
-PICTURES = """<View><Image name="image" value="$image"/>
-<Choices name="colour" toName="image"><Choice value="red"/><Choice value="blue"/></Choices></View>"""
-
-
-class Studio:
-    """A server with its own database, which can be stopped and started again."""
-
-    def __init__(self, folder):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.folder, self.url = folder, f"http://127.0.0.1:{self.port}"
-        self.call = make_call(self.url, TOKEN)
-        self.start()
-
-    def start(self):
-        options = {"LATEST_VERSION_CHECK": "0", "COLLECT_ANALYTICS": "0", "SENTRY_DSN": "", "FRONTEND_SENTRY_DSN": ""}
-        command = [SERVER, "start", "--no-browser", "--data-dir", str(self.folder), "--internal-host", "127.0.0.1"]
-        command += ["-p", str(self.port), "--username", "one@skal.test", "--password", "skal-test-1"]
-        command += ["--user-token", TOKEN, "--enable-legacy-api-token", "--log-level", "ERROR"]
-        with (self.folder / "log").open("ab") as log:
-            how = {"env": os.environ | options, "stdout": log, "stderr": log, "start_new_session": True}
-            self.process = subprocess.Popen(command, cwd=self.folder, **how)
-        while True:
-            try:
-                with urlopen(f"{self.url}/api/version", timeout=10) as answer:
-                    assert json.loads(answer.read())["release"] == "1.23.2"
-                return
-            except (URLError, OSError):
-                assert self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
-                time.sleep(0.5)
-
-    def stop(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def make_project(self, config, tasks):
-        number = self.call("POST", "/api/projects", {"title": "test", "label_config": config})["id"]
-        if tasks:
-            self.call("POST", f"/api/projects/{number}/import", tasks)
-        return number
-
-    def next_task(self, number):
-        """What "Label Tasks As Displayed" of the view hands out: the request has its order."""
-        views = self.call("GET", f"/api/dm/views/?project={number}")
-        (view,) = [each for each in views if each["data"].get("title") == VIEW]
-        path = f"/api/dm/actions?id=next_task&project={number}&tabID={view['id']}"
-        return self.call("POST", path, {"ordering": view["data"]["ordering"]})
-
-    def annotate(self, task, control, label, to_name="words", **more):
-        result = [choice(control, to_name, label)] if label else []
-        return self.call("POST", f"/api/tasks/{task}/annotations/", {"result": result} | more)
+pytestmark = pytest.mark.skipif(not SERVER, reason=WHY)
+PICTURES = picture_config("colour", ["red", "blue"])
 
 
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory):
-    server = Studio(tmp_path_factory.mktemp("label-studio"))
+def files(tmp_path_factory):
+    """Pictures on the disk of the server's machine."""
+    folder = tmp_path_factory.mktemp("files")
+    for i in range(6):
+        (folder / f"p{i}.png").write_bytes(picture(("red", "blue")[i % 2]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory, files):
+    """Its administrator allows local files, and models and webhooks on the same machine."""
+    allowed = {"LOCAL_FILES_SERVING_ENABLED": "true", "LOCAL_FILES_DOCUMENT_ROOT": str(files.parent)}
+    allowed |= {"ML_BLOCK_LOCAL_IP": "false", "SSRF_PROTECTION_ENABLED": "false"}
+    server = StudioServer(tmp_path_factory.mktemp("label-studio"), **allowed)
     yield server
     server.stop()
 
@@ -100,14 +61,15 @@ def test_texts(studio, tmp_path):
     assert sync.look()["scores"] > 0
     ids = sync.project.source.ids
     best = ids[sync.project.rounds.questions()[0]]
-    handed = studio.next_task(number)
+    handed = studio.next_task(number, VIEW)
     assert str(handed["id"]) == best
     assert handed["data"][SCORE] == 1.0
+    assert studio.next_task(number)["id"] == handed["id"]
     mood = {int(key): "good" if "sunny" in task["data"]["text"] else "bad" for key, task in sync.snapshot.tasks.items()}
     done = {}
     for _ in range(12):
         task = studio.next_task(number)["id"]
-        done[task] = studio.annotate(task, "mood", mood[task])["id"]
+        done[task] = studio.annotate(task, "mood", mood[task], "words")["id"]
     assert sync.look()["labels"] == 12
     assert sync.look()["labels"] == 0
     assert {row.id: row.label for row in sync.project.labels().itertuples()} == {str(t): mood[t] for t in done}
@@ -116,16 +78,18 @@ def test_texts(studio, tmp_path):
     sync.look()
     predicted = studio.call("GET", f"/api/predictions/?project={number}")
     assert predicted
-    assert {each["model_version"] for each in predicted} == {sync.version}
+    assert {each["model_version"] for each in predicted} == {f"{sync.version}-next"}
     heldout = {ids[i] for i in sync.project.rounds.session.state.audit}
-    assert not heldout.intersection(str(each["task"]) for each in predicted)
+    assert {str(each["task"]) for each in predicted} == {ids[i] for i in sync.project.rounds.session.state.asked}
+    assert {str(each["task"]) for each in predicted if not each["result"]} <= heldout
+    assert not heldout.intersection(str(each["task"]) for each in predicted if each["result"])
     first, second, third = list(done)[:3]
     other = "bad" if mood[first] == "good" else "good"
     studio.call("PATCH", f"/api/annotations/{done[first]}/", {"result": [choice("mood", "words", other)]})
     studio.call("DELETE", f"/api/annotations/{done[second]}/")
     studio.call("DELETE", f"/api/tasks/{third}/")
     fourth = next(t for t in mood if t not in done)
-    studio.annotate(fourth, "mood", None, was_cancelled=True)
+    studio.annotate(fourth, "mood", None, "words", was_cancelled=True)
     studio.call("POST", f"/api/projects/{number}/import", make_texts(3))
     sync.look()
     labels = {row.id: row.label for row in sync.project.labels().itertuples()}
@@ -140,22 +104,128 @@ def test_texts(studio, tmp_path):
     studio.call("PATCH", f"/api/projects/{number}/", {"label_config": config})
     sync.look()
     assert sync.project.classes == ["good", "bad", "so"]
-    (said,) = predict_tasks(sync, [{"id": next(t for t in mood if str(t) not in heldout and t != third)}])
-    assert said["result"][0]["value"]["choices"][0] in ("good", "bad")
     sync.close()
 
 
-def test_uploaded_pictures_and_a_restart(studio, tmp_path):
-    number = studio.make_project(PICTURES, [])
-    for i in range(8):
-        upload(studio.call, number, f"p{i}.png", picture(("red", "blue")[i % 2]))
+def test_two_people_never_get_the_same_task(studio, tmp_path):
+    """ "Label All Tasks" gives both what skal has chosen, and remembers who has what."""
+    number = studio.make_project(TEXTS, make_texts(40))
+    people = {name: studio.person(name) for name in ("ada", "bob")}
     sync = open_sync(studio, number, tmp_path)
-    assert sync.project.source.kind == "image"
-    assert not sync.project.source.unreadable()
+    ids = sync.project.source.ids
+    mood = {int(key): "good" if "sunny" in task["data"]["text"] else "bad" for key, task in sync.snapshot.tasks.items()}
+    done = {}
+    for _ in range(4):
+        sync.look()
+        assert sync.project.worker.wait_until_idle()
+        sync.look()  # there may be another choice by now
+        asked = {int(ids[i]) for i in sync.project.rounds.questions()}
+        assert len(asked) >= 10  # two batches: nobody waits while the next one is chosen
+        for _ in range(3):
+            handed = {name: person.next_task(number)["id"] for name, person in people.items()}
+            assert len(set(handed.values())) == 2
+            assert asked.issuperset(handed.values())
+            for name, task in handed.items():
+                people[name].annotate(task, "mood", mood[task], "words")
+                done[str(task)] = mood[task], f"{name}@skal.test"
+    sync.look()
+    labels = {row.id: (row.label, row.annotator) for row in sync.project.labels().itertuples()}
+    assert labels == done
+    assert len(done) == 24
+    task = next(int(key) for key, (_, author) in done.items() if author == "ada@skal.test")
+    other = "bad" if mood[task] == "good" else "good"
+    people["bob"].annotate(task, "mood", other, "words")
+    sync.look()
+    assert sync.disagreements == {str(task): f"ada@skal.test: {mood[task]}, bob@skal.test: {other}"}
+    studio.annotate(task, "mood", other, "words")
+    sync.look()
+    assert not sync.disagreements
+    (row,) = [row for row in sync.project.labels().itertuples() if row.id == str(task)]
+    assert (row.label, row.annotator) == (other, "bob@skal.test, one@skal.test")
+    sync.close()
+
+
+def test_both_buttons_in_a_browser(studio, page, tmp_path):
+    """What a person gets who presses them is skal's choice, in its order."""
+    number = studio.make_project(TEXTS, make_texts(30))
+    sync = open_sync(studio, number, tmp_path, predictions=True)
     assert sync.project.worker.wait_until_idle()
     sync.look()
-    task = studio.next_task(number)["id"]
-    studio.annotate(task, "colour", "red", "image")
+    asked = [int(sync.project.source.ids[i]) for i in sync.project.rounds.questions()]
+    sign_in(page, studio)
+    open_view(page, studio, number)
+    assert press_label(page, as_displayed=True) == asked[0]
+    open_view(page, studio, number)
+    assert press_label(page, as_displayed=False) == asked[0]
+    assert submit(page, "good") == asked[1]
+    assert submit(page, "bad") == asked[2]
+    assert sync.look()["labels"] == 2
+    labels = {int(row.id): (row.label, row.annotator) for row in sync.project.labels().itertuples()}
+    assert labels == {asked[0]: ("good", "one@skal.test"), asked[1]: ("bad", "one@skal.test")}
+    times = [answer.lead_time for key in sync.snapshot.tasks for answer in sync.snapshot.answers(key)]
+    assert all(seconds > 0 for seconds in times)
+    sync.close()
+
+
+def test_predictions_that_people_chose_stay(studio, tmp_path):
+    number = studio.make_project(TEXTS, make_texts(12))
+    first = studio.tasks(number)[0]["id"]
+    theirs = {"task": first, "result": [choice("mood", "words", "good")], "score": 0.9, "model_version": "theirs"}
+    studio.call("POST", "/api/predictions/", theirs)
+    studio.call("PATCH", f"/api/projects/{number}/", {"model_version": "theirs"})
+    sync = open_sync(studio, number, tmp_path)
+    assert sync.project.worker.wait_until_idle()
+    sync.look()
+    assert "“Label All Tasks” goes by the predictions of theirs" in sync.describe()
+    found = studio.call("GET", f"/api/projects/{number}")
+    assert (found["model_version"], found["sampling"]) == ("theirs", "Sequential sampling")
+    studio.call("PATCH", f"/api/projects/{number}/", {"model_version": ""})
+    sync.look()
+    assert studio.call("GET", f"/api/projects/{number}")["model_version"] == "skal-0-next"
+    assert "theirs" in {each["model_version"] for each in studio.call("GET", f"/api/predictions/?project={number}")}
+    sync.close()
+
+
+@contextmanager
+def serve(folder):
+    """Another server, which has pictures."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_pictures_by_url_from_local_files_and_uploaded(studio, files, tmp_path):
+    number = studio.make_project(PICTURES, [])
+    storage = {"project": number, "path": str(files), "use_blob_urls": True}
+    studio.call("POST", "/api/storages/localfiles/", storage)
+    with serve(files) as away:
+        local = [{"image": f"/data/local-files/?d={files.name}/p{i}.png"} for i in (0, 1)]
+        studio.call(
+            "POST", f"/api/projects/{number}/import", [*local, *({"image": f"{away}/p{i}.png"} for i in (2, 3))]
+        )
+        studio.upload(number, {f"p{i}.png": (files / f"p{i}.png").read_bytes() for i in (4, 5)})
+        sync = open_sync(studio, number, tmp_path)
+        assert sync.project.worker.wait_until_idle()
+        assert not sync.project.source.unreadable()
+        found = [(tmp_path / "pictures" / key).read_bytes() for key in sync.snapshot.tasks]
+        assert found == [(files / f"p{i}.png").read_bytes() for i in range(6)]
+        sync.look()
+        for i, task in enumerate(studio.tasks(number)):
+            studio.annotate(task["id"], "colour", ("red", "blue")[i % 2])
+        assert sync.look()["labels"] == 6
+        assert [row.label for row in sync.project.labels().itertuples()] == ["red", "blue"] * 3
+        sync.close()
+
+
+def test_a_restart(studio, tmp_path):
+    number = studio.make_project(TEXTS, make_texts(8))
+    sync = open_sync(studio, number, tmp_path)
+    assert sync.project.worker.wait_until_idle()
+    sync.look()
+    studio.annotate(studio.next_task(number)["id"], "mood", "good", "words")
     studio.stop()
     sync.studio.client._patience = 0.0
     with pytest.raises(StudioError, match="Check the address"):
@@ -165,17 +235,65 @@ def test_uploaded_pictures_and_a_restart(studio, tmp_path):
     sync.close()
 
 
+def test_as_a_backend(studio, tmp_path):
+    """Label Studio connects to it, asks it for predictions, starts a training, and tells it of an annotation."""
+    number = studio.make_project(TEXTS, make_texts(30))
+    sync = open_sync(studio, number, tmp_path)
+    tasks = [int(key) for key in sync.snapshot.tasks]
+    for task in tasks[:10]:
+        studio.annotate(task, "mood", "good" if task % 2 else "bad", "words")
+    sync.look()
+    assert sync.project.worker.wait_until_idle()
+    sync.look()
+    server, port = serve_backend(sync, 0)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        model = studio.call("POST", "/api/ml", {"project": number, "url": url, "title": "skal"})
+        assert model["readable_state"] == "Connected"
+        (model,) = studio.call("GET", f"/api/ml?project={number}")
+        assert model["model_version"] == sync.version
+        studio.call(
+            "POST",
+            f"/api/dm/actions?id=retrieve_tasks_predictions&project={number}",
+            {"selectedItems": {"all": True, "excluded": []}},
+        )
+        predicted = studio.call("GET", f"/api/predictions/?project={number}")
+        theirs = {each["task"]: each for each in predicted if each["model_version"] == sync.version}
+        assert set(theirs) == set(tasks)
+        ids = sync.project.source.ids
+        heldout = {int(ids[i]) for i in sync.project.rounds.session.state.audit}
+        assert {task for task, each in theirs.items() if not each["result"]} == heldout
+        assert all(
+            each["result"][0]["value"]["choices"][0] in ("good", "bad")
+            for task, each in theirs.items()
+            if task not in heldout
+        )
+        sync.look()
+        assert len(studio.call("GET", f"/api/predictions/?project={number}")) == len(predicted)  # they stay
+        sync.wake.clear()
+        studio.call("POST", f"/api/ml/{model['id']}/train", {})
+        assert sync.wake.wait(20)
+        sync.wake.clear()
+        hook = {"project": number, "url": f"{url}/webhook", "send_for_all_actions": True, "send_payload": True}
+        studio.call("POST", "/api/webhooks/", hook)
+        studio.annotate(tasks[20], "mood", "good", "words")
+        assert sync.wake.wait(20)
+    finally:
+        server.should_exit = True
+        sync.close()
+
+
 def test_kills(studio, tmp_path):
     """skal is killed at any moment; what was annotated is in the journal in the end, once."""
     number = studio.make_project(TEXTS, make_texts(20))
     command = [sys.executable, "-m", "skal.cli", "label-studio", "--url", studio.url, "--project", str(number)]
     command += ["--out", str(tmp_path / "out"), "--model", "linear", "--query-size", "3", "--every", "0.2"]
-    tasks = [task["id"] for task in studio.call("GET", f"/api/tasks?project={number}&page_size=100")["tasks"]]
+    tasks = [task["id"] for task in studio.tasks(number)]
     for i, seconds in enumerate((6.0, 7.5, 9.0)):
         process = subprocess.Popen(command, env=os.environ | {"LABEL_STUDIO_API_KEY": TOKEN}, stdout=subprocess.DEVNULL)
         start = time.monotonic()
         for task in tasks[4 * i : 4 * i + 4]:
-            studio.annotate(task, "mood", "good" if task % 2 else "bad")
+            studio.annotate(task, "mood", "good" if task % 2 else "bad", "words")
         time.sleep(max(0.0, seconds - (time.monotonic() - start)))
         process.kill()
         process.wait()
