@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from tqdm.auto import tqdm
 
 from skal._core.parallel import send_once
 from skal.base import as_strategy
+from skal.bench._activeml import adapt
+from skal.bench._duration import announce_duration
 from skal.bench._networks import make_net
 from skal.bench._pools import Data, find_data, make_data
 from skal.bench._protocol import Protocol
@@ -36,12 +39,19 @@ Strategies = dict[str, tuple[Any, Any]]
 class BenchmarkError(SkalError, RuntimeError):
     """Some runs of a benchmark failed; the others were saved.
 
+    Attributes
+    ----------
+    result : BenchmarkResult or None
+        The runs that finished; None if there are none.
+
     Examples
     --------
     >>> from skal.bench import BenchmarkError
     >>> issubclass(BenchmarkError, RuntimeError)
     True
     """
+
+    result: BenchmarkResult | None = None
 
 
 def run_benchmark(
@@ -68,8 +78,8 @@ def run_benchmark(
     strategies : sequence, mapping, or None, default=None
         Names as in ``Protocol.strategies``, or a mapping of names to strategy objects, names, or pairs of a strategy
         and the skorch net to use for it instead of ``net``. A function ``f(learner, X_pool, n_instances)`` that returns
-        positions in the pool is a strategy, too; in a sequence it is called by its own name. None takes the
-        strategies of the protocol.
+        positions in the pool is a strategy, too; in a sequence it is called by its own name. So is an object with the
+        ``query`` of scikit-activeml, whose features are the inputs. None takes the strategies of the protocol.
     data : tuple, str, path or object, default=None
         ``(X, y)``, of which a fifth (of each class) is for testing, or ``(X_train, y_train, X_test, y_test)``; the name
         of a data set, or the path of an npz file, as in :func:`skal.datasets.load`; or an object with these four
@@ -103,7 +113,8 @@ def run_benchmark(
     Raises
     ------
     BenchmarkError
-        After all other runs have finished, if some failed.
+        After all other runs have finished, if some failed. These are its ``result``, and are saved in ``out``, or in a
+        new folder that the message names.
 
     Examples
     --------
@@ -140,6 +151,8 @@ def run_benchmark(
         store.open(protocol, details)
     done, tasks = _plan(protocol, chosen, store)
     failed: list[str] = []
+    if get_config()["progress"]:
+        announce_duration(tasks, arrays, n_jobs)
     shared = send_once(arrays) if tasks else arrays
     size = {"total": len(done) + len(tasks), "initial": len(done)}
     with tqdm(**size, unit="run", file=sys.stderr, disable=not get_config()["progress"]) as bar:
@@ -152,15 +165,28 @@ def run_benchmark(
                     store.write(outcome)
             bar.update()
     if failed:
-        kept = "Nothing was saved: pass out to keep finished runs."
-        if store is not None:
-            kept = f"The others are saved in {store.folder}; run the benchmark again to repeat those that failed."
-        raise BenchmarkError(f"{len(failed)} of {len(tasks)} runs failed. {kept}\n" + "\n".join(failed))
+        raise _keep_others(failed, len(tasks), protocol, done, details, store)
     result = BenchmarkResult(protocol, done, details)
     if store is not None:
         result.write_tables(store.folder)
         store.close()
     return result
+
+
+def _keep_others(
+    failed: list[str], n_tasks: int, protocol: Protocol, done: list[Run], details: dict[str, Any], store: Store | None
+) -> BenchmarkError:
+    """The error of a benchmark in which runs failed, with those that did not; hours of them must not be lost."""
+    kept, result = "No run finished.", None
+    if done:
+        result = BenchmarkResult(protocol, done, details)
+        folder = tempfile.mkdtemp(prefix="skal-bench-") if store is None else store.folder
+        if store is None:
+            result.save(folder)
+        kept = f"The others are saved in {folder}: run the benchmark again with this out to repeat those that failed."
+    error = BenchmarkError(f"{len(failed)} of {n_tasks} runs failed. {kept}\n" + "\n".join(failed))
+    error.result = result
+    return error
 
 
 def _plan(protocol: Protocol, strategies: Strategies, store: Store | None) -> tuple[list[Run], list[Task]]:
@@ -261,10 +287,10 @@ def _name_strategies(strategies: Sequence[Any] | Mapping[str, Any], own_net: Any
     found: Strategies = {}
     for label, entry in strategies.items():
         strategy, net = entry if isinstance(entry, tuple) else (entry, None)
-        strategy = make_strategy(strategy) if isinstance(strategy, str) else as_strategy(strategy) or strategy
+        strategy = make_strategy(strategy) if isinstance(strategy, str) else as_strategy(strategy) or adapt(strategy)
         if not callable(strategy) or isinstance(strategy, type):
             expected = "names, strategies of skal.base.QueryStrategy or functions, or a mapping of names to these"
-            remedy = "Pass an object, or a function f(learner, X_pool, n_instances)."
+            remedy = "Pass an object, a function f(learner, X_pool, n_instances), or an object of scikit-activeml."
             raise InvalidTypeError.for_parameter("run_benchmark", "strategies", expected, entry, remedy)
         found[str(label)] = (strategy, own_net if net is None else net)
     return found

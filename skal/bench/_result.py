@@ -24,6 +24,20 @@ from skal.exceptions import InvalidParameterError
 from skal.validation import Choice
 
 
+class WholeTable(pd.DataFrame):
+    """A data frame that prints all of its rows and columns, where pandas leaves some out."""
+
+    @property
+    def _constructor(self) -> type[WholeTable]:
+        return WholeTable
+
+    def __repr__(self) -> str:
+        return str(self.to_string())
+
+    def _repr_html_(self) -> str:
+        return str(self.to_html())
+
+
 class BenchmarkResult:
     """Runs of several strategies over paired seeds, with tables, tests, figures and verdicts.
 
@@ -133,10 +147,10 @@ class BenchmarkResult:
         Returns
         -------
         pandas.DataFrame
-            Texts: a row per strategy, a column per budget.
+            Texts: a row per strategy, a column per budget. It prints whole, however many there are.
         """
         cells = as_text(100 * self.means(), "{:.1f}")
-        return cells + " ± " + as_text(100 * self.stds(), "{:.1f}") if len(self.seeds) > 1 else cells
+        return WholeTable(cells + " ± " + as_text(100 * self.stds(), "{:.1f}") if len(self.seeds) > 1 else cells)
 
     def means(self) -> pd.DataFrame:
         """Mean score over the paired seeds.

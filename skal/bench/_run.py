@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
+from sklearn.metrics import check_scoring
 from skorch import NeuralNet
 
 from skal._core.guard import preserve_rng
@@ -28,6 +29,8 @@ from skal.bench._networks import make_net, name_addition
 from skal.bench._pools import Data
 from skal.bench._protocol import SCORES, Protocol
 from skal.config import config_context
+from skal.exceptions import InvalidParameterError
+from skal.learners import ActiveLearner
 from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.strategies._names import make_strategy
 
@@ -144,14 +147,19 @@ def run_task(task: Task, data: Data) -> Run:
             random_state=task.seed,
             **own,
         )
-        loop.fit(X, pool.y, eval_set=(data.X_test, data.y_test))
+        try:
+            loop.fit(X, pool.y, eval_set=(data.X_test, data.y_test))
+        except InvalidParameterError:
+            if protocol.task != "classification" or len(set(pool.y[getattr(loop, "queried_", [])])) != 1:
+                raise  # not because all labels of the run are of one class
+        scores = _complete_scores(loop, pool.y, data, SCORES[protocol.task][protocol.scoring])
     history = {name: [entry[name] for entry in loop.history_] for name in loop.history_[0]}
     batches = [pool.rows[np.asarray(indices, dtype=np.int64)].tolist() for indices in history["indices"]]
     return Run(
         strategy=task.label,
         seed=task.seed,
         n_labels=list(map(int, history["n_labelled"])),
-        scores=list(map(float, history["eval_score"])),
+        scores=scores,
         train_scores=[np.nan if score is None else float(score) for score in history["train_score"]],
         initial=batches[0],
         queried=batches[1:],
@@ -162,13 +170,35 @@ def run_task(task: Task, data: Data) -> Run:
     )
 
 
+def _complete_scores(loop: Any, y: np.ndarray, data: Data, scoring: str | None) -> list[float]:
+    """A score for every budget: of labels of one class, which train no model, that of always saying this class."""
+    scores, untrained = [], 0
+    for entry in loop.history_:
+        if entry["eval_score"] is None:
+            known = y[loop.queried_[: entry["n_labelled"]]]
+            model = DummyClassifier(strategy="constant", constant=known[0]).fit(np.zeros((len(known), 1)), known)
+            scores.append(float(check_scoring(model, scoring=scoring)(model, data.X_test, data.y_test)))
+            untrained += 1
+        else:
+            scores.append(float(entry["eval_score"]))
+    if untrained:
+        warnings.warn(
+            f"At {untrained} of {len(scores)} budgets all labels are of one class, which trains no model: the score "
+            "there is that of always saying this class. Raise n_initial, or set initial='balanced'.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return scores
+
+
 def _choose_first(net: Any, strategy: Any, X: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Positions that a strategy chooses before there is any label, from a network with random weights."""
     with preserve_rng():
         torch.manual_seed(seed)
         untrained = clone(net).initialize() if isinstance(net, NeuralNet) else clone(net)
-    learner = SimpleNamespace(estimator=untrained, X_training=None, y_training=None)
-    indices: np.ndarray = clone(strategy).select(learner, X, size)[0]
+        np.random.seed(seed)  # what a plain function draws from
+        chosen = strategy if not isinstance(strategy, QueryStrategy) else clone(strategy)
+        indices: np.ndarray = ActiveLearner(untrained, chosen).query(X, n_instances=size)[0]
     return indices
 
 

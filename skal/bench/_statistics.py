@@ -270,33 +270,35 @@ def saved_labels(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.n
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95 % interval; NaN: never reached."""
+    """An estimate with its 95 % interval; NaN: never reached, or too few seeds for an interval."""
 
     value: float
     low: float
     high: float
 
 
-def saved_labels_interval(
-    n_labels: np.ndarray, scores: np.ndarray, reference: np.ndarray, n_samples: int = 2000, seed: int = 0
-) -> Interval:
-    """Labels saved at the reference's final mean score, with a percentile interval over resampled seeds.
+FEWEST_SEEDS = 10  # for an interval of labels saved
 
-    A resample draws seeds with replacement, the same for both, so that pairs stay together. One in which the target is
-    not reached counts as worse than any number.
+
+def saved_labels_interval(n_labels: np.ndarray, scores: np.ndarray, reference: np.ndarray) -> Interval:
+    """Labels saved at the reference's final mean score, with a 95 % interval over the seeds.
+
+    A number of labels is in the interval where the paired t-test does not tell the score there from the reference's
+    final one, so the bounds are where the bounds of the difference cross zero. Resampling seeds gives intervals that
+    are too short: ``python -m benchmarks.evidence intervals`` counts how often each kind holds.
 
     Parameters
     ----------
     n_labels : (budget,) array
     scores, reference : (seed, budget) arrays
-        Paired.
+        Paired. Fewer than ten seeds have no interval.
     """
     n_seeds = len(scores)
-    value = float(saved_labels(n_labels, scores.mean(axis=0), reference.mean(axis=0)[-1]))
-    if n_seeds < 2:
+    difference = scores - reference[:, -1:]
+    mean = difference.mean(axis=0)
+    value = float(saved_labels(n_labels, mean, 0.0))
+    if n_seeds < FEWEST_SEEDS:
         return Interval(value, np.nan, np.nan)
-    drawn = np.random.default_rng(seed).integers(n_seeds, size=(n_samples, n_seeds))
-    saved = saved_labels(n_labels, scores[drawn].mean(axis=1), reference[drawn].mean(axis=1)[:, -1])
-    # no value between a number and "not reached": an order statistic, not a mean of two
-    low, high = np.quantile(np.where(np.isnan(saved), -np.inf, saved), [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
-    return Interval(value, *(float(bound) if np.isfinite(bound) else np.nan for bound in (low, high)))
+    half = float(special.stdtrit(n_seeds - 1, 1 - ALPHA / 2)) * difference.std(axis=0, ddof=1) / math.sqrt(n_seeds)
+    low, high = (float(saved_labels(n_labels, bound, 0.0)) for bound in (mean - half, mean + half))
+    return Interval(value, low, high)

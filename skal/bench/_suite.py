@@ -257,10 +257,11 @@ class BenchmarkSuite:
         return critical_difference(len(self.ranked), len(self.results))
 
     def saved_labels(self, reference: str | None = None) -> pd.DataFrame:
-        """Labels saved at the reference's final score, with a 95 % bootstrap interval over the seeds.
+        """Labels saved at the reference's final score, with a 95 % interval over the seeds.
 
         One row per setting and strategy: ``value``, ``low``, ``high``, ``share`` of the labels bought after the start,
-        and ``seeds``. NaN means that the score is not reached; a bound can be that, too.
+        and ``seeds``. NaN means that the score is not reached; a bound can be that, too. With fewer than ten seeds
+        there are no bounds.
 
         Parameters
         ----------

@@ -104,7 +104,7 @@ def savings(suite: Any, ax: Any, reference: str | None = None) -> None:
     )
 
 
-# a function that draws a suite on axes, and the figure's size for so many strategies and settings
+# a function that draws a suite on axes, and the figure's size, given the numbers of strategies and settings
 SUITE_FIGURES: dict[str, tuple[Callable[..., None], Callable[[int, int], tuple[float, float]]]] = {
     "ranks": (ranks, lambda n, m: (9, 1.8 + 0.13 * n)),
     "outcomes": (outcomes, lambda n, m: (3 + 0.42 * m, 2.2 + 0.21 * n)),

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from skal.bench import BenchmarkResult, BenchmarkSuite
-from skal.bench._statistics import saved_labels, saved_labels_interval
+from skal.bench._statistics import saved_labels_interval
 from skal.exceptions import InvalidParameterError
 
 NAMES = ["random", "margin", "good", "bad_one"]
@@ -80,35 +81,46 @@ def test_labels_saved_are_those_of_the_mean_curves(suite):
     expected = result.n_labels[-1] - np.interp(target, curve, result.n_labels)
     row = table.loc[("setting 2", "good")]
     assert row["value"] == pytest.approx(float(expected))
-    assert row["low"] <= row["value"] <= row["high"]
+    assert np.isnan([row["low"], row["high"]]).all()  # eight seeds have no interval
     assert row["share"] == pytest.approx(row["value"] / (result.n_labels[-1] - result.n_labels[0]))
     assert np.isnan(table.loc[("setting 2", "bad_one"), "value"])
 
 
-def test_the_bootstrap_against_all_resamples():
-    """Three seeds have 27 resamples, each as likely as the other: quantiles can be counted."""
-    rng = np.random.default_rng(2)
-    n_labels = np.array([10, 20, 30, 40])
-    reference = np.linspace(0.5, 0.7, 4) + rng.normal(scale=0.02, size=(3, 4))
-    scores = reference + np.array([0, 0.05, 0.03, 0.01]) + rng.normal(scale=0.03, size=(3, 4))
-    resamples = np.array(np.meshgrid([0, 1, 2], [0, 1, 2], [0, 1, 2])).reshape(3, -1).T
-    saved = np.array([float(saved_labels(n_labels, scores[r].mean(0), reference[r].mean(0)[-1])) for r in resamples])
-    saved = np.where(np.isnan(saved), -np.inf, saved)
-    found = saved_labels_interval(n_labels, scores, reference, n_samples=20_000)
-    low, high = (np.quantile(np.repeat(saved, 1000), q, method="nearest") for q in (0.025, 0.975))
-    assert (found.low == pytest.approx(low)) if np.isfinite(low) else np.isnan(found.low)
-    assert found.high == pytest.approx(high)
+def noisy_curves(rng, n_seeds):
+    """Curves of 20 budgets that rise, and those of a reference, paired by a common luck; ten labels are saved."""
+    n_labels = np.arange(10, 210, 10)
+    luck = rng.normal(scale=0.02, size=(n_seeds, 1))
+    curves = 0.5 + 0.001 * n_labels + luck + rng.normal(scale=0.01, size=(n_seeds, 20))
+    reference = 0.49 + 0.001 * n_labels + luck + rng.normal(scale=0.01, size=(n_seeds, 20))
+    return n_labels, curves, reference
+
+
+def test_bounds_lie_between_budgets_that_a_paired_t_test_tells_apart_and_others():
+    n_labels, curves, reference = noisy_curves(np.random.default_rng(3), 12)
+    found = saved_labels_interval(n_labels, curves, reference)
+    assert found.low < found.value < found.high
+    p = stats.ttest_rel(curves, reference[:, -1:]).pvalue
+    inside = (n_labels[-1] - found.high <= n_labels) & (n_labels <= n_labels[-1] - found.low)
+    np.testing.assert_array_equal(inside, p > 0.05)
+    assert 0 < inside.sum() < 20
+
+
+def test_the_interval_holds():
+    rng = np.random.default_rng(4)
+    found = [saved_labels_interval(*noisy_curves(rng, 10)) for _ in range(1000)]
+    held = np.mean([np.nan_to_num(low, nan=-np.inf) <= 10 <= high for _, low, high in found])
+    assert 0.93 < held < 0.97
 
 
 def test_a_bound_can_be_that_it_is_not_reached(make_result):
-    reference = np.tile([0.5, 0.6, 0.7], (6, 1))
-    scores = np.tile([0.5, 0.69, 0.71], (6, 1))
+    reference = np.tile([0.5, 0.6, 0.7], (12, 1))
+    scores = np.tile([0.5, 0.69, 0.71], (12, 1))
     scores[0] -= 0.1  # without the others the target is missed
-    results = {"six": make_result([reference, scores]), "one": make_result([reference[:1], scores[:1]])}
+    results = {"many": make_result([reference, scores]), "nine": make_result([reference[:9], scores[:9]])}
     found = BenchmarkSuite(results).saved_labels()
-    assert np.isnan(found.loc[("six", "s1"), "low"])
-    assert found.loc[("six", "s1"), "high"] > 0
-    assert np.isnan(found.loc[("one", "s1"), "low"])
+    assert np.isnan(found.loc[("many", "s1"), "low"])
+    assert found.loc[("many", "s1"), "high"] > 0
+    assert np.isnan(found.loc[("nine", "s1"), ["low", "high"]].to_numpy()).all()
 
 
 def test_pairwise_names_and_correction(suite):

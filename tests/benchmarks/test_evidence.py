@@ -1,9 +1,7 @@
 """The evidence: what is declared, runs that continue, the plan, the rule and the page."""
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -295,12 +293,3 @@ class TestPage:
         assert "from fewer classes in 2" in line
         assert "more remote in 1" in line
         assert words.why(suite, table, "good") == ""
-
-
-def test_the_readme_says_what_the_page_says():
-    root = Path(__file__).parents[2]
-    page_text, readme = ((root / name).read_text() for name in ("docs/evidence/benchmark_results.md", "README.md"))
-    shares = re.search(r"is (better than Random in \d+ of \d+ settings and worse in \d+)\.", page_text)[1]
-    saved = re.search(r"In half of them it reaches .+ fewer labels bought\.", page_text)[0]
-    assert shares.replace("Random", "random labels") in readme
-    assert saved in readme

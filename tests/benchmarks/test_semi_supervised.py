@@ -21,13 +21,21 @@ def test_tables_run_and_go_on_after_an_interruption(tmp_path, capsys):
     assert len(out.read_text(encoding="utf-8").splitlines()) == 12
 
 
-def test_active_tables(capsys):
-    assert semi_supervised.main(["active", "shots", "--quick"]) == 0
-    out = capsys.readouterr().out
-    assert len([line for line in out.splitlines() if line.startswith(("| NPC", "| BADGE"))]) == 4
+def test_active_tables(tmp_path, capsys):
+    out = tmp_path / "runs.jsonl"
+    assert semi_supervised.main(["active", "overlap", "zero_shot", "single_shot", "--quick", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    names = [line.split(" | ")[0].removeprefix("| ") for line in printed.splitlines() if line.startswith("| ")]
+    assert names.count("NPC, last layer") == 3
+    assert "Margin; ALBL" in names
+    runs = {line["key"]: line["value"] for line in map(json.loads, out.read_text(encoding="utf-8").splitlines())}
+    first = sorted(runs[f"first {seed} quick"] for seed in range(5))
+    assert len({run["scores"][0] for key, run in runs.items() if key.startswith("active")}) == 1  # of the same labels
+    assert len(first) == 5
+    assert all(len(set(run["queried"])) == 15 for key, run in runs.items() if "-shot" in key)
 
 
 def test_unknown_tables_are_refused(capsys):
     with pytest.raises(SystemExit):
         semi_supervised.main(["nothing"])
-    assert "Choose from: speed, supervised, darp, active, shots" in capsys.readouterr().err
+    assert "Choose from: speed, supervised, darp, active, overlap, zero_shot, single_shot" in capsys.readouterr().err

@@ -19,14 +19,13 @@ def data_home(tmp_path, monkeypatch):
         path.parent.mkdir(exist_ok=True)
         np.savez(path, X_train=X[:80], y_train=y[:80], X_test=X[80:], y_test=y[80:])
     monkeypatch.setenv("SKAL_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(tasks, "N_ROUNDS", 1)
-    monkeypatch.setattr(tasks, "QUERY_SIZE", 10)
+    monkeypatch.setitem(tasks.SIZES, "few", tasks.Size(n_pool=80, n_initial=30, query_size=10, n_rounds=1))
     return tmp_path
 
 
 def test_runs_are_kept_and_not_made_twice(data_home, capsys):
     words = ["run", "--data", "concrete,scene", "--models", "logistic,forest", "--arms", "random;margin;lcmd"]
-    words += ["--seeds", "1", "--out", str(data_home)]
+    words += ["--seeds", "1", "--sizes", "few", "--out", str(data_home)]
     assert tasks.main(words) == 0
     lines = (data_home / "runs.jsonl").read_text()
     made = {(line["data"], line["model"], line["arm"]) for line in map(json.loads, lines.splitlines())}
@@ -35,11 +34,34 @@ def test_runs_are_kept_and_not_made_twice(data_home, capsys):
     tasks.main(words)
     assert (data_home / "runs.jsonl").read_text() == lines
     tasks.main(["report", "--out", str(data_home)])
-    assert "| judging | forest | lcmd |" in capsys.readouterr().out
+    assert "| judging | forest | few | lcmd |" in capsys.readouterr().out
+
+
+def runs_of(data, model, scores):
+    return {(data, model, "few", arm, seed): rounds for arm, each in scores.items() for seed, rounds in enumerate(each)}
 
 
 def test_a_smaller_error_and_a_larger_f1_are_better():
-    runs = {("bike", "mlp", "random", 0): [1.0, 1.0], ("bike", "mlp", "lcmd", 0): [1.0, 0.5]}
-    assert tasks.compare(runs, ["bike"], "judging") == [["judging", "mlp", "lcmd", "-0.693", "1 / 1"]]
-    runs = {("scene", "forest", "random", 0): [0.5, 0.5], ("scene", "forest", "margin", 0): [0.5, 0.6]}
-    assert tasks.compare(runs, ["scene"], "several")[0][3:] == ["+0.100", "1 / 1"]
+    runs = runs_of("bike", "mlp", {"random": [[1.0, 1.0]], "lcmd": [[1.0, 0.5]]})
+    assert tasks.compare(runs, ["bike"]) == [["mlp", "few", "lcmd", "+0.693", "1 / 1"]]
+    runs = runs_of("scene", "forest", {"random": [[0.5, 0.5]], "margin": [[0.5, 0.4]]})
+    assert tasks.compare(runs, ["scene"]) == [["forest", "few", "margin", "-0.100", "0 / 1"]]
+
+
+def test_settings_are_judged_with_corrected_p_values():
+    random = [[1.0, 1.0, 1.0]] * 6
+    noise = np.linspace(-0.01, 0.01, 6)
+    better = [[1.0, *np.exp([-0.5 + e, -0.5 - 2 * e])] for e in noise]
+    level = [[1.0, *np.exp([30 * e, 0.0])] for e in noise]
+    runs = runs_of("bike", "mlp", {"random": random, "auto": better})
+    runs |= runs_of("concrete", "mlp", {"random": random, "auto": level})
+    rows = tasks.judge(runs, ["bike", "concrete"], "auto", "random")
+    assert [row[-1] for row in rows] == ["better", "level"]
+    assert [row[0] for row in rows] == ["bike", "concrete"]
+    assert rows[0][3].startswith("+0.500")
+
+
+@pytest.mark.parametrize("arm", ["scikit-activeml greedy", "scikit-activeml trees", "scikit-activeml committee"])
+def test_another_library_in_the_same_loop(arm, data_home):
+    pytest.importorskip("skactiveml")
+    assert len(tasks.run("concrete", "forest", "few", arm, 0)) == 2

@@ -36,11 +36,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "npc_zero_shot": {f"_{n}": {"n_initial": n, "n_rounds": 0, "initial": "zero_shot"} for n in (40, 60)},
     "npc_single_shot": {f"_{n}": {"query_size": n - 10, "n_rounds": 1} for n in (40, 60)},
 }
-SMALL: dict[str, Any] = {"max_epochs": 20, "n_pool": 2000, "n_test": 2000}
+SMALL: dict[str, Any] = {"seeds": 10, "max_epochs": 20, "n_pool": 2000, "n_test": 2000}
 
 
 def scale_down(protocol: Protocol) -> dict[str, Any]:
-    """WRN-10-1, few training steps, a pool of 2,000."""
+    """Ten seeds, WRN-10-1, few training steps, a pool of 2,000."""
     # a short training needs a shorter memory of the average
     short = {"batch_size": 16, "iterations_per_epoch": 20, "ema_decay": 0.99}
     return {

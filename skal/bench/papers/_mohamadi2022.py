@@ -56,6 +56,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "squared": {"criterion": "squared"},
     "cross_entropy": {"criterion": "cross_entropy", "lr": 0.1, "weight_decay": 1e-4},
 }
+PAIR = ("random", "ntk_lookahead(criterion='mlmoc', subset=4000)")
 WIDTHS = (4, 8, 20, 40)  # 64 to 640 channels
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ntk_mnist": {"": {}},
@@ -64,19 +65,19 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         suffix: {**THOUSANDS, "data": "cifar10", **NETWORKS[suffix]} for suffix in ("_two_blocks", "_resnet18")
     },
     "ntk_cifar100": {"": {**THOUSANDS, **RESNET18, **rates(100), "data": "cifar100", "n_initial": 10_000}},
-    "ntk_loss": {
-        f"_{name}": {**loss, "strategies": ("random", "ntk_lookahead(criterion='mlmoc', subset=4000)")}
-        for name, loss in LOSSES.items()
+    "ntk_loss": {f"_{name}": {**loss, "strategies": PAIR} for name, loss in LOSSES.items()},
+    "ntk_width": {
+        f"_{16 * width}": {"net_params": {"depth": 10, "width": width, "groups": 1}, "strategies": PAIR}
+        for width in WIDTHS
     },
-    "ntk_width": {f"_{16 * width}": {"net_params": {"depth": 10, "width": width, "groups": 1}} for width in WIDTHS},
 }
-SMALL: dict[str, Any] = {"n_initial": 100, "n_rounds": 3, "seeds": 3, "n_pool": 2000, "n_test": 2000}
+SMALL: dict[str, Any] = {"n_initial": 100, "n_rounds": 3, "seeds": 10, "n_pool": 2000, "n_test": 2000}
 # 100 labels are a single minibatch of 128, and few epochs then few steps: smaller ones train further at the same price
 STEPS = {"max_epochs": 40, "batch_size": 16}
 
 
 def scale_down(protocol: Protocol) -> dict[str, Any]:
-    """Three seeds, a pool of 2,000, a tenth of the labels where there are many, narrow networks."""
+    """Ten seeds, a pool of 2,000, a tenth of the labels where there are many, narrow networks."""
     narrow: dict[str, Any] = {"stem": "cifar", "width": 8}
     if protocol.net == "wide_resnet":
         widths = {4: 1, 8: 2, 20: 3, 40: 4} if protocol.name.startswith("ntk_width") else {20: 2, 40: 4}
@@ -87,5 +88,5 @@ def scale_down(protocol: Protocol) -> dict[str, Any]:
         "query_size": 100 if protocol.n_initial > 100 else 20,
         **SMALL,
         **STEPS,
-        "notes": "fewer labels, rounds, seeds, epochs and images, narrower networks, smaller minibatches",
+        "notes": "fewer labels, rounds, epochs and images, narrower networks, smaller minibatches",
     }
