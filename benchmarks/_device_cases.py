@@ -164,13 +164,13 @@ def _targets(kind: str, y: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _trained(kind: str) -> Any:
+def _trained(kind: str, n_labelled: int) -> Any:
     """A net that has learned from the first digits, on the processor."""
     digits = load("digits")
     X = digits.X_train.reshape(-1, 1, 8, 8) if kind not in ("numbers", "several labels") else digits.X_train
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return _net(kind).fit(X[:N_LABELLED], _targets(kind, digits.y_train[:N_LABELLED]))
+        return _net(kind).fit(X[:n_labelled], _targets(kind, digits.y_train[:n_labelled]))
 
 
 def to_device(net: Any, device: str) -> Any:
@@ -182,18 +182,14 @@ def to_device(net: Any, device: str) -> Any:
     return other
 
 
-def make_case(name: str, device: str, n_pool: int = N_POOL) -> tuple[Any, Any, np.ndarray]:
+def make_case(
+    case: Case, device: str, n_pool: int = N_POOL, n_labelled: int = N_LABELLED
+) -> tuple[Any, Any, np.ndarray]:
     """A strategy, a learner whose network lives on a device, and a pool on the host."""
-    case, digits = CASES[name], load("digits")
-    X = digits.X_train[: N_LABELLED + n_pool]
+    digits = load("digits")
+    X = digits.X_train[: n_labelled + n_pool]
     X = X if case.kind in ("numbers", "several labels") else X.reshape(-1, 1, 8, 8)
-    y = _targets(case.kind, digits.y_train[:N_LABELLED])
-    net = to_device(_trained(case.kind), device)
-    learner = SimpleNamespace(estimator=net, X_training=X[:N_LABELLED], y_training=y)
-    return case.make(device) if case.on_device else case.make(), learner, X[N_LABELLED:]
-
-
-def ask(name: str, device: str, n_pool: int = N_POOL) -> tuple[np.ndarray, np.ndarray]:
-    """The picks of a case on a device, and their metrics."""
-    strategy, learner, X_pool = make_case(name, device, n_pool)
-    return strategy.select(learner, X_pool, N_PICKS)
+    y = _targets(case.kind, digits.y_train[:n_labelled])
+    net = to_device(_trained(case.kind, n_labelled), device)
+    learner = SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y)
+    return case.make(device) if case.on_device else case.make(), learner, X[n_labelled:]

@@ -18,6 +18,7 @@ WIDTHS = (32, 64, 128, 256, 512, 1024)
 SEEDS = range(3)
 STEPS = (0, 1, 3, 10, 30, 100, 300)
 N_TRAIN, N_TEST = 60, 200
+KEYS = ("frobenius", "lambda_max")
 
 
 def study(out: Path | None = None) -> str:
@@ -34,11 +35,10 @@ def study(out: Path | None = None) -> str:
 
 
 def _width_table(he: bool) -> str:
-    keys = ("frobenius", "lambda_max", "off_diagonal_mass")
     by_width, exponents = _by_width(he)
-    rows: list[list[object]] = [[w, *(f"{np.mean(values[key]):.4f}" for key in keys)] for w, values in by_width.items()]
-    rows.append(["exponent", *(f"{exponents[key]:.2f}" for key in keys)])
-    return markdown(["width", "relative Frobenius", "λ_max", "off-diagonal mass"], rows)
+    rows: list[list[object]] = [[w, *(f"{np.mean(values[key]):.4f}" for key in KEYS)] for w, values in by_width.items()]
+    rows.append(["exponent", *(f"{exponents[key]:.2f}" for key in KEYS)])
+    return markdown(["width", "relative Frobenius", "λ_max"], rows)
 
 
 def _collect(reports: list[dict[str, float]]) -> dict[str, list[float]]:
@@ -61,8 +61,7 @@ def _by_width(he: bool) -> tuple[dict[int, dict[str, list[float]]], dict[str, fl
     X = load("digits").X_train[:40]
     result = {w: _collect([kernel_report_of(_network(w, seed, he), X) for seed in SEEDS]) for w in WIDTHS}
     exponents = {
-        key: float(np.polyfit(np.log(WIDTHS), [np.log(np.mean(result[w][key])) for w in WIDTHS], 1)[0])
-        for key in ("frobenius", "lambda_max", "off_diagonal_mass")
+        key: float(np.polyfit(np.log(WIDTHS), [np.log(np.mean(result[w][key])) for w in WIDTHS], 1)[0]) for key in KEYS
     }
     return result, exponents
 

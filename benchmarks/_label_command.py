@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -17,14 +18,16 @@ class Served:
     Parameters
     ----------
     *arguments : of ``skal label``
+    through : list of str
+        A command that starts it, such as ``ip netns exec``.
     """
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, through: Sequence[str] = ()) -> None:
         code = "import sys; from skal.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, "label", *map(str, arguments), "--no-browser"]
+        command = [*through, sys.executable, "-c", code, "label", *map(str, arguments), "--no-browser"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.address = next(match[0] for line in self.process.stdout if (match := re.search(r"http://\S+", line)))
+        self.address = next(match[0] for line in self.process.stdout if (match := re.search(r"https?://\S+", line)))
         self.url = urlsplit(self.address)
 
     def call(self, method: str, **given: object) -> dict:

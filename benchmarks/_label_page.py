@@ -25,10 +25,10 @@ PATIENCE = 60.0  # on a busy machine; nothing waits longer than it must
 class Page:
     """A window with the labelling page."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: Any, *flags: str) -> None:
         options = webdriver.ChromeOptions()
         options.binary_location = BINARIES["chromium"]
-        for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(BINARIES["chromedriver"]))

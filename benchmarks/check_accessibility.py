@@ -12,12 +12,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
@@ -66,6 +69,30 @@ def make_project(folder: Path) -> Project:
     return project
 
 
+def make_other(folder: Path, form: AnswerForm) -> Project:
+    """A project of numbers or of several classes at once, with two answers."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    source, names = as_source(X, [f"row-{i}" for i in range(40)], None), ["red", "green", "blue"]
+    several = form.task == "multilabel"
+    model = choose_model(source, model="linear", task=form.task)
+    project = Project(source, names if several else [], model, folder, query_size=1000, form=form).start()
+    for item in project.next("tab", 2):
+        project.answer(item["id"], ["red", "blue"] if several else 12.5, client="tab")
+    return project
+
+
+def other_views(page: Page) -> Any:
+    """Where numbers, or several classes, are answered and corrected."""
+    page.wait_for(lambda: page.find(".confirm"))
+    page.press("1")
+    yield "answer"
+    page.click(".tab[data-view=gallery]")
+    page.click(".card")
+    page.wait_for(lambda: page.find("dialog.correct"))
+    yield "correction"
+    page.run("document.querySelector('dialog.correct').close()")
+
+
 def views(page: Page) -> Any:
     """Every view, one after the other: gives its name when it is there."""
     page.wait_for(lambda: page.find(".confusion button"))
@@ -98,7 +125,7 @@ def views(page: Page) -> Any:
     page.run("document.querySelector('dialog.correct').close()")
 
 
-def check(axe: str, address: str, page: Page) -> list[dict[str, Any]]:
+def check(axe: str, address: str, page: Page, views: Callable[[Page], Any] = views) -> list[dict[str, Any]]:
     """What axe finds, in both schemes and at two widths."""
     found = []
     for scheme, width in [("light", 1180), ("dark", 1180), ("light", 390)]:
@@ -125,14 +152,18 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     work = Path(tempfile.mkdtemp())
     axe = (options.axe or fetch_axe(work)).read_text(encoding="utf-8")
-    with make_project(work / "out") as project:
-        server = LabelServer(project)
-        thread = server.start()
-        page = Page(work / "profile")
-        found = check(axe, server.address, page)
-        page.close()
-        server.stop()
-        thread.join(20)
+    page, found = Page(work / "profile"), []
+    forms = [AnswerForm("regression", "m²", 0, 100), AnswerForm("multilabel")]
+    projects = [(partial(make_other, work / form.task, form), other_views) for form in forms]
+    for make, shown in [*projects, (partial(make_project, work / "out"), views)]:
+        with make() as project:
+            server = LabelServer(project)
+            thread = server.start()
+            found += check(axe, server.address, page, shown)
+            page.driver.get("about:blank")
+            server.stop()
+            thread.join(20)
+    page.close()
     for finding in found:
         print(f"{finding['impact']}: {finding['help']} ({finding['id']}) in {finding['view']}: {finding['nodes'][:3]}")
     serious = [finding for finding in found if finding["impact"] in ("serious", "critical")]

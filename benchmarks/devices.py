@@ -7,6 +7,8 @@ such as ``cuda`` or ``xla:0``, in each direction, and how often the pool's own b
 
 Both ask with two sizes of the pool and divide the difference by the samples more: what stays the same with any pool is
 left out. Names of cases may follow.
+``python -m benchmarks.devices precision`` asks strategies that work in double precision where the pool grows, and asks
+again with those products in single precision: which of them choose otherwise?
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks._device_cases import CASES, N_PICKS, make_case
+from benchmarks._device_cases import CASES, N_PICKS, Case, make_case
 from benchmarks._measure import markdown
+from skal.strategies import LCMD, CoreSet, MaxDet
 
 SIZES = (300, 600)
 
@@ -44,6 +51,9 @@ MORE: dict[Any, Callable[..., int]] = {
     torch.ops.aten.addmv: lambda c, A, x, **_: 2 * A.numel(),
     torch.ops.aten.dot: lambda a, b, **_: 2 * a.numel(),
 }
+
+
+_NUMBERS = (Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__)
 
 
 class Flops(TorchDispatchMode):
@@ -68,29 +78,93 @@ class Flops(TorchDispatchMode):
         return result
 
 
-class Transfers(TorchDispatchMode):
-    """Bytes that cross between the host and a device: ``to device``, ``to host``, and how many numbers one by one."""
+class Transfers(TorchFunctionMode):
+    """Bytes that cross between the host and a device: ``to device``, ``to host``, and how often single numbers do.
+
+    It looks at calls of torch's functions. A mode of torch's dispatcher, like that of :class:`Flops`, would see the
+    same, but on XLA what is written into views of a tensor is lost under such a mode: BAIT's matrices were singular.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name == "_to_copy":
-            self._cross(args[0], args[0].device, result.device)
-        elif name == "copy_" and isinstance(args[1], Tensor):
-            self._cross(args[1], args[1].device, args[0].device)
-        elif name == "lift_fresh" and result.device.type != "cpu":  # torch.as_tensor(array, device=device)
-            self.counts["to device"] += result.nbytes
-        elif name == "_local_scalar_dense" and args[0].device.type != "cpu":
-            self.counts["numbers"] += 1
+        first = args[0] if args else None
+        if func in (torch.as_tensor, torch.tensor, Tensor.new_tensor):
+            source = first.device.type if isinstance(first, Tensor) and func is torch.as_tensor else "cpu"
+            self._cross(result, source, result.device.type)
+        elif func in (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as):
+            self._cross(first, first.device.type, result.device.type)
+        elif func in (Tensor.copy_, Tensor.__setitem__) and isinstance(args[-1], Tensor):
+            self._cross(args[-1], args[-1].device.type, first.device.type)
+        elif func in _NUMBERS and first.device.type != "cpu":
+            self.counts["numbers"] += first.numel()
         return result
 
-    def _cross(self, tensor: Tensor, source: torch.device, target: torch.device) -> None:
-        if source.type != target.type:
-            self.counts["to host" if target.type == "cpu" else "to device"] += tensor.nbytes
+    def _cross(self, tensor: Tensor, source: str, target: str) -> None:
+        if source != target:
+            self.counts["to host" if target == "cpu" else "to device"] += tensor.nbytes
+
+
+class InSingle(TorchDispatchMode):
+    """Makes the products of double precision that grow with a pool of n samples in single precision."""
+
+    def __init__(self, n_pool: int) -> None:
+        super().__init__()
+        self._n_pool = n_pool
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket
+        is_product = (packet in MORE or packet in flop_registry) and not func._schema.name.endswith("_")
+        if not is_product or not isinstance(result, Tensor) or result.dtype != torch.float64:
+            return result
+        if max(result.shape) < self._n_pool // 4:
+            return result
+
+        def round_off(x: Any) -> Any:
+            return x.float() if isinstance(x, Tensor) and x.dtype == torch.float64 else x
+
+        return func(*tree_map(round_off, args), **tree_map(round_off, kwargs or {})).double()
+
+
+def _far_from_zero(X: np.ndarray) -> np.ndarray:
+    """Inputs, and a column that is the same for all."""
+    return np.column_stack([X.reshape(len(X), -1), np.full(len(X), 1000, dtype=X.dtype)])
+
+
+def _one_long_column(X: np.ndarray) -> np.ndarray:
+    """Inputs, and a column in which some are far away."""
+    rows = X.reshape(len(X), -1)
+    return np.column_stack([rows, np.where(rows[:, 20] > 0.99, 10_000, 0).astype(X.dtype)])
+
+
+DOUBLE: dict[str, Case] = {
+    **{name: CASES[name] for name in ("CoreSet", "BADGE", "MaxHerding, laplace", "BALD, joint", "NTKLookahead, exact")},
+    **{name: CASES[name] for name in ("LCMD", "MaxDet", "PredictiveStd", "LCMD, numbers", "MaxDet, numbers")},
+    "MaxDet, noise of 1e-6": Case(partial(MaxDet, noise=1e-6, random_state=0)),
+    "LCMD, far from 0": Case(lambda: LCMD(features=_far_from_zero), "numbers"),
+    "CoreSet, one long column": Case(lambda: CoreSet(features=_one_long_column), "numbers"),
+}
+
+
+def precision_table(names: Sequence[str], n_labelled: int = 150, n_pool: int = 950, n_picks: int = 40) -> str:
+    """Picks and metrics with products in single precision, against those in double precision."""
+    rows: list[list[object]] = []
+    for name in names:
+        answers = []
+        for mode in (nullcontext(), InSingle(n_pool)):
+            strategy, learner, X_pool = make_case(DOUBLE[name], "cpu", n_pool, n_labelled)
+            with mode, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answers.append(strategy.select(learner, X_pool, n_picks))
+        (picks, metrics), (others, other_metrics) = answers
+        scale = np.abs(metrics).max()
+        rows.append([name, int((picks != others).sum()), f"{np.abs(metrics - other_metrics).max() / scale:.0e}"])
+        print(*rows[-1], file=sys.stderr, flush=True)
+    return markdown(["strategy", f"other picks of {n_picks}", "largest difference of the metrics"], rows)
 
 
 def growth(
@@ -99,7 +173,7 @@ def growth(
     """What each more sample of the pool adds to the counts."""
     found = []
     for n_pool in sizes:
-        strategy, learner, X_pool = make_case(name, device, n_pool)
+        strategy, learner, X_pool = make_case(CASES[name], device, n_pool)
         with mode() as counter, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             strategy.select(learner, X_pool, N_PICKS)
@@ -125,7 +199,7 @@ def transfers_table(names: Sequence[str], device: str, sizes: Sequence[int] = SI
     rows: list[list[object]] = []
     for name in names:
         more = growth(name, Transfers, device, sizes)
-        sample = make_case(name, "cpu", 1)[2][0].nbytes
+        sample = make_case(CASES[name], "cpu", 1)[2][0].nbytes
         there, back = more.get("to device", 0.0), more.get("to host", 0.0)
         rows.append([name, sample, round(there), round(back), f"{there / sample:.2f}"])
         print(*rows[-1], file=sys.stderr, flush=True)
@@ -139,12 +213,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     flops = commands.add_parser("flops")
     transfers = commands.add_parser("transfers")
     transfers.add_argument("device")
-    for command in (flops, transfers):
-        command.add_argument("names", nargs="*", help=f"of {', '.join(CASES)}")
+    precision = commands.add_parser("precision")
+    for command, cases in ((flops, CASES), (transfers, CASES), (precision, DOUBLE)):
+        command.add_argument("names", nargs="*", help=f"of {', '.join(cases)}")
     args = parser.parse_args(argv)
-    if unknown := sorted(set(args.names) - set(CASES)):
-        parser.error(f"unknown case {', '.join(unknown)}. Choose from: {', '.join(CASES)}")
-    names = args.names or list(CASES)
+    known = DOUBLE if args.command == "precision" else CASES
+    if unknown := sorted(set(args.names) - set(known)):
+        parser.error(f"unknown case {', '.join(unknown)}. Choose from: {', '.join(known)}")
+    names = args.names or list(known)
+    if args.command == "precision":
+        print(precision_table(names))
+        return 0
     if args.command == "flops":
         print(flops_table(names))
         return 0

@@ -1,7 +1,7 @@
 """Pictures of the labelling page for the documentation, at three widths.
 
 ``python -m benchmarks.label_pictures FOLDER`` writes scikit-learn's digits with much noise as pictures, labels some of
-them on the page, in Chromium, with a hand that errs now and then, and writes PNG files.
+them on the page, in Chromium, with a hand that errs now and then and is no faster than a person, and writes PNG files.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def shoot(page: Page, out: Path, name: str, width: int, height: int) -> None:
     from PIL import Image
 
     page.resize(width, height)
+    page.run("scrollTo(0, 0)")
     time.sleep(0.6)
     path = out / f"label_{name}.png"
     page.driver.save_screenshot(str(path))
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.label_pictures", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, nargs="?", default=Path("skal-label-pictures"))
     parser.add_argument("--labels", type=int, default=260)
+    parser.add_argument("--per-minute", type=float, default=32.0)
     options = parser.parse_args(arguments)
     from benchmarks._label_page import MISSING, WHY, Page
 
@@ -79,6 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         page = Page(work / "profile")
         page.open(server.address)
         for _ in range(options.labels):
+            time.sleep(60 / options.per_minute * rng.uniform(0.6, 1.4))
             wrong = int(rng.integers(1, 10)) if rng.random() < ERRORS else 0
             page.label(str((truth(page.current()) + wrong) % 10))
         project.worker.wait_until_idle(120)

@@ -51,12 +51,12 @@ def squared_loss_net(module: nn.Module, *, lr: float, max_epochs: int) -> Neural
     )
 
 
-def small_cnn() -> nn.Sequential:
-    """Two convolutions and two linear layers for 28 × 28 images: 421,642 parameters."""
+def small_cnn(side: int = 28) -> nn.Sequential:
+    """Two convolutions and two linear layers for square grey images: 421,642 parameters for 28 × 28 pixels."""
     return nn.Sequential(
         *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)),
+        *(nn.Flatten(), nn.Linear(64 * (side // 4) ** 2, 128), nn.ReLU(), nn.Linear(128, 10)),
     )
 
 
@@ -176,26 +176,31 @@ METHODS = ("random", "entropy", "batch, MLMOC", "sequential, MLMOC", "batch", "s
 N_POOL = 4000
 
 
-def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False, net: Any = None) -> Run:
+def _mnist_strategy(method: str, seed: int, evaluation: int | None) -> Any:
+    if method == "random":
+        return RandomSampling(random_state=seed)
+    if method == "entropy":
+        return Entropy()
+    criterion = "mlmoc" if method.endswith("MLMOC") else "variance"
+    return NTKLookahead(criterion=criterion, evaluation=evaluation, random_state=seed)
+
+
+def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False, **given: Any) -> Run:
     """100 labels, then 20 a cycle from a random 4,000 of the pool; accuracy on the whole test set.
 
     ``sequential`` keeps, besides the accuracy after SGD, that of the linearised network after the cycle's labels.
+    What is given of ``data``, ``net`` and ``strategy`` takes the place of the study's own.
     """
-    data = load("digits" if quick else "mnist")
+    data = given.get("data") or load("digits" if quick else "mnist")
     n_initial, n_query, n_pool = (20, 3, 60) if quick else (100, 20, N_POOL)
-    evaluation = None if quick else 1000
     order = np.random.default_rng(seed).permutation(len(data.X_train))
     X, y = data.X_train[order], data.y_train[order]
     torch.manual_seed(seed)
+    net = given.get("net")
     if net is None:
         module = MLP(64, 10, hidden=(32,)) if quick else small_cnn()
         net = squared_loss_net(module, lr=0.1, max_epochs=3 if quick else 60)
-    strategy: Any
-    if method in ("random", "entropy"):
-        strategy = RandomSampling(random_state=seed) if method == "random" else Entropy()
-    else:
-        criterion = "mlmoc" if method.endswith("MLMOC") else "variance"
-        strategy = NTKLookahead(criterion=criterion, evaluation=evaluation, random_state=seed)
+    strategy = given.get("strategy") or _mnist_strategy(method, seed, None if quick else 1000)
     one_by_one = method.startswith("sequential")
     make = LinearizedLearner if one_by_one else ActiveLearner
     learner = make(net, strategy, X[:n_initial], y[:n_initial])

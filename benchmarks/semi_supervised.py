@@ -1,8 +1,8 @@
 """FixMatch against supervised training, what DARP adds, query strategies under semi-supervised learning, DARP's speed.
 
-``python -m benchmarks.semi_supervised speed|supervised|darp|active|shots [--out FILE] [--quick]``; all of them without
-an argument. Every finished training is a line of FILE: a run that was stopped goes on from there. MNIST must be in
-``$SKAL_DATA_HOME``.
+``python -m benchmarks.semi_supervised TABLE [--out FILE] [--quick]``, with speed, supervised, darp, active, overlap,
+zero_shot or single_shot; all of them without an argument. Every finished training is a line of FILE: a run that was
+stopped goes on from there. MNIST must be in ``$SKAL_DATA_HOME``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,10 @@ from torch import nn
 
 from benchmarks._kept import Kept
 from benchmarks._measure import markdown
+from benchmarks.papers.study import halve_images, paired_gap
 from skal import ActiveLearningClassifier
 from skal.datasets import load
+from skal.diagnostics import query_overlap
 from skal.exceptions import NoUnlabelledDataWarning
 from skal.semi_supervised import FixMatchClassifier, StrongImage, WeakImage, solve_darp
 from skal.strategies import ALBL, BADGE, NPC, Margin, RandomSampling
@@ -91,10 +95,37 @@ class Study:
         rows = [rng.permutation(np.flatnonzero(self.data.y_train == c))[:count] for c, count in enumerate(counts)]
         return np.concatenate(rows)
 
-    def accuracy(self, kind: str, rows: np.ndarray, seed: int) -> float:
+    @property
+    def short(self) -> dict[str, int]:
+        """What comparisons of strategies change, which train a hundred networks: 200 iterations instead of 600."""
+        return {} if self.quick else {"iterations_per_epoch": 20}
+
+    @cached_property
+    def first_labels(self) -> tuple[int, np.ndarray]:
+        """Seed and rows of the first model, one label per class: the median of five by accuracy, as in NPC's paper."""
+        draws = [self.chosen([1] * N_CLASSES, seed) for seed in range(N_FIRST)]
+        accuracies = [
+            self.measured(
+                f"first {seed}", lambda s=seed, rows=rows: self.accuracy("FixMatch + DARP", rows, s, **self.short)
+            )
+            for seed, rows in enumerate(draws)
+        ]
+        median = int(np.argsort(accuracies)[N_FIRST // 2])
+        return median, draws[median]
+
+    @cached_property
+    def first_model(self) -> FixMatchClassifier:
+        """The network of the median first labels."""
+        seed, rows = self.first_labels
+        return self._train("FixMatch + DARP", rows, seed, **self.short)
+
+    def accuracy(self, kind: str, rows: np.ndarray, seed: int, **params: Any) -> float:
         """Test accuracy, in per cent, of training on these labels alone, or with the pool as well."""
+        return 100 * self._train(kind, rows, seed, **params).score(self.data.X_test, self.data.y_test)
+
+    def _train(self, kind: str, rows: np.ndarray, seed: int, **params: Any) -> FixMatchClassifier:
         darp = "uniform" if kind == "FixMatch + DARP" else None
-        net = self.net(seed, darp=darp)
+        net = self.net(seed, darp=darp, **params)
         if kind == "supervised":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NoUnlabelledDataWarning)
@@ -103,12 +134,12 @@ class Study:
             labels = np.full(len(self.data.y_train), -1)
             labels[rows] = self.data.y_train[rows]
             net.fit(self.data.X_train, labels)
-        return 100 * net.score(self.data.X_test, self.data.y_test)
+        return net
 
 
 def _shrunk(X: np.ndarray) -> np.ndarray:
-    """Images of 28×28 as means of 2×2 pixels: a quarter of the work."""
-    return X if X.shape[-1] < 28 else X.reshape(len(X), 1, 14, 2, 14, 2).mean(axis=(3, 5))
+    """MNIST's images halved; digits as they are."""
+    return X if X.shape[-1] < 28 else halve_images(X)
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -172,74 +203,108 @@ def darp_table(study: Study) -> str:
     return markdown(["seed", "supervised", "FixMatch", "FixMatch + DARP", "DARP adds"], rows)
 
 
-STRATEGIES: dict[str, Callable[[], Any]] = {
-    "Random (passive)": RandomSampling,
-    "Margin": Margin,
-    "ALBL": lambda: ALBL(horizon=60),
-    "BADGE": BADGE,
-    "NPC": NPC,
+# the paper's NPC has the last layer's kernel; the whole network's is a step on the cause of differences
+STRATEGIES: dict[str, Callable[[int], Any]] = {
+    "Random (passive)": lambda seed: RandomSampling(random_state=seed),
+    "Margin": lambda seed: Margin(on="logits"),
+    "ALBL": lambda seed: ALBL(horizon=60, random_state=seed),
+    "BADGE": lambda seed: BADGE(random_state=seed),
+    "NPC, last layer": lambda seed: NPC(kernel="last_layer", random_state=seed),
+    "NPC, whole network": lambda seed: NPC(random_state=seed),
 }
-PAPER = {
-    "Random (passive)": (78.1, 91.8, 91.0),
-    "Margin": (87.4, 90.9, 90.9),
-    "ALBL": (80.6, 89.6, 94.5),
-    "BADGE": (80.6, 86.4, 80.3),
-    "NPC": (85.1, 94.6, 94.9),
-}
-SHOTS = {  # the paper's: zero-shot with 40 and 60 labels, single-shot with as many
-    "BADGE": (92.1, 94.4, 86.7, 70.3),
-    "NPC": (93.1, 93.2, 92.3, 93.8),
-}
+N_TRIALS, N_FIRST = 10, 5
 
 
-def _loop(study: Study, name: str, trial: int, initial: Any, size: int, n_rounds: int) -> list[float]:
-    """Test accuracies, in per cent, after each round that had labels to train on."""
-    start = {"n_initial": 0} if initial is None else {"initial": initial}
+def _rounds(study: Study, name: str, trial: int) -> dict[str, Any]:
+    """Test accuracies, in per cent, and what was queried, round after round, from the median first labels."""
+    size, n_rounds = (5, 1) if study.quick else (20, 3)
     loop = ActiveLearningClassifier(
-        study.net(None, darp="uniform"), STRATEGIES[name](), query_size=size, n_rounds=n_rounds, reinitialize=True,
-        classes=np.arange(N_CLASSES), random_state=trial, **start,
-    )  # fmt: skip
+        study.net(None, darp="uniform", **study.short),
+        STRATEGIES[name](trial),
+        query_size=size,
+        n_rounds=n_rounds,
+        reinitialize=True,
+        classes=np.arange(N_CLASSES),
+        initial=study.first_labels[1],
+        random_state=trial,
+    )
     loop.fit(study.data.X_train, study.data.y_train, eval_set=(study.data.X_test, study.data.y_test))
-    return [100 * row["eval_score"] for row in loop.history_ if row["n_labelled"]]
+    scores = [100 * row["eval_score"] for row in loop.history_]
+    return {"scores": scores, "queried": [row["indices"] for row in loop.history_[1:]]}
+
+
+def _all_rounds(study: Study) -> dict[str, list[dict[str, Any]]]:
+    """The runs of every strategy, all strategies of a trial before the next."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in STRATEGIES}
+    for trial in range(1 if study.quick else N_TRIALS):
+        for name in STRATEGIES:
+            args = (study, name, trial)
+            runs[name].append(study.measured(f"active {name} {trial}", lambda args=args: _rounds(*args)))
+    return runs
 
 
 def active_table(study: Study) -> str:
-    """One label per class, then 20 a round, each round trained from scratch with FixMatch and DARP: 3 trials."""
-    n_trials, size, n_rounds = (1, 5, 1) if study.quick else (3, 20, 3)
+    """One label per class, then 20 a round, each round trained from scratch with FixMatch and DARP."""
     rows: list[list[object]] = []
-    for name in STRATEGIES:
-        scores = []
-        for trial in range(n_trials):
-            initial = study.chosen([1] * N_CLASSES, trial)
-            key = f"active {name} {trial}"
-            args = (study, name, trial, initial, size, n_rounds)
-            scores.append(study.measured(key, lambda args=args: _loop(*args)))
-        rows.append([name, *map(_mean, np.transpose(scores)), " / ".join(map(str, PAPER[name]))])
-    labels = [f"{N_CLASSES + size * r} labels" for r in range(n_rounds + 1)]
-    return markdown(["strategy", *labels, "paper, CIFAR-10, 30 / 50 / 70"], rows)
+    for name, runs in _all_rounds(study).items():
+        rows.append([name, *map(_mean, np.transpose([run["scores"] for run in runs]))])
+    size, n_rounds = (5, 1) if study.quick else (20, 3)
+    return markdown(["strategy", *(f"{N_CLASSES + size * r} labels" for r in range(n_rounds + 1))], rows)
 
 
-def _shot_settings(study: Study) -> Iterator[tuple[str, bool, int]]:
-    """What is run, whether without any label at first, and how many labels there are in the end."""
-    for shot in ("zero-shot", "single-shot"):
-        for n_labels in (15,) if study.quick else (40, 60):
-            yield f"{shot}, {n_labels} labels", shot == "zero-shot", n_labels
-
-
-def shots_table(study: Study) -> str:
-    """One query: by the initial weights without any label, or by a network that has seen one label per class."""
+def overlap_table(study: Study) -> str:
+    """The paper's Figure 1: intersection over union of the labels that two strategies acquired, at each label count."""
+    runs = _all_rounds(study)
+    n_rounds = len(next(iter(runs.values()))[0]["queried"])
+    by_round = []
+    for k in range(1, n_rounds + 1):
+        queried = {name: [np.concatenate(run["queried"][:k]) for run in found] for name, found in runs.items()}
+        by_round.append(query_overlap(queried))
     rows: list[list[object]] = []
-    for name in ("Random (passive)", "BADGE", "NPC"):
-        cells = []
-        for label, is_zero, n_labels in _shot_settings(study):
-            scores = []
-            for trial in range(1 if study.quick else 3):
-                initial = None if is_zero else study.chosen([1] * N_CLASSES, trial)
-                args = (study, name, trial, initial, n_labels - (0 if is_zero else N_CLASSES), 1)
-                scores.append(study.measured(f"{label} {name} {trial}", lambda args=args: _loop(*args)[-1]))
-            cells.append(_mean(scores))
-        rows.append([name, *cells, " / ".join(map(str, SHOTS.get(name, ["not given"])))])
-    return markdown(["strategy", *(label for label, *_ in _shot_settings(study)), "paper, CIFAR-10"], rows)
+    for one, other in combinations(runs, 2):
+        rows.append([f"{one}; {other}", *(f"{100 * table.loc[one, other]:.1f}" for table in by_round)])
+    size = 5 if study.quick else 20
+    labels = [f"{N_CLASSES + size * k} labels" for k in range(1, n_rounds + 1)]
+    return markdown(["strategies, IoU in %", *labels], rows)
+
+
+def _shot(study: Study, name: str, trial: int, first: bool, n_labels: int) -> dict[str, Any]:
+    """Test accuracy of training on one query's labels, chosen by the median first model or by initial weights."""
+    X, y, strategy = study.data.X_train, study.data.y_train, STRATEGIES[name](trial)
+    if first:
+        rows, net = study.first_labels[1], study.first_model
+        learner = SimpleNamespace(estimator=net, X_training=X[rows], y_training=y[rows])
+    else:
+        rows, net = np.array([], dtype=int), study.net(trial).initialize()
+        learner = SimpleNamespace(estimator=net, X_training=None, y_training=None)
+    left = np.setdiff1d(np.arange(len(X)), rows)
+    rows = np.concatenate([rows, left[strategy.select(learner, X[left], n_labels - len(rows))[0]]])
+    return {"score": study.accuracy("FixMatch + DARP", rows, trial, **study.short), "queried": rows.tolist()}
+
+
+def _shots_table(study: Study, first: bool) -> str:
+    names = [name for name in STRATEGIES if name not in ("Margin", "ALBL", "NPC, whole network")]
+    n_trials, n_labels = (2, 15) if study.quick else (N_TRIALS, 40)
+    scores: dict[str, list[float]] = {name: [] for name in names}
+    for trial in range(n_trials):
+        for name in names:
+            key = f"{'single' if first else 'zero'}-shot {n_labels} {name} {trial}"
+            args = (study, name, trial, first, n_labels)
+            scores[name].append(study.measured(key, lambda args=args: _shot(*args))["score"])
+    rows: list[list[object]] = [[names[0], _mean(scores[names[0]]), ""]]
+    for name in names[1:]:
+        rows.append([name, _mean(scores[name]), paired_gap(np.subtract(scores[name], scores[names[0]]))])
+    return markdown(["strategy", f"{n_labels} labels", "− random"], rows)
+
+
+def zero_shot_table(study: Study) -> str:
+    """One query by the initial weights, without any label."""
+    return _shots_table(study, first=False)
+
+
+def single_shot_table(study: Study) -> str:
+    """One query by a network that has seen one label per class."""
+    return _shots_table(study, first=True)
 
 
 TABLES = {
@@ -247,7 +312,9 @@ TABLES = {
     "supervised": supervised_table,
     "darp": darp_table,
     "active": active_table,
-    "shots": shots_table,
+    "overlap": overlap_table,
+    "zero_shot": zero_shot_table,
+    "single_shot": single_shot_table,
 }
 
 

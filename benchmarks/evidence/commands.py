@@ -12,6 +12,7 @@ import torch
 
 from benchmarks._measure import markdown
 from benchmarks.evidence import words
+from benchmarks.evidence.intervals import coverage_table
 from benchmarks.evidence.page import load_suite, write_page
 from benchmarks.evidence.rule import judge
 from benchmarks.evidence.runs import RESULTS, forget, measure, missing, read, run_all
@@ -51,6 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--latex", type=Path, metavar="FILE", help="write the summary as a LaTeX table, too")
     report.set_defaults(command=_report)
     commands.add_parser("rule", help="judge the recommended strategy").set_defaults(command=_rule)
+    claims = commands.add_parser("claims", help="what the default gives for each kind of data")
+    claims.add_argument("--short", action="store_true", help="a row for each kind, as README has it")
+    claims.set_defaults(command=_claims)
+    saved = commands.add_parser("saved", help="labels saved by the default in every setting, with intervals")
+    saved.set_defaults(command=_saved)
+    holding = commands.add_parser("intervals", help="how often intervals of labels saved hold")
+    holding.add_argument("--draws", type=int, default=50, metavar="N", help="for each setting, strategy and size")
+    holding.set_defaults(command=_intervals)
     return parser
 
 
@@ -127,6 +136,27 @@ def _report(args: argparse.Namespace) -> int:
     print(write_page(args.docs, args.results))
     if args.latex is not None:
         args.latex.write_text(load_suite(args.results).to_latex(), encoding="utf-8")
+    return 0
+
+
+def _claims(args: argparse.Namespace) -> int:
+    # it reads raw, which is a command itself: imported above, python -m would import it twice
+    from benchmarks.evidence.kinds import kinds_table, load_kinds, sentences, short_table
+
+    suites = load_kinds(args.results)
+    print(*([short_table(suites)] if args.short else [kinds_table(suites), *sentences(suites)]), sep="\n")
+    return 0
+
+
+def _saved(args: argparse.Namespace) -> int:
+    from benchmarks.evidence.kinds import intervals_table, load_kinds
+
+    print(intervals_table(load_kinds(args.results)))
+    return 0
+
+
+def _intervals(args: argparse.Namespace) -> int:
+    print(coverage_table(args.draws, args.results))
     return 0
 
 

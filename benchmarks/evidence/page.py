@@ -13,6 +13,7 @@ from benchmarks.evidence.rule import judge
 from benchmarks.evidence.runs import RESULTS, as_result, missing, read
 from benchmarks.evidence.settings import ARMS, DEFAULT, REFERENCE, SECOND, SETTINGS
 from skal.bench import BenchmarkSuite
+from skal.bench._statistics import FEWEST_SEEDS
 from skal.bench._verdict import p_text, points
 
 # of the README's picture: the setting, held out, and what it is
@@ -76,6 +77,7 @@ def _introduction(suite: BenchmarkSuite, starts: BenchmarkSuite, n_missing: int)
             "All arms of a seed share the pool and the initial weights.",
             "They share the first labels too, except arms with their own start.",
             "How they are compared is in [](../guide/benchmark.md).",
+            "What the default gives on data like yours, its start and its queries apart, is in [](yours.md).",
             "These commands make the runs, continue where they stopped, and write this page with its figures:",
             "",
             COMMAND,
@@ -176,6 +178,12 @@ def _figures(suite: BenchmarkSuite) -> str:
 
 def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
     summary = suite.summary()
+    place = list(summary.columns).index("labels saved")
+    for budget, part in words.by_budget(suite).items():
+        own = part.summary()["labels saved"].reindex(summary.index)
+        summary.insert(place, f"saved, {budget}", ["–" if value != value else f"{100 * value:.0f} %" for value in own])
+        place += 1
+    summary = summary.drop(columns="labels saved")
     seconds = pd.concat([result.times()["query"] for result in suite.results.values()], axis=1).median(axis=1)
     rows: list[list[object]] = [
         [name, *("–" if cell != cell else cell for cell in row)]
@@ -183,12 +191,11 @@ def _tables(suite: BenchmarkSuite, starts: BenchmarkSuite) -> str:
     ]
     for row in rows:
         row[1] = f"{row[1]:.1f}" if isinstance(row[1], float) else row[1]
-        place = 1 + list(summary.columns).index("labels saved")
-        row[place] = f"{100 * row[place]:.0f} %" if isinstance(row[place], float) else row[place]
     for row in rows:
         row.append(f"{seconds[str(row[0])]:.2g}")
     parts = [
-        "**All settings.** Counts are better / not distinguishable / worse; labels saved and seconds are medians.\n"
+        "**All settings.** Counts are better / not distinguishable / worse.\n"
+        "Shares of labels saved, with few labels and with many, and seconds are medians.\n"
         "Seconds depend on the machine and on what else it did: compare them with each other only.",
         markdown(["strategy", *summary.columns, "seconds per query"], rows),
         "**Settings.**",
@@ -227,7 +234,9 @@ def _saved(row: pd.Series) -> str:
         return "not reached" if value != value else f"{value:.0f}"
 
     return (
-        text(row["value"]) if row["seeds"] < 2 else f"{text(row['value'])} ({text(row['low'])} … {text(row['high'])})"
+        text(row["value"])
+        if row["seeds"] < FEWEST_SEEDS
+        else f"{text(row['value'])} ({text(row['low'])} … {text(row['high'])})"
     )
 
 
@@ -235,7 +244,7 @@ def _budget(setting: str) -> str:
     protocol = SETTINGS[setting].protocol
     score = protocol.scoring.replace("_", " ")
     labels = f"{protocol.n_initial} labels, then {protocol.n_rounds} times {protocol.query_size}"
-    return f"{labels}; areas are mean {score} in percent; labels saved with a 95 % bootstrap interval over the seeds."
+    return f"{labels}; areas are mean {score} in percent; labels saved with a 95 % interval from ten seeds on."
 
 
 def _settings_table(suite: BenchmarkSuite) -> str:

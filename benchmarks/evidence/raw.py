@@ -42,6 +42,7 @@ from benchmarks.evidence.settings import Arm, Setting
 from skal import ActiveLearningClassifier
 from skal.bench import BenchmarkSuite, Protocol
 from skal.bench._verdict import points
+from skal.exceptions import InvalidParameterError
 from skal.strategies._names import make_strategy
 
 TABLES = ("adult", "satellite", "spambase", "dna", "vehicle", "segment")
@@ -74,8 +75,11 @@ _ALL = [
 SETTINGS = MappingProxyType({setting.name: setting for setting in _ALL})
 
 
+Table = tuple[Any, np.ndarray, Any, np.ndarray]
+
+
 @lru_cache(maxsize=1)
-def _read(data: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
+def _read(data: str) -> Table:
     """Samples and labels to draw pools from, and to test on."""
     home = Path(os.environ["SKAL_DATA_HOME"])
     if data == "banking77":
@@ -83,7 +87,11 @@ def _read(data: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
             texts = [np.array(file[name], dtype=object) for name in ("texts_train", "texts_test")]
             return texts[0], file["y_train"], texts[1], file["y_test"]
     table = pd.read_csv(home / "tables" / f"{data}.csv.gz")
-    X, y = table.iloc[:, :-1], table.iloc[:, -1].to_numpy(dtype=str)
+    return divide(table.iloc[:, :-1], table.iloc[:, -1].to_numpy(dtype=str))
+
+
+def divide(X: pd.DataFrame, y: np.ndarray) -> Table:
+    """Two thirds of a table for pools, and at most 2,000 of the other rows for testing: the same for all seeds."""
     order = np.random.default_rng(0).permutation(len(X))
     train, test = np.split(order, [2 * len(X) // 3])
     test = test[:_MOST_TESTED]
@@ -107,37 +115,49 @@ def make_estimator(net: str) -> Any:
 def make_run(name: str, arm: str, seed: int) -> dict[str, Any]:
     """One run as a line."""
     setting = SETTINGS[name]
-    protocol = setting.protocol
-    X, y, X_test, y_test = _read(protocol.data)
-    n_pool = min(len(X), protocol.n_pool or len(X))
+    X, y, X_test, y_test = _read(setting.protocol.data)
+    n_pool = min(len(X), setting.protocol.n_pool or len(X))
     rows = np.random.default_rng([seed, 0]).choice(len(X), size=n_pool, replace=False)
+    pool = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+    return make_line(setting, arm, seed, make_estimator(setting.protocol.net), pool, y[rows], (X_test, y_test))[0]
+
+
+def make_line(
+    setting: Setting, arm: str, seed: int, estimator: Any, pool: Any, y: np.ndarray, test: tuple[Any, np.ndarray]
+) -> tuple[dict[str, Any], np.ndarray]:
+    """The line of a run, and the positions in the pool in the order in which they were labelled."""
+    protocol = setting.protocol
     began = time.process_time()
     loop = ActiveLearningClassifier(
-        make_estimator(protocol.net),
+        estimator,
         make_strategy(ARMS[arm].strategy),
         initial=ARMS[arm].initial or "random",
         n_initial=protocol.n_initial,
         query_size=protocol.query_size,
         n_rounds=protocol.n_rounds,
-        classes=np.unique(y),
+        classes=np.union1d(y, test[1]),
         random_state=seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pool = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
-        loop.fit(pool, y[rows], eval_set=(X_test, y_test))
-    history, known = loop.history_, y[rows][loop.queried_]
-    return {
+        try:
+            loop.fit(pool, y, eval_set=test)
+        except InvalidParameterError:
+            if len(np.unique(y[getattr(loop, "queried_", [])])) != 1:
+                raise  # not because all labels of the run are of one class
+    history, known = loop.history_, y[loop.queried_]
+    line = {
         "arm": arm,
         "seed": seed,
         "settings": fingerprint(setting),
         "n_labels": [int(entry["n_labelled"]) for entry in history],
-        "scores": [round(_score(entry, known, y_test), 6) for entry in history],
+        "scores": [round(_score(entry, known, test[1]), 6) for entry in history],
         "seconds": round(time.process_time() - began, 2),
         "seconds_query": round(float(np.mean([entry["seconds_query"] for entry in history[1:]])), 4),
         "warnings": [],
         "record": {},
     }
+    return line, loop.queried_
 
 
 def _score(entry: dict[str, Any], known: np.ndarray, y_test: np.ndarray) -> float:

@@ -53,8 +53,14 @@ def _data(name: str) -> Data:
 
 def make_run(name: str, arm: str, seed: int) -> Line:
     """One run as a line: what came out, what was picked, and how long it took."""
-    setting, data = SETTINGS[name], _data(name)
-    run, seconds = _time_run(setting, arm, seed)
+    chosen = make_strategy(ARMS[arm].strategy)
+    run, seconds = time_run(SETTINGS[name], arm, seed, chosen, ARMS[arm].initial)
+    return as_line(SETTINGS[name], run, seconds)
+
+
+def as_line(setting: Setting, run: Run, seconds: float) -> Line:
+    """A run as it is kept."""
+    data, arm, seed = _data(setting.name), run.strategy, run.seed
     positions = json.dumps([run.initial, run.queried]).encode()
     return {
         "arm": arm,
@@ -71,12 +77,14 @@ def make_run(name: str, arm: str, seed: int) -> Line:
     }
 
 
-def _time_run(setting: Setting, arm: str, seed: int, **settings: Any) -> tuple[Run, float]:
+def time_run(
+    setting: Setting, arm: str, seed: int, strategy: Any, initial: str | None, **settings: Any
+) -> tuple[Run, float]:
     """A run, and the seconds of processor time that it took."""
-    initial = ARMS[arm].initial or setting.protocol.initial
-    protocol, data = setting.protocol.with_settings(initial=initial, **settings), _data(setting.name)
+    start = initial or setting.protocol.initial
+    protocol, data = setting.protocol.with_settings(initial=start, **settings), _data(setting.name)
     began = time.process_time()
-    run = run_task(Task(protocol, arm, seed, make_strategy(ARMS[arm].strategy), None), data)
+    run = run_task(Task(protocol, arm, seed, strategy, None), data)
     return run, time.process_time() - began
 
 
@@ -86,11 +94,10 @@ def measure(name: str, arm: str) -> float:
     The seed is none of those that count.
     """
     setting = SETTINGS[name]
-    _time_run(
-        setting, arm, setting.seeds, n_rounds=0
-    )  # the first training in a process takes seconds more than any other
     all_labels, n_rounds = setting.protocol.n_labels, min(2, setting.protocol.n_rounds)
-    run, seconds = _time_run(setting, arm, setting.seeds, n_rounds=n_rounds)
+    for n in (0, n_rounds):  # the first training in a process takes seconds more than any other
+        chosen = make_strategy(ARMS[arm].strategy)
+        run, seconds = time_run(setting, arm, setting.seeds, chosen, ARMS[arm].initial, n_rounds=n)
     fit, query = sum(run.seconds_fit), sum(run.seconds_query)
     longer_fit = fit * sum(all_labels) / sum(run.n_labels)
     longer_query = query * setting.protocol.n_rounds / max(1, n_rounds)
@@ -115,8 +122,7 @@ def read(setting: Setting, folder: Path = RESULTS) -> dict[tuple[str, int], Line
                 f"{path}, line {number} was run with other settings than those in settings.py. Put the settings back, "
                 "or delete the file to run them anew."
             )
-        if line["arm"] in ARMS:
-            found.setdefault((line["arm"], line["seed"]), line)
+        found.setdefault((line["arm"], line["seed"]), line)
     return found
 
 

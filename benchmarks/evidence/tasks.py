@@ -1,14 +1,15 @@
 """Which strategy to recommend for numbers, and for several labels at once: paired seeds.
 
-``python -m benchmarks.evidence.tasks run [--data pol,protein] [--models mlp,forest] [--arms "lcmd;auto"] [--seeds 4]
-[--out FOLDER]`` makes the runs that are missing, and ``python -m benchmarks.evidence.tasks report`` prints the tables.
-Every run is a line of ``FOLDER/runs.jsonl``, so that a run that was stopped goes on. The data are read from
-``$SKAL_DATA_HOME/regression`` and ``$SKAL_DATA_HOME/multilabel``: ``NAME.npz`` with X_train, y_train, X_test, y_test.
+``python -m benchmarks.evidence.tasks run [--data pol,protein] [--models mlp,forest] [--sizes few,many]
+[--arms "lcmd;auto"] [--seeds 4] [--out FOLDER]`` makes the runs that are missing, and
+``python -m benchmarks.evidence.tasks report`` prints the tables. Every run is a line of ``FOLDER/runs.jsonl``, so that
+a run that was stopped goes on. The data are read from ``$SKAL_DATA_HOME/regression`` and
+``$SKAL_DATA_HOME/multilabel``: ``NAME.npz`` with X_train, y_train, X_test, y_test.
 
-``pol`` and ``protein`` were named as development before the first run: they decided what ``"auto"`` is for a
-regression. The others judge it. Every seed has a pool, and a random start of its own that all arms share; only ``auto``
-chooses its start itself. Numbers are judged by the mean logarithm of the root mean squared error over the rounds after
-the start (lower is better), several labels by the mean of micro F1 (higher is better).
+``pol`` and ``protein``, and for several labels ``emotions``, are development: they decide what ``"auto"`` is. The
+others judge it. Every seed has a pool, and a random start of its own that all arms share; only ``auto`` chooses its
+start itself. Numbers are judged by the mean logarithm of the root mean squared error over the rounds after the start
+(lower is better), several labels by the mean of micro F1 (higher is better).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
@@ -34,14 +35,19 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 from benchmarks._measure import markdown
+from benchmarks.evidence.others import activeml_committee, activeml_greedy, activeml_trees, bmdal_lcmd
 from benchmarks.evidence.runs import RESULTS
 from skal import ActiveLearningClassifier, ActiveLearningRegressor
+from skal.bench._statistics import ALPHA, holm, paired_difference
 
 DEVELOPMENT = ["pol", "protein"]
 JUDGING = ["kin40k", "bike", "elevators", "concrete"]
-MULTILABEL = ["emotions", "scene", "yeast"]
-ARMS = {
+MULTILABEL_DEVELOPMENT = ["emotions"]
+MULTILABEL_JUDGING = ["scene", "yeast"]
+MULTILABEL = MULTILABEL_DEVELOPMENT + MULTILABEL_JUDGING
+ARMS: dict[str, Any] = {
     "random": "random",
+    "auto": "auto",
     "lcmd": "lcmd",
     "ntk_lookahead": "ntk_lookahead",
     "uherding": "uherding(features='prepared', normalize=False)",
@@ -51,15 +57,32 @@ ARMS = {
     "predictive_std": "predictive_std",
     "margin": "margin",
     "badge": "badge",
-    "auto": "auto",
+    "bmdal_reg lcmd": bmdal_lcmd,
+    "scikit-activeml greedy": activeml_greedy,
+    "scikit-activeml trees": activeml_trees,
+    "scikit-activeml committee": activeml_committee,
 }
-# what has something to say about each task
+# what has something to say about each task and model
 ARMS_OF = {
-    "regression": [arm for arm in ARMS if arm not in ("margin", "badge")],
-    "multilabel": ["random", "margin", "badge", "uherding, forest", "auto"],
+    "mlp": [arm for arm in ARMS if arm not in ("margin", "badge", "scikit-activeml committee")],
+    "forest": [arm for arm in ARMS if arm not in ("margin", "badge", "bmdal_reg lcmd")],
+    "multilabel": ["random", "auto", "margin", "badge", "ntk_lookahead", "uherding, forest", "max_herding"],
 }
-N_POOL, N_TEST = 1000, 1000
-N_INITIAL, QUERY_SIZE, N_ROUNDS = 30, 30, 5
+
+
+class Size(NamedTuple):
+    """How many samples there are to choose from, and how many labels are asked for."""
+
+    n_pool: int
+    n_initial: int
+    query_size: int
+    n_rounds: int
+
+
+SIZES = {"few": Size(1000, 30, 50, 3), "many": Size(3000, 200, 150, 3)}
+N_TEST = 1000
+
+Key = tuple[str, str, str, str, int]  # data, model, size, arm, seed
 
 
 class Perceptron(nn.Module):
@@ -76,6 +99,21 @@ class Perceptron(nn.Module):
         return numbers
 
 
+class QuickRegressor(NeuralNetRegressor):
+    """Trains in batches of tensors: skorch's own loop spends most of its time around so small a network."""
+
+    def fit_loop(self, X: np.ndarray, y: np.ndarray, epochs: int | None = None, **fit_params: Any) -> QuickRegressor:
+        """``max_epochs`` passes over the samples, in an order of its own each."""
+        inputs, targets = torch.as_tensor(X), torch.as_tensor(y)
+        self.module_.train()
+        for _ in range(self.max_epochs if epochs is None else epochs):
+            for rows in torch.randperm(len(inputs)).split(self.batch_size):
+                self.optimizer_.zero_grad()
+                self.criterion_(self.module_(inputs[rows]), targets[rows]).backward()
+                self.optimizer_.step()
+        return self
+
+
 def make_model(name: str, task: str, n_inputs: int, seed: int) -> Any:
     """A regressor, or a classifier of several labels, for rows of numbers."""
     if task == "multilabel":
@@ -84,35 +122,29 @@ def make_model(name: str, task: str, n_inputs: int, seed: int) -> Any:
         return make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression(max_iter=1000)))
     if name == "forest":
         return RandomForestRegressor(100, random_state=seed)
-    net = NeuralNetRegressor(
-        Perceptron,
-        module__n_inputs=n_inputs,
-        optimizer=torch.optim.Adam,
-        lr=3e-3,
-        max_epochs=150,
-        batch_size=64,
-        train_split=None,
-        verbose=0,
+    net = QuickRegressor(
+        Perceptron, module__n_inputs=n_inputs, optimizer=torch.optim.Adam, lr=5e-3, max_epochs=150, batch_size=128
     )
+    net.set_params(optimizer__fused=True, train_split=None, callbacks="disable", verbose=0)
     return make_pipeline(StandardScaler(), net)
 
 
-def run(data: str, model: str, arm: str, seed: int) -> list[float]:
+def run(data: str, model: str, size: str, arm: str, seed: int) -> list[float]:
     """After every round on the test set: the error in deviations of the test targets, or micro F1."""
-    task = "multilabel" if data in MULTILABEL else "regression"
+    task, sizes = "multilabel" if data in MULTILABEL else "regression", SIZES[size]
     with np.load(Path(os.environ["SKAL_DATA_HOME"]) / task / f"{data}.npz") as found:
         X, y, X_test, y_test = (found[name] for name in ("X_train", "y_train", "X_test", "y_test"))
     generator = np.random.default_rng(seed)
-    rows = generator.permutation(len(X))[:N_POOL]
-    start = generator.permutation(len(rows))[:N_INITIAL]
+    rows = generator.permutation(len(X))[: sizes.n_pool]
+    start = generator.permutation(len(rows))[: sizes.n_initial]
     loops: dict[str, Any] = {"regression": ActiveLearningRegressor, "multilabel": ActiveLearningClassifier}
     loop = loops[task](
         make_model(model, task, X.shape[1], seed),
         ARMS[arm],
-        n_initial=N_INITIAL,
+        n_initial=sizes.n_initial,
         initial="auto" if arm == "auto" else start,
-        query_size=QUERY_SIZE,
-        n_rounds=N_ROUNDS,
+        query_size=sizes.query_size,
+        n_rounds=sizes.n_rounds,
         reinitialize=True,
         scoring="neg_root_mean_squared_error" if task == "regression" else "f1_micro",
         random_state=seed,
@@ -122,41 +154,83 @@ def run(data: str, model: str, arm: str, seed: int) -> list[float]:
     return scores if task == "multilabel" else [-score / float(y_test[:N_TEST].std()) for score in scores]
 
 
-def read(out: Path) -> dict[tuple[str, str, str, int], list[float]]:
+def read(out: Path) -> dict[Key, list[float]]:
     """The runs that are there."""
     path = out / "runs.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {(line["data"], line["model"], line["arm"], line["seed"]): line["scores"] for line in lines}
+    return {tuple(line[name] for name in ("data", "model", "size", "arm", "seed")): line["scores"] for line in lines}
 
 
-def compare(runs: dict[tuple[str, str, str, int], list[float]], data: Sequence[str], part: str) -> list[list[object]]:
-    """The difference to Random of each arm, over the rounds after the start, as rows of a table."""
+def gains(runs: dict[Key, list[float]], data: str, model: str, size: str, arm: str, other: str) -> np.ndarray:
+    """What an arm gains over another on each seed that both have, over the rounds after the start; more is better.
+
+    Of numbers it is the fall of the mean logarithm of the error, of several labels the rise of micro F1.
+    """
+
+    def worth(key: Key) -> float:
+        scores = np.array(runs[key][1:])
+        return float(scores.mean() if data in MULTILABEL else -np.log(scores).mean())
+
+    pairs = [
+        ((*setting, arm, seed), (*setting, other, seed)) for setting in [(data, model, size)] for seed in range(99)
+    ]
+    return np.array([worth(a) - worth(b) for a, b in pairs if a in runs and b in runs])
+
+
+def find_settings(runs: dict[Key, list[float]], data: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Data, model and size of what has been run, in order."""
+    there = {key[:3] for key in runs}
+    return [setting for setting in product(data, ("mlp", "logistic", "forest"), SIZES) if setting in there]
+
+
+def compare(runs: dict[Key, list[float]], data: Sequence[str], other: str = "random") -> list[list[object]]:
+    """Each arm against another over all settings of a model and a size, as rows of a table."""
     rows: list[list[object]] = []
-    numbers = data[0] not in MULTILABEL
-    for model in ("mlp", "logistic", "forest"):
+    settings = find_settings(runs, data)
+    for model, size in product(("mlp", "logistic", "forest"), SIZES):
         for arm in ARMS:
-            keys = [key for key in runs if key[0] in data and key[1:3] == (model, arm)]
-            both = [(runs[key], runs.get((key[0], model, "random", key[3]))) for key in keys]
-            pairs = [(a[1:], b[1:]) for a, b in both if b is not None]
-            if not pairs or arm == "random":
-                continue
-            gains = [np.log(a).mean() - np.log(b).mean() if numbers else np.mean(a) - np.mean(b) for a, b in pairs]
-            own = np.array(gains)
-            half = student.ppf(0.975, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else np.nan
-            better = int((own < 0).sum() if numbers else (own > 0).sum())
-            error = "" if np.isnan(half) else f" ± {half:.3f}"
-            rows.append([part, model, arm, f"{own.mean():+.3f}{error}", f"{better} / {len(own)}"])
+            parts = [gains(runs, *setting, arm, other) for setting in settings if setting[1:] == (model, size)]
+            own = np.concatenate(parts) if parts else np.empty(0)
+            if len(own) and arm != other:
+                found = paired_difference(own, np.zeros(len(own)))
+                error = "" if np.isnan(found.low) else f" ± {found.mean - found.low:.3f}"
+                rows.append([model, size, arm, f"{found.mean:+.3f}{error}", f"{(own > 0).sum()} / {len(own)}"])
+    return rows
+
+
+def judge(runs: dict[Key, list[float]], data: Sequence[str], arm: str, other: str) -> list[list[object]]:
+    """One arm against another, setting by setting, with p-values by Holm over all of them."""
+    found = [(setting, gains(runs, *setting, arm, other)) for setting in find_settings(runs, data)]
+    found = [(setting, own) for setting, own in found if len(own) > 1]
+    tests = [paired_difference(own, np.zeros(len(own))) for _, own in found]
+    adjusted = holm(np.array([test.p for test in tests]))
+    rows: list[list[object]] = []
+    for (setting, own), test, p in zip(found, tests, adjusted, strict=True):
+        said = "level" if not p < ALPHA else "better" if test.mean > 0 else "worse"
+        gain, better = f"{test.mean:+.3f} ± {test.mean - test.low:.3f}", f"{(own > 0).sum()} / {len(own)}"
+        rows.append([*setting, gain, better, f"{p:.3f}", said])
     return rows
 
 
 def report(out: Path) -> None:
     """Print the tables."""
     runs = read(out)
-    numbers = compare(runs, DEVELOPMENT, "development") + compare(runs, JUDGING, "judging")
-    print(markdown(["data", "model", "arm", "log RMSE against Random, 95 %", "better"], numbers))
-    print()
-    labels = compare(runs, MULTILABEL, "several labels")
-    print(markdown(["data", "model", "arm", "micro F1 over Random, 95 %", "better"], labels))
+    for several in (False, True):
+        parts = [("development", MULTILABEL_DEVELOPMENT if several else DEVELOPMENT)]
+        parts += [("judging", MULTILABEL_JUDGING if several else JUDGING)]
+        rows = [[part, *row] for part, names in parts for row in compare(runs, names)]
+        what = "gain in micro F1" if several else "gain in log RMSE"
+        print(markdown(["data", "model", "labels", "arm", f"{what} over Random, 95 %", "better"], rows), end="\n\n")
+    counts: list[list[object]] = []
+    for names, other in ((JUDGING, "random"), (JUDGING, "bmdal_reg lcmd"), (MULTILABEL_JUDGING, "random")):
+        rows = judge(runs, names, "auto", other)
+        if rows:
+            header = ["data", "model", "labels", f"gain of auto over {other}, 95 %", "better", "p by Holm", "so it is"]
+            print(markdown(header, rows), end="\n\n")
+            said = [str(row[-1]) for row in rows]
+            task = "several labels" if names == MULTILABEL_JUDGING else "numbers"
+            counts.append([task, other, len(rows), *(said.count(word) for word in ("better", "level", "worse"))])
+    print(markdown(["task", "auto against", "settings", "better", "level", "worse"], counts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,6 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=["run", "report"], default="report")
     parser.add_argument("--data", default=",".join(DEVELOPMENT + JUDGING + MULTILABEL), metavar="A,B")
     parser.add_argument("--models", default="mlp,logistic,forest", metavar="A,B")
+    parser.add_argument("--sizes", default=",".join(SIZES), metavar="A,B")
     parser.add_argument("--arms", default=";".join(ARMS), metavar="A;B")
     parser.add_argument("--seeds", type=int, default=20, metavar="N")
     parser.add_argument("--out", type=Path, default=RESULTS / "tasks", metavar="FOLDER")
@@ -174,14 +249,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(args.out)
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
-    for seed, data in product(range(args.seeds), args.data.split(",")):
-        task = "multilabel" if data in MULTILABEL else "regression"
-        models = [name for name in args.models.split(",") if name != ("mlp" if task == "multilabel" else "logistic")]
-        for model, arm in product(models, [arm for arm in args.arms.split(";") if arm in ARMS_OF[task]]):
-            if (data, model, arm, seed) not in read(args.out):
-                line = {"data": data, "model": model, "arm": arm, "seed": seed, "scores": run(data, model, arm, seed)}
-                with (args.out / "runs.jsonl").open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+    for seed, size, data in product(range(args.seeds), args.sizes.split(","), args.data.split(",")):
+        several = data in MULTILABEL
+        models = [name for name in args.models.split(",") if name != ("mlp" if several else "logistic")]
+        for model in models:
+            for arm in args.arms.split(";"):
+                key = (data, model, size, arm, seed)
+                if arm in ARMS_OF["multilabel" if several else model] and key not in read(args.out):
+                    line = dict(zip(("data", "model", "size", "arm", "seed"), key, strict=True))
+                    start = time.perf_counter()
+                    scores = run(*key)
+                    line |= {"scores": scores, "seconds": round(time.perf_counter() - start, 1)}
+                    with (args.out / "runs.jsonl").open("a") as file:
+                        file.write(json.dumps(line) + "\n")
     return 0
 
 

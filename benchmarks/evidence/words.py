@@ -67,23 +67,34 @@ def headlines(suite: BenchmarkSuite) -> list[str]:
     lost = shares[shares["worse"] > 0].sort_values("worse", ascending=False)
     worst = listed([f"{name} ({row['worse']} of {row['settings']})" for name, row in lost.iterrows()])
     lines.append(f"Worse than Random somewhere: {worst}.")
-    saved = suite.summary()["labels saved"].dropna().sort_values(ascending=False)
-    best = listed([f"{name} {100 * value:.0f} %" for name, value in saved.head(5).items()])
-    lines.append(f"Labels saved at Random's final score, median over the settings: {best}.")
+    for budget, part in by_budget(suite).items():
+        saved = part.summary()["labels saved"].dropna().sort_values(ascending=False)
+        best = listed([f"{name} {100 * value:.0f} %" for name, value in saved.head(5).items()])
+        lines.append(f"Labels saved at Random's final score, median over the settings with {budget} labels: {best}.")
     return lines
 
 
+def by_budget(suite: BenchmarkSuite) -> dict[str, BenchmarkSuite]:
+    """The settings with few labels, and those with many: what is true of the ones is not of the others."""
+    parts = {budget: [name for name in suite.settings if name.endswith(budget)] for budget in ("few", "many")}
+    return {budget: suite.subset(names) for budget, names in parts.items() if names}
+
+
 def recommended(suite: BenchmarkSuite) -> list[str]:
-    """How the recommended default does against Random, over all settings."""
+    """How the recommended default does against Random after the same start, with few labels and with many."""
     if DEFAULT not in suite.strategies:
         return []
-    shares = suite.shares().loc[DEFAULT]
-    saved = suite.summary().loc[DEFAULT, "labels saved"]
-    return [
-        f"`{DEFAULT}`, the recommended default, is better than Random in {shares['better']} of {shares['settings']} "
-        f"settings and worse in {shares['worse']}.",
-        f"In half of them it reaches Random's final score with at least {100 * saved:.0f} % fewer labels bought.",
-    ]
+    lines = []
+    for budget, part in by_budget(suite).items():
+        shares = part.shares().loc[DEFAULT]
+        saved = part.saved_labels()["share"].xs(DEFAULT, level="strategy").fillna(0.0)
+        lines.append(
+            f"With {budget} labels `{DEFAULT}`, the recommended default, is better than Random in {shares['better']} "
+            f"of {shares['settings']} settings and worse in {shares['worse']}; at Random's final score it saves "
+            f"{100 * saved.median():.0f} % of the labels bought in the median, from {100 * saved.min():.0f} to "
+            f"{100 * saved.max():.0f} %."
+        )
+    return lines
 
 
 def judged(judgement: Judgement, strategy: str, which: str) -> list[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from benchmarks._kept import Kept
-from benchmarks.papers import accuracy, bounds, claim, kernels, printed
+from benchmarks.papers import accuracy, bounds, kernels, mnist, printed, tightness
 from benchmarks.papers.study import SIZES, Study
 
 STUDIES: dict[str, Study] = {
-    study.name: study for module in (bounds, accuracy, claim, kernels, printed) for study in module.STUDIES
+    study.name: study for module in (bounds, accuracy, mnist, kernels, tightness, printed) for study in module.STUDIES
 }
 
 

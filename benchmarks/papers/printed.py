@@ -1,6 +1,6 @@
 """The papers' own tables, as they are printed.
 
-``printed.tsv`` was transcribed from the papers row by row, apart from the settings in
+``printed.tsv`` was transcribed from the papers' texts, table by table and row by row, apart from the settings in
 ``skal/bench/papers/_transcripts.py``; a test compares the presets with both.
 """
 
@@ -22,7 +22,9 @@ class Printed:
 
     Attributes
     ----------
-    preset, caption : str
+    preset : str
+        Or the study that repeats a table which no preset does.
+    caption : str
     columns : list of str
         The strategies, or the settings.
     rows : dict
