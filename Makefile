@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 PEERS := $(VENV)/peers
 # one torch thread per process: the tests run in two processes, and small networks gain nothing from more
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# what is compiled is kept, where containers forbid it, too: tests start many processes
+COMPILED := PYTHONDONTWRITEBYTECODE=
 WORKERS ?= 2
 # what depends on the releases of modAL and scikit-learn
 MODAL_TESTS := tests/compat tests/learners/test_active.py tests/strategies/test_uncertainty.py
@@ -26,7 +28,7 @@ label: $(VENV)/.installed-label
 # on an older scikit-learn.
 test: $(VENV)/.installed-dev $(PEERS)/.installed
 	$(BIN)/python -m pip check
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -q
+	$(ONE_THREAD) $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) -q
 	$(MAKE) --no-print-directory test-modal
 
 test-modal: $(VENV)/.installed-dev $(PEERS)/.installed

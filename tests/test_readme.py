@@ -122,4 +122,4 @@ def test_console_command_exists(words):
 
 def test_no_block_has_another_language_that_nobody_runs():
     found = {language for page in PAGES for language in LANGUAGES.findall(page.read_text(encoding="utf-8"))}
-    assert found <= {"python", "console", "text", "{toctree}", "{eval-rst}", "{math}", "{image}"}
+    assert found <= {"python", "console", "text", "nginx", "{toctree}", "{eval-rst}", "{math}", "{image}"}

@@ -100,6 +100,8 @@ TOPICS = [
     "frozen_features",
     "regression",
     "several_labels",
+    "raw_tables",
+    "audit",
 ]
 
 
