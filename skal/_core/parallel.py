@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -207,7 +207,7 @@ class _Task:
 
     def _by_dask(self, client: Any, numbers: list[int]) -> Iterator[tuple[int, Any]]:
         """A few shards at a time: their rows would take the room of the whole pool."""
-        payload, ahead = _send(client, self._pickled), 2 * max(1, sum(client.nthreads().values()))
+        payload, ahead = _send_everywhere(client, self._pickled), 2 * max(1, sum(client.nthreads().values()))
         waiting, running = list(reversed(numbers)), dict[Any, int]()
         try:
             while waiting or running:
@@ -245,6 +245,20 @@ def _send(client: Any, data: np.ndarray) -> Any:
     starts = range(0, len(data), _MAX_BYTES)
     parts = [client.submit(np.copy, data[start : start + _MAX_BYTES], pure=False) for start in starts]
     return client.submit(np.concatenate, parts, pure=False)
+
+
+def _send_everywhere(client: Any, data: np.ndarray) -> Any:
+    """A Dask future of the bytes, which each worker has fetched: one that computes is slow to hand them to others."""
+    from distributed import wait
+
+    payload = _send(client, data)
+    here = [
+        client.submit(len, payload, workers=[worker], allow_other_workers=True, pure=False)
+        for worker in client.nthreads()
+    ]
+    with suppress(TimeoutError):  # of workers that have been lost: the shards find out
+        wait(here, timeout=_EMPTY_SECONDS)  # type: ignore[no-untyped-call]
+    return payload
 
 
 def send_once(value: Any) -> Any:
