@@ -44,27 +44,30 @@ def colour_of(key: str) -> str:
     return COLOURS[int(key.split("/")[1][:6]) % 99 % 3]
 
 
-def many_answers(n_files: int, n_answers: int) -> dict[str, float]:
-    """So many answers over one project of so many files, one after the other, while the model is trained."""
+def many_answers(n_files: int, n_answers: int, rate: float) -> dict[str, float]:
+    """So many answers over one project of so many files, at most ``rate`` a second, while the model is trained."""
     folder = Path(tempfile.mkdtemp())
     make_many(folder / "pictures", n_files)
     times: list[float] = []
     arguments = ["--classes", ",".join(COLOURS), "--out", folder / "out", "--model", "linear"]
     with Served(folder / "pictures", *arguments) as served:
         items: list[dict] = []
+        begin = time.perf_counter()
         while len(times) < n_answers:
+            time.sleep(max(0.0, begin + len(times) / rate - time.perf_counter()))
             items = items or served.call("next", client="one", n=7)["items"]
             key = items.pop(0)["id"]
             start = time.perf_counter()
             served.call("answer", client="one", id=key, label=colour_of(key))
             times.append(time.perf_counter() - start)
-        labelled = served.call("status")["labelled"]
+        status = served.call("status")
     shutil.rmtree(folder)
     ordered = sorted(times)
     return {
         "files": n_files,
         "answers": len(times),
-        "labelled": labelled,
+        "labelled": status["labelled"],
+        "trainings meanwhile": status["rounds"],
         "median milliseconds": 1000 * median(times),
         "99 % below": 1000 * ordered[int(0.99 * len(ordered))],
         "longest": 1000 * ordered[-1],

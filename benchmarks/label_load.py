@@ -5,7 +5,7 @@ small images, beside the time of listing the folder; ``python -m benchmarks.labe
 ``--pictures`` images of 88 megapixels at the same time, and gives the memory that this took.
 
 ``python -m benchmarks.label_load answers`` gives ``--answers`` answers over one project of ``--files`` files, one after
-the other as one person would, and measures each.
+the other, ``--rate`` a second, and measures each.
 
 ``python -m benchmarks.label_load`` starts ``skal label`` on a pool of copies of digits, labels through its API at a
 fixed rate, kills the process at the end, and compares every label that was answered with the file.
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.what == "files":
         found = many_files(options.files or 100_000)
     elif options.what == "answers":
-        found = many_answers(options.files or 20_000, options.answers)
+        found = many_answers(options.files or 20_000, options.answers, options.rate)
     elif options.what == "pictures":
         found = large_pictures(options.pictures)
     else:
