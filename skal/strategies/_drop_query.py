@@ -20,6 +20,7 @@ from skal.validation import Features, Integer, Real, make_generator
 _SEEDS = 1000  # points at least, among which k-means finds its first centres
 _SAMPLE_BYTES = 64  # of a sample of the pool: its key, and how often its class changes
 _BLOCK_BYTES = 2**24  # of points that are worked on at once
+_ROUNDING = 1e-5  # of squared distances in single precision
 
 
 class DropQuery(QueryStrategy):
@@ -223,7 +224,7 @@ def nearest_to_centres(
     n_seeds: int = _SEEDS,
     block_bytes: int = _BLOCK_BYTES,
 ) -> np.ndarray:
-    """Of each k-means cluster of the points the one nearest to its centre; distinct rows.
+    """Of each k-means cluster of the points the one nearest to its centre, the first of equals; distinct rows.
 
     Parameters
     ----------
@@ -244,7 +245,8 @@ def nearest_to_centres(
     picked: list[int] = []
     for centre in centres:
         distances = torch.cat([(block - centre).square_().sum(1) for block in blocks]).masked_fill_(~free, torch.inf)
-        picked.append(int(distances.argmin()))
+        # the two samples of a cluster are equally far from their centre: rounding must not choose between them
+        picked.append(int((distances <= distances.min() * (1 + _ROUNDING)).to(torch.uint8).argmax()))
         free[picked[-1]] = False
     return np.array(picked)
 
