@@ -284,7 +284,7 @@ def describe(batch: Any) -> str:
     return f"type {type(batch).__name__}"
 
 
-def _said(error: BaseException) -> str:
+def _say(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
 
 
@@ -311,7 +311,7 @@ def explain_pass(error: Exception, module: nn.Module, batch: Any) -> NetworkErro
     if isinstance(error, (SkalError, Warning)) or is_out_of_memory(error):
         return None
     return NetworkError(
-        f"The network must accept the samples. Got {_said(error)} for an input of {describe(batch)}. "
+        f"The network must accept the samples. Got {_say(error)} for an input of {describe(batch)}. "
         f"{_remedy(module, batch)}"
     )
 
@@ -344,7 +344,7 @@ def explain_training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
         if in_callback or not any(frame.f_globals.get("__name__", "").startswith(_ABOUT_DATA) for frame in frames):
             raise
         raise NetworkError(
-            f"The network must be trainable on its samples and labels. Got {_said(error)}. {_advice(net, X, y)}"
+            f"The network must be trainable on its samples and labels. Got {_say(error)}. {_advice(net, X, y)}"
         ) from error
 
 

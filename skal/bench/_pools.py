@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils import Bunch
 from torch.utils.data import Dataset
 
+from skal._core.identity import data_digest
 from skal._core.tasks import check_targets, n_columns
 from skal.bench._protocol import Protocol
 from skal.datasets import load
@@ -59,11 +59,12 @@ class Data:
     n_classes: int
 
     def details(self) -> dict[str, Any]:
-        """Sizes and a fingerprint of the labels and of some inputs, for the record."""
+        """Sizes and a digest of the labels and of some inputs, for the record."""
         some = self.X_train[:: max(1, len(self.X_train) // 100)]
-        digest = sha256(self.y_train.tobytes() + self.y_test.tobytes() + some.tobytes())
         sizes = {"n_test_samples": len(self.X_test), "n_classes": self.n_classes}
-        return {"train_shape": list(self.X_train.shape)} | sizes | {"data_sha256": digest.hexdigest()[:16]}
+        return (
+            {"train_shape": list(self.X_train.shape)} | sizes | {"data": data_digest([self.y_train, self.y_test, some])}
+        )
 
     def pool(self, protocol: Protocol, seed: int) -> Pool:
         """The pool of a seed and its first labels: the same for every strategy."""

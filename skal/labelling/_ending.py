@@ -99,9 +99,9 @@ class Ending:
         """Samples that may be asked for; None if anything may."""
         if self._rounds.auditing:
             return self._rounds.questions()
-        return self.left() if self.under_way and self._rounds.certified else None
+        return self.find_left() if self.under_way and self._rounds.certified else None
 
-    def left(self) -> list[int]:
+    def find_left(self) -> list[int]:
         """Samples that the certificate leaves to people, and that have no answer yet."""
         final = self._rounds.session.state.final
         by_model = set() if final is None else set(final["positions"])
@@ -125,7 +125,7 @@ class Ending:
         if self._rounds.auditing:
             check = {"total": len(state.asked), "done": len(state.asked) - len(self._rounds.questions())}
         if state.final is not None:
-            left, certificate = len(self.left()), state.final["certificate"]
+            left, certificate = len(self.find_left()), state.final["certificate"]
             final = {"certificate": certificate, "left": left, "words": say_certificate(certificate, left)}
         last = next((row["certificate"] for row in reversed(state.history) if "certificate" in row), None)
         refused = None

@@ -135,7 +135,8 @@ class Journal:
                 )
             self._fold(event)
             self._whole += len(line)
-        self.weigh()
+        if self.answers:
+            self.weigh()
         return self
 
     def append(self, events: Iterable[dict[str, Any]]) -> None:
@@ -162,11 +163,12 @@ class Journal:
 
     def disputes(self) -> list[Any]:
         """Ids of samples that people have labelled differently, and on which nobody has decided."""
-        return [key for key, said in self._said().items() if len({str(x) for x in said.values() if x is not None}) > 1]
+        given = {key: {str(x) for x in said.values() if x is not None} for key, said in self._open_answers().items()}
+        return [key for key, labels in given.items() if len(labels) > 1]
 
     def weigh(self) -> dict[Any, Any]:
         """Weigh the answers of all people anew; gives the labels that now hold for samples on which they differ."""
-        found = weigh_answers(self._said())
+        found = weigh_answers(self._open_answers())
         for key, label in found.items():
             events = self.answers[key].values()
             n_changes = self.n_changes
@@ -174,7 +176,7 @@ class Journal:
             self.n_changes = n_changes  # the answers were counted
         return found
 
-    def _said(self) -> dict[Any, dict[Any, Any]]:
+    def _open_answers(self) -> dict[Any, dict[Any, Any]]:
         """The answers to samples on which nobody has decided."""
         open_keys = (key for key in self.answers if key not in self.decided)
         return {key: {who: event["label"] for who, event in self.answers[key].items()} for key in open_keys}

@@ -129,8 +129,8 @@ class LoopEngine:
         self.publish()
 
     def weigh(self) -> None:
-        """Let the reliability of several people say which of their answers hold."""
-        for key, label in self.journal.weigh().items():
+        """Let the reliability of several people say which of their answers hold; nothing to do for one."""
+        for key, label in self.journal.weigh().items() if self.journal.answers else ():
             index = self.ids.position(key)
             if index is not None:
                 self.state.take(index, label, "label")

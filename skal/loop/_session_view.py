@@ -157,6 +157,20 @@ class SessionView:
         -------
         LabelsNeeded
             ``more``, ``low`` and ``high``; ``print(session.labels_to(0.9).text)`` says it in words.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from skal import ActiveLearningClassifier
+        >>> from skal.stopping import HoldOut
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = LogisticRegression(max_iter=500)
+        >>> loop = ActiveLearningClassifier(model, "margin", query_size=30, stop=HoldOut(0.3), random_state=0)
+        >>> session = loop.start(X / 16)
+        >>> loop = session.run(lambda indices, samples: y[indices])
+        >>> session.labels_to(0.99).more > 0 and session.labels_to(0.5).more == 0
+        True
         """
         n_labelled, correct = correctness(self.state)
         return forecast_labels(n_labelled, correct, target)

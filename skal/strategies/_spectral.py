@@ -287,7 +287,7 @@ class _Bordered:
         self.W = self.spectrum.vectors.T @ np.concatenate([kernel.LU, self.UU[picked]])  # (s, N)
         self.added: list[int] = []
 
-    def left(self, points: np.ndarray, shift: float) -> np.ndarray | None:
+    def remainders(self, points: np.ndarray, shift: float) -> np.ndarray | None:
         """What remains of each point after projecting out all others, minus the shift: positive if λ_min exceeds it.
 
         None if it is not above the shift without them.
@@ -335,7 +335,7 @@ def _best_point(state: _Bordered, points: np.ndarray) -> tuple[int, float]:
     best, bar = -1, -np.inf
     shift = 0.0
     while len(points):
-        left = state.left(points, shift)
+        left = state.remainders(points, shift)
         if left is None:
             if best >= 0:
                 break
