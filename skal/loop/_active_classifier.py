@@ -78,9 +78,9 @@ class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
         Positions of the labelled samples, in the order they were labelled.
     history_ : list of dict
         One row a round: ``round``, ``n_labelled``, ``indices``, ``declined``, ``metrics`` of the strategy,
-        ``train_score``, ``eval_score`` (with ``eval_set``), ``seconds_fit``, ``seconds_query``. With ``stop`` also
-        ``elapsed`` and what the criterion looks at: ``agreement``, ``uncertainty_mean``, ``uncertainty_max``,
-        ``heldout_score``, ``n_heldout``.
+        ``reason`` (which strategy chose, and why this one), ``train_score``, ``eval_score`` (with ``eval_set``),
+        ``seconds_fit``, ``seconds_query``. With ``stop`` also ``elapsed`` and what the criterion looks at:
+        ``agreement``, ``uncertainty_mean``, ``uncertainty_max``, ``heldout_score``, ``n_heldout``.
     classes_ : (n_classes,) array
         Sorted. Without ``classes``, those seen; for a network with integer labels one per output.
     query_strategy_ : callable

@@ -48,6 +48,7 @@ class Selector:
     def select(self, state: LoopState, trainer: Trainer) -> Choice:
         """Positions in X of this round's samples, and the strategy's metrics."""
         if state.look:
+            state.reason = "an audit, which chance draws"
             return draw_audit(state, self.rules), None
         if self.rules.watches or self.rules.heldout_share or state.audit:
             return self._select_beside_audit(state, trainer)
@@ -79,18 +80,19 @@ class Selector:
                 codes, known = trainer.encode(labels)
                 labelled = take_rows(self.rules.X, rows[known]), codes[known]
             original = self.rules.query_strategy
-            return self._query(trainer.estimator, labelled, self.strategy, original, state, "query", pool, size)
+            found = self._query(trainer.estimator, labelled, self.strategy, original, state, "query", pool, size)
+            state.reason = _explain(self.strategy)
+            return found
         seed, initial = state.seed_for("start"), self.rules.initial
         if state.round == 0 and callable(initial):
             strategy = _copy(initial)
             found = self._query(trainer.make_blank(state), None, strategy, initial, state, "start", pool, size)
-            reason = "as asked for"
-            if isinstance(strategy, Recommended):  # the meaning of its numbers depends on its choice
-                strategy, reason, found = strategy.strategy_, strategy.reason_, (found[0], None)
-            state.start = f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
-            return found
+            state.start = state.reason = _explain(strategy)
+            # the meaning of the numbers depends on what was recommended
+            return (found[0], None) if isinstance(strategy, Recommended) else found
+        state.reason = "random: the labels are too few to train on"
         if state.round == 0:
-            state.start = initial if isinstance(initial, str) else "positions"
+            state.start = state.reason = initial if isinstance(initial, str) else "positions"
         if state.round == 0 and not isinstance(initial, str):
             positions = np.asarray(initial, dtype=np.int64)
             return positions[np.isin(positions, state.pool(self.rules.n_samples))], None
@@ -165,6 +167,14 @@ def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
     rows = [generator.choice(np.flatnonzero(codes == k), size=n, replace=False) for k, n in enumerate(taken)]
     chosen: np.ndarray = known[generator.permutation(np.concatenate(rows))]
     return chosen
+
+
+def _explain(strategy: Any) -> str:
+    """Which strategy answered a query, and why it was this one."""
+    reason = "as asked for"
+    if isinstance(strategy, Recommended):
+        strategy, reason = strategy.strategy_, strategy.reason_
+    return f"{getattr(strategy, '__name__', type(strategy).__name__)}: {reason}"
 
 
 def _copy(strategy: Any) -> Any:

@@ -49,6 +49,8 @@ class LoopState:
     stop_reason : str or None
     start : str or None
         How the initial samples were chosen, and why so.
+    reason : str or None
+        The same of this round.
     source : str
         How this round's samples were chosen, for the journal.
     names : list or None
@@ -101,6 +103,7 @@ class LoopState:
     history: list[dict[str, Any]] = field(default_factory=list)
     stop_reason: str | None = None
     start: str | None = None
+    reason: str | None = None
     source: str = "initial"
     names: list[Any] | None = None
     fitted: dict[str, int] | None = None
@@ -134,7 +137,7 @@ class LoopState:
             n_labelled += len(labelled)
             row = {"round": round, "n_labelled": n_labelled, "indices": labelled}
             row |= {"declined": [index for index, label in here if label is None]}
-            row |= {"metrics": None, "train_score": None, "seconds_fit": 0.0, "seconds_query": 0.0}
+            row |= {"metrics": None, "reason": None, "train_score": None, "seconds_fit": 0.0, "seconds_query": 0.0}
             state.history.append(row | {"note": "from labels.jsonl alone"})
         state.round = max([first - 1, *(row["round"] for row in state.history)]) + 1
         return state
@@ -245,7 +248,7 @@ class LoopState:
             by_index = dict(zip(self.asked, metrics, strict=True))
             metrics = [by_index[index] for index in labelled]
         row = {"round": self.round, "n_labelled": len(self.labelled), "indices": labelled, "declined": declined}
-        row |= {"metrics": metrics}
+        row |= {"metrics": metrics, "reason": self.reason}
         if self.certificate is not None:
             row["certificate"] = self.certificate
         return row | ({"note": "; ".join(self.notes)} if self.notes else {})

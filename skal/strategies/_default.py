@@ -113,7 +113,7 @@ def _for_network(context: QueryContext, started: bool) -> tuple[str, str]:
     n_trained = sum(p.numel() for p in context.network.module.parameters() if p.requires_grad)
     if n_trained > _MOST_TANGENTS:
         return "badge", f"{trained}; look-ahead would take long with {n_trained:,} parameters"
-    return "ntk_lookahead", trained
+    return "ntk_lookahead", f"{trained}; look-ahead is affordable with {n_trained:,} parameters"
 
 
 def _herding(context: QueryContext, started: bool, source: str, features: str = "auto") -> tuple[str, str]:

@@ -31,7 +31,17 @@ from skal.nets import MLP
 from skal.stopping import HoldOut
 from skal.strategies import ALBL, NPC, CoreSet, Entropy, Margin, RandomSampling, margin
 
-SCORES = ("round", "n_labelled", "indices", "declined", "metrics", "train_score", "seconds_fit", "seconds_query")
+SCORES = (
+    "round",
+    "n_labelled",
+    "indices",
+    "declined",
+    "metrics",
+    "reason",
+    "train_score",
+    "seconds_fit",
+    "seconds_query",
+)
 
 
 class Secret(np.ndarray):

@@ -14,7 +14,7 @@ from torch import nn
 
 from skal import ActiveLearningClassifier
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NotFittedError
-from skal.strategies import CoreSet, MaxHerding, ProbCover, TypiClust, UHerding, max_herding
+from skal.strategies import CoreSet, Margin, MaxHerding, ProbCover, TypiClust, UHerding, max_herding
 
 from ..support.learners import learner_of
 
@@ -50,6 +50,16 @@ def test_the_first_samples_are_the_strategys(initial, data):
     expected = strategy(learner_of(LogisticRegression()), X, 9)
     assert loop.queried_[:9].tolist() == expected.tolist()
     assert (loop.history_[0]["metrics"] is None) == (initial == "auto")
+
+
+def test_every_round_says_who_chose_and_why(data):
+    X, y = data
+    rows = loop_of(LogisticRegression(), "auto", initial="auto").fit(X, y).history_
+    assert rows[0]["reason"].startswith("MaxHerding: no labels yet, and the inputs are a table")
+    assert all(row["reason"].partition(": ")[0] in ("UHerding", "Margin", "MaxHerding") for row in rows[1:])
+    assert all(len(row["reason"].partition(": ")[2]) > 20 for row in rows[1:])
+    named = loop_of(LogisticRegression(), Margin(), initial="random").fit(X, y).history_
+    assert [row["reason"] for row in named] == ["random", *["Margin: as asked for"] * (len(named) - 1)]
 
 
 @pytest.mark.parametrize("initial", [TypiClust(), ProbCover(), CoreSet(), MaxHerding(features="input")], ids=str)
