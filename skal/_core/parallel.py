@@ -9,6 +9,7 @@ worker are sent again a few times, and at last computed here.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import sys
@@ -231,7 +232,7 @@ def _await_any(client: Any, futures: list[Any]) -> None:
         try:
             wait(futures, timeout=_EMPTY_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
             return
-        except TimeoutError:
+        except asyncio.TimeoutError:  # Dask's; another class than TimeoutError before Python 3.11
             if not client.nthreads():
                 raise TimeoutError(f"the cluster has no workers, after {_EMPTY_SECONDS} seconds") from None
     raise TimeoutError(f"no shard was computed within {_SHARD_SECONDS} seconds")
@@ -256,7 +257,7 @@ def _send_everywhere(client: Any, data: np.ndarray) -> Any:
         client.submit(len, payload, workers=[worker], allow_other_workers=True, pure=False)
         for worker in client.nthreads()
     ]
-    with suppress(TimeoutError):  # of workers that have been lost: the shards find out
+    with suppress(asyncio.TimeoutError):  # of workers that have been lost: the shards find out
         wait(here, timeout=_EMPTY_SECONDS)  # type: ignore[no-untyped-call]
     return payload
 

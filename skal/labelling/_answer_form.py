@@ -25,7 +25,8 @@ from sklearn.pipeline import Pipeline
 
 from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS, Task, find_task
 from skal._files.json_text import format_json, parse_json
-from skal.exceptions import InvalidParameterError, shorten
+from skal.exceptions import CheckpointError, InvalidParameterError, shorten
+from skal.loop._journal import Journal
 from skal.validation import Choice, Real
 
 _SETTINGS = ("task", "unit", "low", "high")
@@ -91,6 +92,17 @@ class AnswerForm:
             raise InvalidParameterError.for_parameter("answer", "label", f"one of {list(classes)}", said, remedy)
         return said
 
+    def check_journal(self, journal: Journal) -> None:
+        """Refuse a folder whose labels are of another task."""
+        for key, event in journal.known.items():
+            label = event["label"]
+            task = MULTILABEL if isinstance(label, list) else REGRESSION if isinstance(label, float) else CLASSIFICATION
+            if label is not None and task != self.task:
+                raise CheckpointError(
+                    f"The labels in {journal.path} must be of the task {self.task!r}. Got {shorten(label)} for "
+                    f"{shorten(key)}. Say task={task!r}, or choose another folder."
+                )
+
     def parse(self, text: Any, classes: Sequence[str]) -> Any:
         """The label of the journal for a cell of a table, where rows and lists are JSON."""
         if self.task == CLASSIFICATION:
@@ -105,6 +117,9 @@ class AnswerForm:
     def show(self, label: Any, classes: Sequence[str]) -> Any:
         """What the page and files have of a label of the journal."""
         if isinstance(label, list) and self.task == MULTILABEL and -1 not in label:  # known in part: as it is
+            if len(label) != len(classes):
+                remedy = "Name all of the classes that the project began with."
+                raise InvalidParameterError.for_parameter("label", "classes", f"{len(label)} names", classes, remedy)
             return [name for name, holds in zip(classes, label, strict=True) if holds]
         return label
 

@@ -160,6 +160,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     journal.hold()
     try:
         journal.read()
+        if form.task == MULTILABEL:
+            journal.name_columns(named)
         if source is not None or settings:  # there ids and labels are texts
             pairs = [(str(key), form.parse(label, named)) for key, label in pairs]
         ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))

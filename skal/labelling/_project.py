@@ -130,7 +130,7 @@ class Project:
         else:
             rounds |= {"stop": stop}
         if self.form.task != REGRESSION:
-            rounds |= {"classes": self.classes if self.form.task == CLASSIFICATION else None}
+            rounds |= {"classes": self.classes}
         kind = ActiveLearningRegressor if self.form.task == REGRESSION else ActiveLearningClassifier
         loop = kind(estimator, strategy if is_named else recommended, **rounds)
         y = [given.get(key) for key in source.ids] if given else None
@@ -162,13 +162,20 @@ class Project:
         self.ending = Ending(self.rounds, self.worker)
 
     def _name_classes(self, classes: Sequence[str], kept: dict[str, Any], given: dict[str, Any]) -> list[str]:
+        journal = Journal(self.folder).read()
+        self.form.check_journal(journal)
         if self.form.task == REGRESSION:
             return []
         before = kept.get("classes", [])
         if self.form.task != CLASSIFICATION:  # a row of the journal has a number for each of them
+            if before and classes and set(check_classes(classes)) != set(before):
+                remedy = "Leave them out, or begin another project with all of them."
+                raise InvalidParameterError.for_parameter(
+                    "label", "classes", f"those of the folder, {before}", classes, remedy
+                )
             return check_classes(before or classes, strip=not before)
-        written = Journal(self.folder).read().classes  # a class that is in the journal never vanishes
-        named = [*before, *check_classes(classes), *written, *sorted(set(given.values()))]
+        # a class that is in the journal never vanishes
+        named = [*before, *check_classes(classes), *journal.classes, *sorted(set(given.values()))]
         return check_classes(dict.fromkeys(named), strip=False)
 
     def _estimator(self) -> Any:

@@ -8,9 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from skal._core.tasks import MULTILABEL
 from skal._files.json_text import format_json, is_utf8, parse_json
 from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError
+from skal.loop._journal import FILE as JOURNAL
+from skal.loop._journal import read_columns
 from skal.validation import as_list
 
 FILE = "project.json"
@@ -60,10 +63,14 @@ def check_classes(classes: Iterable[Any], *, strip: bool = True) -> list[str]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a folder, empty if there are none yet."""
+    """The settings of a folder, empty if there are none yet.
+
+    Where several classes may hold at once, the journal says which ones there are, and in which order.
+    """
     path = folder / FILE
     if not path.exists():
-        return {}
+        columns = read_columns(folder)
+        return {} if columns is None else {"task": MULTILABEL, "classes": columns}
     try:
         found = parse_json(path.read_bytes())
         _check_types(found)
@@ -72,10 +79,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} must be as it was written. Got {type(error).__name__}: {error}. "
-            "Delete it and name the classes again; the labels are not in it."
+            f"Delete it and start again with the same source, classes and options; the labels are in {JOURNAL}."
         ) from error
     settings: dict[str, Any] = found
-    return settings
+    columns = read_columns(folder) if settings.get("task") == MULTILABEL else None
+    if columns is not None and sorted(columns) != sorted(settings["classes"]):
+        raise CheckpointError(
+            f"The classes in {path} must be those of {JOURNAL}, {columns}. Got {settings['classes']}. Correct them, or "
+            "delete the file and start again with the same source and options."
+        )
+    return settings if columns is None else settings | {"classes": columns}
 
 
 def _check_types(found: dict[str, Any]) -> None:

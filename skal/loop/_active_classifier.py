@@ -52,6 +52,8 @@ class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
     classes : array or None, default=None
         All classes, if they are known: output k of a network is the k-th in sorted order. Without it, integers are
         the numbers of the network's outputs, and other labels take the next output when they are first seen.
+        Of an indicator matrix the names of its columns, in order; ``labels.jsonl`` keeps them, and a ``checkpoint``
+        whose columns are named otherwise is refused.
     reinitialize : bool, default=False
         Train a network from scratch in every round. Other estimators start anew whenever they are fitted.
     callbacks : list of callables or None, default=None

@@ -14,6 +14,7 @@ open       the label, or that it was declined, is taken back
 answer     one of several people, ``annotator``, says this label (null: cannot say)
 withdrawn  this person takes the answer back
 class      there is one more class (``id`` and ``label`` are null)
+columns    a row of numbers has one for each of these ``columns``, in this order
 ========== ==========================================================
 
 Answers of several people stand beside one another, the last of each person. A sample that has any is labelled as they
@@ -79,6 +80,8 @@ class Journal:
         What was decided about samples that have answers.
     classes : dict from class to None
         Classes that were added, and those of the labels, in the order in which they came.
+    columns : list or None
+        The classes that the numbers of a row stand for; None if nobody has named them.
 
     Examples
     --------
@@ -98,6 +101,8 @@ class Journal:
         self.answers: dict[Any, dict[Any, dict[str, Any]]] = {}
         self.decided: dict[Any, dict[str, Any]] = {}
         self.classes: dict[Any, None] = {}
+        self.columns: list[Any] | None = None
+        self._unwritten: list[Any] | None = None  # columns that go with the next events
         self._whole = 0  # bytes of whole lines: what we know to be written
         self._size = 0  # of the file when we last looked; -1 after a failed write
 
@@ -139,9 +144,26 @@ class Journal:
             self.weigh()
         return self
 
+    def name_columns(self, names: Iterable[Any]) -> None:
+        """Say which classes the numbers of a row stand for; refused if the journal says otherwise.
+
+        It is written with the next events, so that no row is without its names.
+        """
+        names = list(names)
+        widths = {len(label) for each in self.earlier.values() for label in each if isinstance(label, list)}
+        if self.columns not in (None, names) or widths - {len(names)}:
+            said = f"rows of {sorted(widths)} numbers" if self.columns is None else f"{self.columns}"
+            raise CheckpointError(
+                f"The classes must be those of {self.path}, in its order. Got {names} for {said}. Name its classes, or "
+                "choose another folder."
+            )
+        self._unwritten = names if self.columns is None else None
+
     def append(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events; they are on the disk when this returns, or else nothing has changed."""
         events = list(events)
+        if events and self._unwritten is not None:
+            events.insert(0, make_event("columns", None, round=0, source=None, columns=self._unwritten))
         if self.path is not None and events:
             self.hold()
             self._write(self.path, b"".join(map(_format, events)))
@@ -190,6 +212,9 @@ class Journal:
         """Let one event change what holds."""
         self.n_events += 1
         kind, key = event["event"], event["id"]
+        if kind == "columns":
+            self.columns, self._unwritten = event["columns"], None
+            return
         if kind == "class":
             self.classes[event["class"]] = None
             return
@@ -284,6 +309,19 @@ class Journal:
             raise _failure(path, error) from error
         finally:
             os.close(descriptor)
+
+
+def read_columns(folder: Path) -> list[Any] | None:
+    """The classes that the numbers of a row stand for, from the journal of a folder; None if it does not say."""
+    path = folder / FILE
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                event = _parse(line) if b'"event": "columns"' in line else None
+                if event is not None:
+                    columns: list[Any] = event["columns"]
+                    return columns
+    return None
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:

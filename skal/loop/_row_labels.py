@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from skal._core.containers import take_rows
 from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, Task, check_targets, n_columns
-from skal.exceptions import AdjustedInputWarning, InvalidParameterError, NoLabelledDataError
+from skal.exceptions import AdjustedInputWarning, InvalidParameterError, NoLabelledDataError, shorten
 from skal.loop._fitting import Trainer
 from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
@@ -187,6 +187,16 @@ class NumberTrainer(RowTrainer):
 
 class LabelsTrainer(RowTrainer):
     """Trains the classifier of one run on several labels for each sample."""
+
+    def check_labels(self, state: LoopState) -> None:
+        """Refuse rows that have not a number for each class, if the classes are named."""
+        super().check_labels(state)
+        names = None if self.rules.classes is None else np.asarray(self.rules.classes).tolist()
+        if names is not None and any(len(row) != len(names) for row in state.labels):
+            raise InvalidParameterError(
+                f"The labels of {self.rules.owner} must have a column for each of its 'classes' ({shorten(names)}). "
+                f"Got {len(state.labels[0])} columns. Name every column, in order, or leave classes out."
+            )
 
     @property
     def _learns_parts(self) -> bool:

@@ -3,14 +3,18 @@
 import csv
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
 
 import skal
 from benchmarks._label_page import Keys
+from skal import ActiveLearningClassifier
 from skal.cli import main
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import CheckpointError, InvalidParameterError, SkalError
 from skal.labelling import export_labels, import_labels
 
 from .conftest import label_page, wait_for_training
@@ -66,6 +70,8 @@ def labelled(request, tmp_path_factory):
 def test_the_journal_has_the_answers_and_the_model_learns_from_them(labelled):
     task, folder, status, gallery, item, result = labelled
     events = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
+    if task == "multilabel":
+        assert events.pop(0)["columns"] == NAMES
     assert [event["event"] for event in events] == ["label"] * 40 + ["declined"]
     assert all(event["label"] == held(task, event["id"]) for event in events[:40])
     assert status["form"]["task"] == task
@@ -138,6 +144,96 @@ def test_a_folder_keeps_its_task(labelled):
         pass
     with pytest.raises(InvalidParameterError, match="Label alone"), open_page(folder, task, team=["ann", "ben"]):
         pass
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """A folder with three rows of the journal, and what they say."""
+    folder = tmp_path_factory.mktemp("three") / "labels"
+    with open_page(folder, "multilabel") as client:
+        answer(client, "multilabel", 3)
+    return folder, said_in(folder)
+
+
+def said_in(folder):
+    return {row["id"]: row["label"] for row in map(json.loads, export_labels(folder, "jsonl").splitlines())}
+
+
+@pytest.mark.parametrize("settings", ["deleted", "reordered"])
+@pytest.mark.parametrize("names", [NAMES, NAMES[::-1], ()], ids=["as before", "in another order", "unnamed"])
+def test_the_journal_knows_what_its_rows_are_of(settings, names, three, tmp_path):
+    """Whatever the settings and whoever starts it say, a cat stays a cat."""
+    folder, said = shutil.copytree(three[0], tmp_path / "labels"), three[1]
+    kept = json.loads((folder / "project.json").read_text())
+    (folder / "project.json").unlink()
+    if settings == "reordered":
+        (folder / "project.json").write_text(json.dumps(kept | {"classes": NAMES[::-1]}))
+    assert said_in(folder) == said
+    (tmp_path / "known.jsonl").write_text(export_labels(three[0], "jsonl"))
+    assert import_labels(folder, tmp_path / "known.jsonl")["same"] == 3
+    with open_page(folder, "multilabel", classes=names) as client:
+        shown = {item["id"]: item["label"] for item in client.call("gallery")["items"]}
+        assert shown == said
+        answer(client, "multilabel", 2)
+    found = said_in(folder)
+    assert found == {key: truth("multilabel", key) for key in found}
+    assert len(found) == 5
+    assert json.loads((folder / "project.json").read_text())["classes"] == NAMES
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [["cat", "dig", NAMES[2]], NAMES[:2], [*NAMES, "cow"]],
+    ids=["one letter", "dropped", "one more"],
+)
+def test_other_classes_than_those_of_the_rows_are_refused_by_name(classes, three, tmp_path):
+    folder, said = shutil.copytree(three[0], tmp_path / "labels"), three[1]
+    with pytest.raises(InvalidParameterError, match=r"those of the folder.*cat.*dog.*red, white"):
+        open_page(folder, "multilabel", classes=classes).__enter__()
+    kept = json.loads((folder / "project.json").read_text())
+    (folder / "project.json").write_text(json.dumps(kept | {"classes": classes}))
+    for work in (
+        lambda: open_page(folder, "multilabel").__enter__(),
+        lambda: export_labels(folder),
+        lambda: import_labels(folder, folder / "none.csv"),
+    ):
+        with pytest.raises(
+            CheckpointError, match=r"project\.json must be those of labels\.jsonl.*cat.*delete the file"
+        ):
+            work()
+    (folder / "project.json").unlink()  # as the sentence says
+    assert said_in(folder) == said
+    with pytest.raises(InvalidParameterError, match="those of the folder"):
+        open_page(folder, "multilabel", classes=classes).__enter__()
+
+
+def test_rows_are_no_numbers_and_numbers_are_no_classes(three, tmp_path):
+    folder = shutil.copytree(three[0], tmp_path / "rows")
+    (folder / "project.json").unlink()
+    for task in ("regression", "classification"):
+        with pytest.raises(SkalError, match="'multilabel'"):
+            label_page(X, NAMES * (task != "regression"), folder, ids=IDS, task=task).__enter__()
+    with open_page(tmp_path / "numbers", "regression") as client:
+        answer(client, "regression", 1)
+    (tmp_path / "numbers" / "project.json").unlink()
+    for task in ("multilabel", "classification"):
+        with pytest.raises(CheckpointError, match="Say task='regression'"):
+            label_page(X, NAMES, tmp_path / "numbers", ids=IDS, task=task).__enter__()
+
+
+def test_rows_of_a_session_get_their_names_when_the_page_knows_them(tmp_path):
+    """A session in Python need not name its columns; whoever does first is believed, if the number is right."""
+    loop = ActiveLearningClassifier(MultiOutputClassifier(LogisticRegression()), n_rounds=None, checkpoint=tmp_path)
+    with loop.start(X, ids=IDS) as session:
+        session.add({"s0": [1, 0, 0]})
+    for names in (NAMES[:2], [*NAMES, "cow"]):
+        with pytest.raises(CheckpointError, match=r"for rows of \[3\] numbers"):
+            open_page(tmp_path, "multilabel", classes=names).__enter__()
+    with open_page(tmp_path, "multilabel") as client:
+        answer(client, "multilabel", 1)
+    assert said_in(tmp_path)["s0"] == ["cat"]
+    (tmp_path / "project.json").unlink()
+    assert said_in(tmp_path)["s0"] == ["cat"]
 
 
 def test_undo_and_zero(tmp_path):

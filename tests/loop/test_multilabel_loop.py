@@ -1,5 +1,7 @@
 """The loop of a classifier with several labels for each sample."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,7 +17,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skal import ActiveLearningClassifier
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import CheckpointError, InvalidParameterError
 
 X, Y = make_multilabel_classification(n_samples=80, n_features=6, n_classes=3, random_state=0)
 X = (X / 10).astype(np.float32)
@@ -108,3 +110,25 @@ def test_a_session_is_told_rows():
 def test_bad_indicators_are_named(targets, text):
     with pytest.raises(InvalidParameterError, match=text):
         make_loop().fit(X, targets)
+
+
+def test_named_columns_are_in_the_journal_and_others_are_refused(tmp_path):
+    names = ["cat", "dog", "cow"]
+    with make_loop(classes=names, checkpoint=tmp_path).start(X) as session:
+        session.tell(Y[session.ask()])
+        before = session.labels()["label"].tolist()
+    first = json.loads((tmp_path / "labels.jsonl").read_text().splitlines()[0])
+    assert (first["event"], first["columns"]) == ("columns", names)
+    for readonly in (True, False):
+        with make_loop(classes=names, checkpoint=tmp_path).start(X, readonly=readonly) as session:
+            assert session.labels()["label"].tolist() == before
+    for other in (["dog", "cat", "cow"], ["cat", "dog"], ["cat", "dog", "cows"]):
+        with pytest.raises(CheckpointError, match=r"cat.*dog.*cow"):
+            make_loop(classes=other, checkpoint=tmp_path).start(X)
+    (tmp_path / "labels.jsonl").unlink()
+    with (
+        make_loop(classes=names[:2], checkpoint=tmp_path / "other").start(X) as session,
+        pytest.raises(InvalidParameterError, match=r"a column for each of its 'classes'.*Got 3 columns"),
+    ):
+        session.tell(Y[session.ask()])
+    assert not (tmp_path / "other" / "labels.jsonl").exists()
