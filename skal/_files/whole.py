@@ -1,10 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files that are replaced whole or not at all."""
+"""Files that are read from their beginning to their end, and replaced whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file; OSError for others, since a pipe or a device would keep us waiting."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    file = open(path, "rb", opener=opener)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("it is no regular file")
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file.
+
+    Examples
+    --------
+    >>> read_regular(Path(os.devnull))
+    Traceback (most recent call last):
+    ...
+    OSError: it is no regular file
+    """
+    with open_regular(path) as file:
+        return file.read()
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:

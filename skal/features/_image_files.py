@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from skal._files.whole import open_regular
 from skal.exceptions import SampleError, SkalError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # pillow knows others, and runs programs for some of them
@@ -59,19 +58,6 @@ _ROOM = Room(_AT_ONCE)
 _HEADERS = threading.Lock()
 
 
-def open_file(path: Path) -> BinaryIO:
-    """A regular file; OSError for others, since a pipe or a device would keep us waiting."""
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-
-    file = open(path, "rb", opener=opener)  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError("it is no regular file")
-    return file
-
-
 @contextmanager
 def open_header(path: Path) -> Iterator[Any]:
     """Pillow's image before it is decoded; SampleError for whatever goes wrong with it, also later."""
@@ -83,7 +69,7 @@ def open_header(path: Path) -> Iterator[Any]:
         ) from error
 
     try:
-        with open_file(path) as file:
+        with open_regular(path) as file:
             with _HEADERS:  # pillow's own bound is lower, and one for the whole process
                 before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
                 try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skal._files.json_text import format_json, parse_json
+from skal._files.whole import read_regular
 from skal.exceptions import CheckpointError, InvalidParameterError
 
 _FILE = "access.json"
@@ -96,7 +97,7 @@ def revoke(folder: Path, person: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        kept = parse_json(path.read_bytes())
+        kept = parse_json(read_regular(path))
         people = {str(name): str(token) for name, token in kept["people"].items() if len(str(token)) >= 32}
         return {"port": int(kept["port"]), "people": people}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -12,6 +12,7 @@ import pandas as pd
 from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
+from skal._files.whole import read_regular
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
 from skal.labelling._answer_form import AnswerForm, write_cell
 from skal.labelling._formats import (
@@ -321,14 +322,16 @@ def _read_said(path: Path, control: str | None, several: list[str] | None) -> li
             return read_label_studio_table(columns, control)
         return [Said(key, label, []) for key, label in read_pairs(path)]
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_regular(path))
         if isinstance(content, dict):
             return [Said(key, label, []) for key, label in read_coco(content)]
         return read_label_studio(content, control, several)
     except SampleError as error:
         raise SampleError(f"{path} cannot be taken as it is. {error}") from error
     except OSError as error:
-        raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
+        raise SampleError(
+            f"{path} must be a file that can be read. Got: {error.strerror or error}. Check the path."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SampleError(
             f"{path} must be Label Studio's JSON (a list of tasks with 'data' and 'annotations') or COCO's (an object "

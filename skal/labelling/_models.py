@@ -22,6 +22,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from skorch import NeuralNetClassifier
 
 from skal._core.tasks import CLASSIFICATION, Task
+from skal._files.whole import open_regular
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, shorten
 from skal.features import TableFeatures
 from skal.features._own_file import load_object
@@ -280,6 +281,8 @@ def read_features(features: Any, n_samples: int) -> np.ndarray:
     """(n_samples, d) float32 features from an array or an npy file."""
     expected = f"an array of numbers of shape ({n_samples}, d), a row for each sample in the order of their ids"
     try:
+        if isinstance(features, (str, Path)):
+            open_regular(Path(features)).close()
         array = np.load(features, mmap_mode="r") if isinstance(features, (str, Path)) else np.asarray(features)
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         expected, remedy = f"{expected}, or an npy file of it", f"{type(error).__name__}: {error}."

@@ -10,7 +10,7 @@ from typing import Any
 
 from skal._core.tasks import MULTILABEL
 from skal._files.json_text import format_json, is_utf8, parse_json
-from skal._files.whole import replace_file
+from skal._files.whole import read_regular, replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError
 from skal.loop._journal import FILE as JOURNAL
 from skal.loop._journal import read_columns
@@ -72,7 +72,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         columns = read_columns(folder)
         return {} if columns is None else {"task": MULTILABEL, "classes": columns}
     try:
-        found = parse_json(path.read_bytes())
+        found = parse_json(read_regular(path))
         _check_types(found)
         if found.get("task") != "regression":
             check_classes(found["classes"], strip=False)
@@ -129,7 +129,13 @@ def write_doubts(folder: Path, doubts: dict[str, dict[str, Any]]) -> None:
 def read_doubts(folder: Path) -> dict[str, dict[str, Any]]:
     """What was kept; empty if nothing was, or it cannot be read."""
     try:
-        found = parse_json((folder / _DOUBTS).read_bytes())
+        found = parse_json(read_regular(folder / _DOUBTS))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    found = found if isinstance(found, dict) else {}
+    return {key: doubt for key, doubt in found.items() if _is_doubt(doubt)}
+
+
+def _is_doubt(found: Any) -> bool:
+    """Whether this is as it was written, as far as we read it."""
+    return isinstance(found, dict) and isinstance(found.get("probability"), (int, float))

@@ -43,6 +43,7 @@ from typing import Any
 import pandas as pd
 
 from skal._files.json_text import format_json, parse_json
+from skal._files.whole import open_regular, read_regular
 from skal.exceptions import CheckpointError, SkalWarning
 from skal.loop._consensus import weigh_answers
 
@@ -120,7 +121,13 @@ class Journal:
         """Take what is in the file; a damaged last line is what a broken write leaves, and is left out."""
         if self.path is None or not self.path.exists():
             return self
-        data = self.path.read_bytes()
+        try:
+            data = read_regular(self.path)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} must be a file that can be read. Got an error: {error.strerror or error}. Restore it "
+                "from a copy, or choose another folder."
+            ) from error
         self._size, lines = len(data), _split(data)
         for number, line in enumerate(lines, start=1):
             event = _parse(line)
@@ -314,13 +321,12 @@ class Journal:
 def read_columns(folder: Path) -> list[Any] | None:
     """The classes that the numbers of a row stand for, from the journal of a folder; None if it does not say."""
     path = folder / FILE
-    if path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                event = _parse(line) if b'"event": "columns"' in line else None
-                if event is not None:
-                    columns: list[Any] = event["columns"]
-                    return columns
+    with suppress(OSError), open_regular(path) as file:  # whoever reads the labels says what is wrong with it
+        for line in file:
+            event = _parse(line) if b'"event": "columns"' in line else None
+            if event is not None:
+                columns: list[Any] = event["columns"]
+                return columns
     return None
 
 

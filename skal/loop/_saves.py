@@ -22,7 +22,7 @@ from skal._core.containers import n_rows
 from skal._core.identity import object_digest
 from skal._core.tasks import CLASSIFICATION
 from skal._files.json_text import format_json, from_json, parse_json, to_json
-from skal._files.whole import replace_file
+from skal._files.whole import read_regular, replace_file
 from skal.exceptions import CheckpointError, MissingSamplesWarning, SkalWarning, shorten
 from skal.loop._choice import random_states
 from skal.loop._fitting import Trainer
@@ -235,7 +235,7 @@ class RunFolder:
 def read_final(folder: Path) -> dict[str, Any] | None:
     """The ``certificate``, and as ``labels`` pairs of id and label by the model; None without a certificate."""
     try:
-        kept: dict[str, Any] = parse_json((folder / _FINAL).read_bytes())
+        kept: dict[str, Any] = parse_json(read_regular(folder / _FINAL))
     except (OSError, ValueError):
         return None
     return kept
@@ -321,7 +321,7 @@ class CacheFiles:
         path = self.folder / _STATE
         if not path.exists():
             return None
-        data = path.read_bytes()
+        data = read_regular(path)
         body = data[_HEAD_LENGTH:-1]
         if data != _HEAD % _sum(body) + body + b"}":
             raise ValueError(f"{_STATE} is damaged")
@@ -332,7 +332,7 @@ class CacheFiles:
         if name is not None:
             if not NETWORK.fullmatch(name):
                 raise ValueError(f"{_STATE} names a file that is not its own")
-            network = unpack_network(name, (self.folder / name).read_bytes())
+            network = unpack_network(name, read_regular(self.folder / name))
         self._network = name
         return content["state"], network
 

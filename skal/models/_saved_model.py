@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from skal._core.tasks import REGRESSION
-from skal._files.whole import replace_file
+from skal._files.whole import read_regular, replace_file
 from skal._version import __version__
 from skal.exceptions import CheckpointError, InvalidTypeError, SkalWarning
 from skal.models._card import (
@@ -283,13 +283,14 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel | SavedR
         raise InvalidTypeError.for_parameter("load_model", "trusted", expected, trusted, remedy)
     data = b""
     try:
-        data = (folder / CARD).read_bytes()
+        data = read_regular(folder / CARD)
         card = json.loads(data)
         found = card["format"]
         sample = None
         if found == _FORMAT and card["input_shape"] is not None:
             sample = np.zeros((1, *card["input_shape"]), dtype=card["input_dtype"])
         files = [str(name) for name in card["files"]] if found == _FORMAT else []
+        then = dict(card.get("versions") or {})
     except Exception as error:  # whatever is wrong with the file
         raise _no_model(folder, error) from error
     if found != _FORMAT:
@@ -297,7 +298,7 @@ def load_model(path: Any, *, trusted: Iterable[Any] = ()) -> SavedModel | SavedR
             f"The model in {folder} must be of format {_FORMAT}. Got {found!r} instead. Write it again with this "
             "version of skal."
         )
-    then, now = dict(card.get("versions") or {}), {name: installed_version(name) for name in _WARNED}
+    now = {name: installed_version(name) for name in _WARNED}
     old = [name for name in _WARNED if then.get(name) != now[name]]
     said = ", ".join(f"{name} {then.get(name)} (installed: {now[name]})" for name in old)
     try:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import threading
+import time
 import traceback
 import warnings
 from contextlib import ExitStack
@@ -501,6 +503,16 @@ def test_a_worker_killed_in_a_query(strategy, row, image_learner, images, tmp_pa
     assert marker.exists()
     assert indices.tolist() == expected[0].tolist()
     np.testing.assert_allclose(metrics, expected[1], rtol=1e-6)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 11), reason="only before 3.11 is Dask's TimeoutError not Python's")
+def test_shards_that_take_longer_than_dask_is_asked_for_are_waited_for(on_dask):
+    def slow_squares(part):
+        time.sleep(21)
+        return torch.as_tensor(part.read(0, len(part))) ** 2
+
+    X = np.arange(8.0).reshape(4, 2)
+    assert torch.equal(collect(slow_squares, Samples(X), 2, n_jobs=None), torch.as_tensor(X) ** 2)
 
 
 def test_dask_workers_as_they_come_are_told_how_to_be_quicker(image_learner, images):

@@ -91,6 +91,52 @@ def test_other_files_are_named_or_made_anew(how, whole, tmp_path):
         open_project(out, whole / "texts.csv")
 
 
+@pytest.mark.parametrize("doubt", ["3", "[]", "null", "{}", '{"label": "a"}', '{"label": "%s", "probability": "x"}'])
+def test_doubts_of_the_wrong_types_are_as_good_as_none(doubt, whole, tmp_path):
+    out = shutil.copytree(whole / "project", tmp_path / "out")
+    (out / "doubts.json").unlink(missing_ok=True)
+    without = export_labels(out, "jsonl")
+    rows = map(json.loads, without.splitlines())
+    pairs = ",".join(f'"{row["id"]}": {doubt.replace("%s", row["label"])}' for row in rows)
+    (out / "doubts.json").write_text(f"{{{pairs}}}")
+    assert export_labels(out, "jsonl") == without
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_not_waited_for(kind, whole, tmp_path, capsys):
+    """Reading them would never end."""
+
+    def put(path):
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+
+    sources = [tmp_path / name for name in ("p.csv", "p.tsv", "p.jsonl", "p.json", "p.npz", "p.npy")]
+    for path in sources:
+        put(path)
+    commands = [["import", tmp_path / "out", path] for path in sources[:4]]
+    commands += [["label", path, "--classes", "a,b", "--out", tmp_path / "new"] for path in (*sources[:3], sources[4])]
+    table = whole / "texts.csv"
+    commands += [["label", table, "--classes", "a,b", "--out", tmp_path / "new", "--labels", sources[0]]]
+    commands += [["label", table, "--classes", "a,b", "--out", tmp_path / "new", "--features", sources[5]]]
+    for name in ("project.json", "labels.jsonl"):
+        out = shutil.copytree(whole / "project", tmp_path / name)
+        put(out / name)
+        commands += [["export", out], ["label", table, "--classes", "a,b", "--out", out, "--model", "linear"]]
+    for arguments in commands:
+        assert main([str(argument) for argument in arguments]) == 1, arguments
+        assert "no regular file" in capsys.readouterr().err, arguments
+    out = shutil.copytree(whole / "project", tmp_path / "truth")
+    for name in ("doubts.json", "access.json", "cache/state.json"):  # they are made anew
+        put(out / name)
+    with pytest.warns(SkalWarning, match="no regular file"):
+        open_project(out, table).close()
+    assert export_labels(out) == export_labels(whole / "project")
+
+
 @pytest.mark.parametrize("name", ["known.csv", "known.jsonl", "known.json"])
 @pytest.mark.parametrize("how", [name for name in BROKEN if name not in ("a list", "empty")])
 def test_label_files_are_named(how, name, whole, tmp_path, capsys):

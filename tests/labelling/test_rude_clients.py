@@ -104,6 +104,16 @@ def test_half_of_a_character_is_no_class(name, client):
     assert client.call("next", client=name)["items"]  # who asks may be called as it likes
 
 
+@pytest.mark.parametrize(
+    "cell", [["a"], ["a", "b", "a"], [], ["a", 1], ["a", None], "ab", {"a": "b"}, 3, [["a"], ["b"]]]
+)
+def test_a_cell_is_two_classes(cell, client):
+    status, why = answer_to(client, {"cell": cell}, "gallery")
+    assert status == 400
+    assert "'cell'" in why
+    assert client.call("gallery", cell=["a", "no class"])["total"] == 0
+
+
 def test_there_are_no_websockets(client):
     lines = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA"]
     for path in ("", "api/status", "ws"):
@@ -206,3 +216,16 @@ def test_more_connections_than_descriptors(tmp_path):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_an_id_may_be_as_long_as_a_request(tmp_path):
+    long = ["x" * 10_000, "y" * 10_000]
+    with label_page(ROWS[:2], ["a", "b"], tmp_path, ids=long) as client:
+        (item,) = client.call("next", n=1)["items"]
+        client.call("answer", id=item["id"], label="a")
+        client.call("answer", ids=long, label="b")
+        client.call("next", n=1, shown=long)
+        assert {line["id"]: line["label"] for line in client.call("gallery")["items"]} == dict.fromkeys(long, "b")
+        assert client.call("undo")["item"]["id"] in long
+        assert answer_to(client, {"name": long[0]}, "add_class")[0] == 400
+        assert answer_to(client, {"id": "z" * 10_000, "label": "a"}, "answer")[0] == 400

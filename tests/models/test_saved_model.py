@@ -313,10 +313,17 @@ def test_folders_that_are_no_models(tmp_path, flat_data):
         ('"estimator-', '"../estimator-', "must have the file"),
         ('"files": [', '"files": ["', "JSONDecodeError"),
         (text, "[" * 100_000, "RecursionError"),
+        (text, json.dumps(json.loads(text) | {"versions": 3}), "written by save_model. Got TypeError"),
+        (text, json.dumps(json.loads(text) | {"versions": "1.0"}), "written by save_model. Got ValueError"),
     ]:
         (tmp_path / "model.json").write_text(text.replace(old, new))
         with pytest.raises(CheckpointError, match=message):
             skal.load_model(tmp_path)
+    (tmp_path / "model.json").unlink()
+    os.mkfifo(tmp_path / "model.json")
+    with pytest.raises(CheckpointError, match="no regular file"):
+        skal.load_model(tmp_path)
+    (tmp_path / "model.json").unlink()
     (tmp_path / "model.json").write_text(text)
     (part,) = tmp_path.glob("estimator-*")
     part.unlink()

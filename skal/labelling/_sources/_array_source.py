@@ -81,6 +81,9 @@ class ArraySource(Source):
             }
         except ValueError as error:
             raise SampleError(str(error)) from error
+        except OSError as error:
+            why = error.strerror or error
+            raise SampleError(f"{path} must be a file that can be read. Got: {why}. Check the path.") from error
         if wanted is None:
             raise SampleError(
                 f"{path} must have an array X with the samples. Got {shorten(sorted(stored))}. Rename one to X."

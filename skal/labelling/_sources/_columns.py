@@ -11,6 +11,7 @@ from typing import Any
 
 from skal._files.json_text import parse_json
 from skal._files.spreadsheet import SAFE, remove_apostrophe
+from skal._files.whole import read_regular
 from skal.exceptions import SampleError, shorten
 from skal.loop._journal import COLUMNS
 
@@ -28,12 +29,14 @@ def read_columns(path: Path) -> Columns:
     Cells that ``skal export --safe-csv`` has made harmless are as they were before.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         if path.suffix.lower() in (".jsonl", ".ndjson"):
             return _by_column([dict(parse_json(line)) for line in data.split(b"\n") if line.strip()])
         columns = _read_csv(data.decode("utf-8-sig", "surrogatepass"), "\t" if path.suffix.lower() == ".tsv" else ",")
     except OSError as error:
-        raise SampleError(f"{path} must be a file that can be read. Got: {error.strerror}. Check the path.") from error
+        raise SampleError(
+            f"{path} must be a file that can be read. Got: {error.strerror or error}. Check the path."
+        ) from error
     except (ValueError, TypeError, csv.Error) as error:
         raise SampleError(
             f"{path} must be a CSV or JSONL file in UTF-8. Got something else ({type(error).__name__}: "

@@ -17,8 +17,9 @@ from torch.utils.data import Dataset
 
 from skal._core.identity import digest_bytes
 from skal._files.json_text import is_utf8
+from skal._files.whole import open_regular
 from skal.exceptions import SampleError, shorten
-from skal.features._image_files import open_file, open_header, open_image
+from skal.features._image_files import open_header, open_image
 from skal.labelling._sources._source import Ids, Source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -141,7 +142,7 @@ class ImageFolder(Source):
             if kind is not None and fits:
                 self._small.read(position)
                 if position not in self._why:
-                    with open_file(path) as file:
+                    with open_regular(path) as file:
                         return file.read(), kind
             image = open_image(path, largest)
         except (SampleError, OSError) as error:
@@ -167,7 +168,7 @@ class ImageFolder(Source):
     def _digest(self, position: int) -> str | None:
         """Of a file's length and its ends: thousands of labelled files are compared at every start."""
         try:
-            with open_file(self.path(position)) as file:
+            with open_regular(self.path(position)) as file:
                 length = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 head = file.read(_END)
