@@ -1,10 +1,11 @@
 """Damage folders of labels at random, and look whether any label is another one, or gone without a word.
 
-``python -m benchmarks.damage_folders [--folders 3000] [--seed 0]``. Three folders are made, with labels, corrections,
-undone labels and declined samples: of a session with a linear model, of one with a network, and of the labelling page.
-One file of a copy is then damaged, as disks, file systems and editors do it, and the copy is opened again. It must be
-refused in words, or have the labels that were told; those of an earlier moment, if the end of the journal is lost, only
-with a warning.
+``python -m benchmarks.damage_folders [--folders 3000] [--seed 0]``. Six folders are made, with labels, corrections,
+undone labels and declined samples: of a session with a linear model, of one with a network, and of the labelling page
+with one class each, with several at once, with numbers, and with the answers of two people. One file of a copy is then
+damaged or gone, as disks, file systems and editors do it, and the copy is opened again, with its classes in another
+order where there are several at once. It must be refused in words, or have the labels that were told; those of an
+earlier moment, if the end of the journal is lost, only with a warning.
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ from skorch import NeuralNetClassifier
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
 from skal.exceptions import SkalError, SkalWarning
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
+from skal.labelling._team import Team
 from skal.nets import MLP
 
 OUTCOMES = ("refused", "all labels", "earlier ones, with a warning")
 BAD = ("earlier ones, silently", "other labels", "foreign error")
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-Labels = dict[str, Any]
+NAMES = ["a", "b", "c"]
+PEOPLE = ["ann", "ben"]
+FORMS = {"page, several labels": AnswerForm("multilabel"), "page, numbers": AnswerForm("regression")}
+KINDS = ("session, linear", "session, network", "page", *FORMS, "page, two people")
+Labels = dict[str, Any]  # by id, or by id and person
 
 
 def start(kind: str, folder: Path, readonly: bool = True) -> Any:
@@ -50,28 +57,39 @@ def start(kind: str, folder: Path, readonly: bool = True) -> Any:
         n_initial=6,
         query_size=4,
         n_rounds=None,
-        classes=["a", "b", "c"],
+        classes=NAMES,
         checkpoint=folder,
         random_state=0,
     )
     return loop.start(X, ids=[f"sample {i}" for i in range(len(X))], readonly=readonly)
 
 
-def open_page(folder: Path) -> Project:
+def open_page(kind: str, folder: Path, classes: Sequence[str]) -> Project:
     """The project behind a page, which trains nothing unless it is started."""
     source = as_source(X, [f"sample {i}" for i in range(len(X))], None)
-    return Project(source, ["a", "b", "c"], choose_model(source, model="linear"), folder, query_size=4)
+    settings = {"form": FORMS.get(kind), "team": Team(PEOPLE, 1.0) if "people" in kind else None}
+    return Project(source, classes, choose_model(source, model="linear"), folder, query_size=4, **settings)
+
+
+def say(kind: str, i: int) -> Any:
+    """The i-th answer."""
+    if "numbers" in kind:
+        return i / 4
+    return NAMES[: i % 4] if "several" in kind else NAMES[i % 3]
 
 
 def make(kind: str, folder: Path) -> None:
     """A folder with everything that may happen to labels."""
-    if kind == "page":
-        with open_page(folder) as project:
+    if kind.startswith("page"):
+        with open_page(kind, folder, NAMES) as project:
             for i in range(12):
-                (item,) = project.next("me", 1)
-                project.answer(item["id"], "abc"[i % 3], client="me")
-                if i % 4 == 3:
-                    project.undo("me")
+                for k, person in enumerate(PEOPLE if project.team else [None]):
+                    (item,) = project.next(f"{person}", 1, person=person)
+                    project.answer(item["id"], say(kind, i + k * (i % 5 == 0)), client=f"{person}", person=person)
+                    if i % 4 == 3:
+                        project.undo(f"{person}", person=person)
+            if project.team:
+                project.decide(project.rounds.journal.disputes()[0], "b", person="ann")
             project.worker.wait_until_idle()
         return
     with start(kind, folder, readonly=False) as session:
@@ -86,10 +104,15 @@ def make(kind: str, folder: Path) -> None:
 
 def read(kind: str, folder: Path) -> Labels:
     """The labels that whoever opens the folder finds."""
-    opened = open_page(folder) if kind == "page" else start(kind, folder)
+    opened = open_page(kind, folder, NAMES[::-1]) if kind.startswith("page") else start(kind, folder)
     try:
         frame = opened.labels()
-        return dict(zip(frame["id"].astype(str), frame["label"], strict=True))
+        if "people" in kind:
+            answers, decided = opened.rounds.journal.answers, opened.rounds.journal.decided
+            said = {f"{key}, {who}": event["label"] for key, each in answers.items() for who, event in each.items()}
+            return said | {key: event["label"] for key, event in decided.items()}
+        labels = [opened.form.show(label, opened.classes) if "several" in kind else label for label in frame["label"]]
+        return dict(zip(frame["id"].astype(str), labels, strict=True))
     finally:
         opened.close()
 
@@ -97,15 +120,20 @@ def read(kind: str, folder: Path) -> Labels:
 def moments(folder: Path) -> list[Labels]:
     """The labels after every event of the journal, by a reading of its own; the last are those that hold."""
     found: list[Labels] = [{}]
+    names: list[str] = []
     for line in (folder / "labels.jsonl").read_text().splitlines():
         event = json.loads(line)
-        others = {key: label for key, label in found[-1].items() if key != event["id"]}
-        found.append(others | ({event["id"]: event["label"]} if event["event"] == "label" else {}))
+        names = event.get("columns", names)
+        key, label = event["id"], event["label"]
+        key = f"{key}, {event['annotator']}" if event["event"] in ("answer", "withdrawn") else key
+        label = [name for name, holds in zip(names, label, strict=True) if holds] if isinstance(label, list) else label
+        others = {other: held for other, held in found[-1].items() if other != key}
+        found.append(others | ({key: label} if event["event"] in ("label", "answer") else {}))
     return found
 
 
-def damages(rng: random.Random) -> dict[str, Callable[[bytes], bytes]]:
-    """What may happen to the bytes of a file."""
+def damages(rng: random.Random) -> dict[str, Callable[[bytes], bytes | None]]:
+    """What may happen to the bytes of a file; None if it is gone."""
 
     def place(data: bytes) -> int:
         return rng.randrange(len(data) + 1)
@@ -124,6 +152,7 @@ def damages(rng: random.Random) -> dict[str, Callable[[bytes], bytes]]:
         "cut short": lambda data: data[: place(data)],
         "more at the end": lambda data: data + rng.randbytes(rng.randint(1, 64)),
         "empty": lambda data: b"",
+        "gone": lambda data: None,
     }
 
 
@@ -145,18 +174,18 @@ def open_damaged(kind: str, folder: Path, told: list[Labels]) -> tuple[str, str]
     return ("earlier ones, with a warning" if warned else "earlier ones, silently"), ""
 
 
-def run(n_folders: int, seed: int) -> dict[str, Counter[str]]:
-    """Counts of what became of damaged files, by file; what must not be is printed."""
+def run(n_folders: int, seed: int) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]]]:
+    """Counts of what became of damaged files, by file and by kind of folder; what must not be is printed."""
     counts: dict[str, Counter[str]] = {}
+    by_kind: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     root = Path(tempfile.mkdtemp())
-    kinds = ("session, linear", "session, network", "page")
     told = {}
-    for kind in kinds:
+    for kind in KINDS:
         make(kind, root / kind)
         told[kind] = moments(root / kind)
         assert read(kind, root / kind) == told[kind][-1]
     for number in range(n_folders):
-        rng, kind = random.Random(seed + number), kinds[number % len(kinds)]
+        rng, kind = random.Random(seed + number), KINDS[number % len(KINDS)]
         damaged = root / "damaged"
         shutil.copytree(root / kind, damaged)
         files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.name != "lock")
@@ -164,16 +193,19 @@ def run(n_folders: int, seed: int) -> dict[str, Counter[str]]:
         file = journal if rng.random() < 0.5 else rng.choice(files)
         how, damage = rng.choice(list(damages(rng).items()))
         before = file.read_bytes()
-        if (after := damage(before)) == before:
-            after = b""
-        file.write_bytes(after)
+        after = damage(before)
+        if after is None:
+            file.unlink()
+        else:
+            file.write_bytes(b"" if after == before else after)
         outcome, said = open_damaged(kind, damaged, told[kind])
         counts.setdefault(re.sub("-[0-9a-f]{32}", "", str(file.relative_to(damaged))), Counter())[outcome] += 1
+        by_kind[kind][outcome] += 1
         if outcome in BAD:
             print(f"{outcome}: folder {number} ({kind}), {file.name}, {how} {said}", file=sys.stderr, flush=True)
         shutil.rmtree(damaged)
     shutil.rmtree(root)
-    return counts
+    return counts, by_kind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,8 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    counts = run(options.folders, options.seed)
-    counts = dict(sorted(counts.items())) | {"all": sum(counts.values(), Counter())}
+    by_file, by_kind = run(options.folders, options.seed)
+    counts = dict(sorted(by_file.items())) | {f"all of: {kind}": count for kind, count in by_kind.items()}
+    counts["all"] = sum(by_file.values(), Counter())
     rows = [
         [name, sum(count.values()), *(count[outcome] for outcome in (*OUTCOMES, *BAD))]
         for name, count in counts.items()
