@@ -1,15 +1,16 @@
 """Kill labelling projects at random moments, and look whether every label is where it was put.
 
-``python -m benchmarks.kill_labels --kills 200 [--out FILE]`` labels in two ways, and kills with SIGKILL:
+``python -m benchmarks.kill_labels --kills 200 [--only KIND] [--out FILE]`` labels in two ways, and kills with SIGKILL:
 
 - in Python: forked processes use ``fit``, an oracle, ``ask`` and ``tell``, ``relabel``, ``add``, ``decline`` (also of
   labelled samples, which takes the label back) and ``undecline``; a label is undone by these two, and a class added by
   a label of it. Each has another pool (reordered, with samples missing or added) and other parameters than the one
   before; some are two at a time on one folder;
 - over HTTP: a forked process serves the labelling page, and this one answers, corrects, declines, takes answers back
-  and adds classes; the pool grows from start to start.
+  and adds classes; the pool grows from start to start. The labels are of pictures or of texts.
 
-Both with a linear model and with a network, which are trained meanwhile.
+Both with a linear model and with a network, which are trained meanwhile; with one class for each sample, with several
+at once (named in another order at every start over HTTP), and with numbers.
 
 Every process says what it is about to do, and that it was confirmed. After each kill an independent reading of
 ``labels.jsonl`` is compared with that record, and so is a session that starts again, with the cache and without it.
@@ -36,7 +37,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
@@ -48,13 +49,15 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
-from skorch import NeuralNetClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
+from skorch import NeuralNetClassifier, NeuralNetRegressor
 
 from benchmarks._kill_team import run_team
 from benchmarks._measure import markdown
-from skal import ActiveLearningClassifier
+from skal import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.exceptions import CheckpointError, SkalWarning
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
@@ -66,18 +69,22 @@ N = 120
 NAMES = ["ant", "bee", "cow"]
 X_ALL = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
 DIGITS = load_digits()
-KINDS = ("python, linear", "python, network", "http, linear", "http, network")
+TEXTS = ["a good day " * 3, "a bad day " * 3, "no day at all " * 2]
+KINDS = ("python, linear", "http, texts", "python, several labels", "http, several labels", "python, network")
+KINDS += ("http, linear", "python, numbers", "http, numbers", "http, network")
+CLASSES = ["0", "1", "2"]
 COUNTS = ("projects", "kills", "trainings", "confirmed", "corrected", "undone", "taken back", "declined", "undeclined")
 COUNTS += ("added", "classes added", "refused")
 OUTPUTS = 64  # of a network: as many classes as a project may come to
 
-State = Any  # of a sample: its label, False if it was declined, None if it is open
+State = Any  # of a sample: its label (never 0), False if it was declined, None if it is open
 Allowed = dict[str, list[State]]  # by id, as text: the states that a sample may be in
 
 
 def journal_states(folder: Path) -> tuple[dict[str, State], set[str]]:
     """An independent reading of the journal: the state of every sample that was ever mentioned, and the classes."""
     states: dict[str, State] = {}
+    columns: list[str] = []
     classes = set()
     path = folder / "labels.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -85,9 +92,19 @@ def journal_states(folder: Path) -> tuple[dict[str, State], set[str]]:
         event = json.loads(line)
         if event["event"] == "class":
             classes.add(event["class"])
+        elif event["event"] == "columns":
+            columns = event["columns"]
         else:
-            states[str(event["id"])] = {"label": event["label"], "declined": False, "open": None}[event["event"]]
+            label = event["label"]
+            if columns and label is not None:
+                label = [name for name, holds in zip(columns, label, strict=True) if holds]
+            states[str(event["id"])] = {"label": label, "declined": False, "open": None}[event["event"]]
     return states, classes
+
+
+def is_label(state: State) -> bool:
+    """Whether a sample has a label, which may be a row of no classes at all."""
+    return state is not None and state is not False
 
 
 def check_states(found: dict[str, State], allowed: Allowed) -> None:
@@ -130,9 +147,11 @@ def take_record(lines: list[Any], allowed: Allowed, counts: Counter[str]) -> Non
 # --- in Python
 
 
-def truth(i: int) -> str:
+def truth(kind: str, i: int) -> Any:
     """The first label of a sample."""
-    return NAMES[int(X_ALL[i].argmax()) % 3]
+    if "numbers" in kind:
+        return float(X_ALL[i, 0])
+    return (X_ALL[i, :3] > 0).astype(int).tolist() if "several" in kind else NAMES[int(X_ALL[i].argmax()) % 3]
 
 
 def make_pool(kind: str, rng: random.Random) -> tuple[Any, list[int]]:
@@ -141,23 +160,32 @@ def make_pool(kind: str, rng: random.Random) -> tuple[Any, list[int]]:
     return (pd.DataFrame(X_ALL[rows], index=rows, columns=list("abcd")) if "linear" in kind else X_ALL[rows]), rows
 
 
-def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClassifier:
-    """A loop with parameters that differ from process to process."""
-    net = NeuralNetClassifier(
+def make_estimator(kind: str, rng: random.Random) -> Any:
+    """A linear model or a network, with parameters that differ from process to process."""
+    several, numbers = "several" in kind, "numbers" in kind
+    if "linear" in kind or ((several or numbers) and rng.random() < 0.5):
+        classifier = LogisticRegression(C=rng.choice([1.0, 2.0]))
+        return Ridge() if numbers else MultiOutputClassifier(classifier) if several else classifier
+    loss = torch.nn.BCEWithLogitsLoss if several else torch.nn.CrossEntropyLoss
+    return (NeuralNetRegressor if numbers else NeuralNetClassifier)(
         MLP,
         module__n_features=4,
-        module__n_classes=OUTPUTS,
+        module__n_classes=1 if numbers else 3 if several else OUTPUTS,
         module__hidden=(rng.choice([4, 8]),),
         lr=rng.choice([0.1, 0.01]),
-        criterion=torch.nn.CrossEntropyLoss,
+        criterion=torch.nn.MSELoss if numbers else loss,
         max_epochs=1,
         train_split=None,
         verbose=0,
     )
-    linear = LogisticRegression(C=rng.choice([1.0, 2.0]))
-    return ActiveLearningClassifier(
-        linear if "linear" in kind else net,
-        rng.choice(["margin", "random_sampling", "entropy"]),
+
+
+def make_loop(kind: str, folder: Path, rng: random.Random) -> ActiveLearningClassifier | ActiveLearningRegressor:
+    """A loop with parameters that differ from process to process."""
+    strategies = ["lcmd", "random_sampling"] if "numbers" in kind else ["margin", "random_sampling", "entropy"]
+    return (ActiveLearningRegressor if "numbers" in kind else ActiveLearningClassifier)(
+        make_estimator(kind, rng),
+        rng.choice(strategies),
         n_initial=6,
         initial="random",
         query_size=rng.choice([2, 3]),
@@ -180,20 +208,20 @@ def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
         )
         if mode == "session":
             while not session.done:
-                operate(session, rows, rng, record)
+                operate(kind, session, rows, rng, record)
             return
     said: dict[str, State] = {}
 
     def answer(indices: np.ndarray, samples: Any) -> list[Any]:
         record.say("done", said, "told")  # asked again: the last answer has been taken
         said.clear()
-        labels = [truth(rows[i]) if mode == "fit" or rng.random() < 0.9 else None for i in indices]
+        labels = [truth(kind, rows[i]) if mode == "fit" or rng.random() < 0.9 else None for i in indices]
         said.update({ids[i]: False if label is None else label for i, label in zip(indices, labels, strict=True)})
         record.say("about", said)
         return labels
 
     if mode == "fit":
-        y = np.array([labelled.get(position, truth(i)) for position, i in enumerate(rows)])
+        y = np.array([labelled.get(position, truth(kind, i)) for position, i in enumerate(rows)])
         # in this process alone: how fit reads y
         _active_loop.label_reader = lambda *_: lambda at, _: y[at] if set(at) <= set(labelled) else answer(at, _)
         loop.fit(X, y)
@@ -201,24 +229,28 @@ def label_in_python(kind: str, folder: Path, seed: int, record: Record) -> None:
         loop.fit(X, oracle=answer)
 
 
-def operate(session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
+def operate(kind: str, session: Any, rows: list[int], rng: random.Random, record: Record) -> None:
     """One operation of a session."""
     state, ids = session.state, session.ids
-    operations = ["told", "told", "part", "corrected", "added", "classes added", "declined", "taken back"]
+    one_class = "several" not in kind and "numbers" not in kind
+    operations = ["told", "told", "part", "corrected", "added", "declined", "taken back"]
+    operations += ["classes added"] * one_class
     operation = rng.choice([*operations, "undeclined", "undone"])
     if operation in ("told", "part"):
         asked = session.ask()
         asked = asked if operation == "told" else asked[: max(1, len(asked) // 2)]
-        labels = {int(i): truth(rows[i]) if rng.random() < 0.9 else None for i in asked}
+        labels = {int(i): truth(kind, rows[i]) if rng.random() < 0.9 else None for i in asked}
     elif operation == "corrected":
-        labels = {int(i): rng.choice(NAMES) for i in rng.sample(state.labelled, min(2, len(state.labelled)))}
+        chosen = rng.sample(state.labelled, min(2, len(state.labelled)))
+        labels = {int(i): truth(kind, rng.randrange(N)) for i in chosen}
     else:
         known = {*state.labelled, *state.declined}
         chosen = [i for i in range(len(rows)) if i not in known]
         of = {"undeclined": state.declined, "taken back": state.labelled, "undone": state.labelled}
         chosen = of.get(operation, chosen)
         chosen = rng.sample(chosen, min(1 if operation == "classes added" else 2, len(chosen)))
-        new = {"added": truth, "classes added": lambda _: f"class {len(set(state.labels))}"}.get(operation)
+        new = {"added": lambda i: truth(kind, i), "classes added": lambda _: f"class {len(set(state.labels))}"}
+        new = new.get(operation)
         labels = {int(i): None if new is None else new(rows[i]) for i in chosen}
     if not labels:
         return
@@ -297,7 +329,7 @@ def kill_python(kind: str, folder: Path, rng: random.Random, allowed: Allowed, c
         assert session_states(session.state, session.ids) == expected, place
         labels = session.labels()
         assert {str(key): label for key, label in zip(labels["id"], labels["label"], strict=True)} == {
-            key: state for key, state in found.items() if state
+            key: state for key, state in found.items() if is_label(state)
         }
         session.close()
 
@@ -316,17 +348,22 @@ def with_and_without_cache(folder: Path) -> list[Path]:
 
 
 def make_project(kind: str, folder: Path, n: int) -> Project:
-    """A project on so many digits."""
-    source = as_source(DIGITS.images[:n] / 16, [f"digit-{i}" for i in range(n)], None)
+    """A project on so many digits, or texts."""
+    samples = [f"{TEXTS[i % 3]} {i}" for i in range(n)] if "texts" in kind else DIGITS.images[:n] / 16
+    source = as_source(samples, [f"digit-{i}" for i in range(n)], None)
     model = choose_model(source, model="network" if "network" in kind else "linear")
-    return Project(source, ["0", "1", "2"], model, folder, query_size=8)
+    if "numbers" in kind:
+        return Project(source, [], model, folder, query_size=8, form=AnswerForm("regression"))
+    form = AnswerForm("multilabel") if "several" in kind else None
+    classes = CLASSES if form is None or n % 40 else CLASSES[::-1]
+    return Project(source, classes, model, folder, query_size=8, form=form)
 
 
 class Page:
     """Answers as a page does; every call is confirmed by the server, or else it may or may not have happened."""
 
-    def __init__(self, address: str, rng: random.Random, allowed: Allowed, classes: set[str]) -> None:
-        self.url, self.rng, self.allowed, self.classes = urlsplit(address), rng, allowed, classes
+    def __init__(self, kind: str, address: str, rng: random.Random, allowed: Allowed, classes: set[str]) -> None:
+        self.kind, self.url, self.rng, self.allowed, self.classes = kind, urlsplit(address), rng, allowed, classes
         self.maybe: set[str] = set()  # classes that may have been added
         self.stack: list[tuple[str, State]] = []
         self.connection = HTTPConnection("127.0.0.1", self.url.port, timeout=30)
@@ -350,10 +387,21 @@ class Page:
         if method == "answer":
             self.stack.append((key, before[-1]))
 
+    def label(self) -> Any:
+        """Any label."""
+        if "numbers" in self.kind:
+            return self.rng.uniform(1, 9)
+        if "several" in self.kind:
+            order = self.call("status")["classes"]  # as the page shows them
+            return [each["name"] for each in order if self.rng.random() < 0.5]
+        return self.rng.choice([*CLASSES, *sorted(self.classes)])
+
     def work(self, counts: Counter[str]) -> None:
         """Label until nobody answers."""
+        one_class = "several" not in self.kind and "numbers" not in self.kind
+        operations = ["told"] * 6 + ["corrected", "undone", "undone", "declined"] + ["class"] * one_class
         while True:
-            operation = self.rng.choice(["told"] * 6 + ["corrected", "undone", "undone", "declined", "class"])
+            operation = self.rng.choice(operations)
             if operation == "class":
                 name = f"class {len(self.classes | self.maybe)}"
                 self.maybe.add(name)
@@ -365,13 +413,13 @@ class Page:
                     key, state = self.stack.pop()
                     self.change(counts, "undone", key, state, "undo")
             else:
-                labelled = [key for key, states in self.allowed.items() if len(states) == 1 and states[0]]
+                labelled = [key for key, states in self.allowed.items() if len(states) == 1 and is_label(states[0])]
                 items = [] if operation == "corrected" else self.call("next", n=2)["items"]
                 if items or labelled:
                     key = items[0]["id"] if items else self.rng.choice(labelled)
-                    label = None if operation == "declined" else self.rng.choice(["0", "1", "2", *sorted(self.classes)])
+                    label = None if operation == "declined" else self.label()
                     given = {"id": key, "label": label, "declined": label is None}
-                    self.change(counts, operation, key, label or False, "answer", **given)
+                    self.change(counts, operation, key, False if label is None else label, "answer", **given)
 
 
 def serve(kind: str, folder: Path, n: int, pipe: int) -> None:
@@ -407,7 +455,7 @@ def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, cou
             os.kill(server, signal.SIGKILL)
             os._exit(0)
         _, written = journal_states(folder)
-        page = Page(address, rng, allowed, set(written))
+        page = Page(kind, address, rng, allowed, set(written))
         with suppress(OSError, HTTPException):  # it is dead
             page.work(counts)
         os.waitpid(killer, 0)
@@ -418,11 +466,13 @@ def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, cou
     for place in with_and_without_cache(folder):
         project = make_project(kind, place, n)
         session, status = project.rounds.session, project.status()
-        assert session_states(session.state, session.ids) == {key: s for key, s in found.items() if s is not None}, (
-            place
-        )
+        shown = {
+            key: project.form.show(label, project.classes)
+            for key, label in session_states(session.state, session.ids).items()
+        }
+        assert shown == {key: state for key, state in found.items() if state is not None}, place
         counts["trainings"] = max(counts["trainings"], status["rounds"])  # of the project so far
-        assert status["labelled"] == sum(bool(state) for state in found.values())
+        assert status["labelled"] == sum(map(is_label, found.values()))
         assert status["declined"] == sum(state is False for state in found.values())
         assert classes <= {each["name"] for each in status["classes"]}, place
         free = {f"digit-{i}" for i in project.rounds.pool()}
@@ -440,7 +490,7 @@ def run_project(kind: str, seed: int, n_kills: int) -> Counter[str]:
     allowed: Allowed = {}
     kill = kill_http if kind.startswith("http") else kill_python
     try:
-        while counts["kills"] < n_kills and sum(bool(states[-1]) for states in allowed.values()) < 0.7 * N:
+        while counts["kills"] < n_kills and sum(is_label(states[-1]) for states in allowed.values()) < 0.7 * N:
             kill(kind, folder, rng, allowed, counts)
             found, _ = journal_states(folder)
             allowed.clear()
@@ -452,18 +502,20 @@ def run_project(kind: str, seed: int, n_kills: int) -> Counter[str]:
     return counts
 
 
-def run(n_kills: int, seed: int = 0, out: Path | None = None, per_project: int = 12) -> dict[str, Counter[str]]:
+def run(
+    n_kills: int, seed: int = 0, out: Path | None = None, per_project: int = 12, kinds: Sequence[str] = KINDS
+) -> dict[str, Counter[str]]:
     """Kill so often, by turns in each way, and give the counts; projects in the file count too."""
     torch.set_num_threads(1)
     import_module("torch._dynamo")  # takes seconds, in which a forked server would only be killed
     warnings.simplefilter("ignore", SkalWarning)
     done = [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
-    totals: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    totals: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     for line in done:
         totals[line["kind"]].update(line["counts"])
     number = len(done)
     while (left := n_kills - sum(counts["kills"] for counts in totals.values())) > 0:
-        kind = KINDS[number % len(KINDS)]
+        kind = kinds[number % len(kinds)]
         counts = run_project(kind, seed + number, min(left, per_project))
         totals[kind].update(counts)
         number += 1
@@ -478,6 +530,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--per-project", type=int, default=12, help="kills of one project, at most")
+    parser.add_argument("--only", choices=KINDS, help="one kind of project alone")
     parser.add_argument("--out", type=Path, help="a file to go on from")
     parser.add_argument("--team", action="store_true", help="three hands at once, and kills of their server")
     parser.add_argument("--answers", type=int, default=2400, help="of each hand of a team")
@@ -488,8 +541,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(markdown(["three hands at once", "number"], [[name, round(value)] for name, value in found.items()]))
         print("Every confirmed answer is in the journal with its author, and no other.")
         return
-    totals = run(options.kills, options.seed, options.out, options.per_project)
-    totals["all"] = sum(totals.values(), Counter())
+    kinds = KINDS if options.only is None else (options.only,)
+    totals = run(options.kills, options.seed, options.out, options.per_project, kinds)
+    if len(kinds) > 1:
+        totals["all"] = sum(totals.values(), Counter())
     rows = [[kind, *(counts[name] for name in COUNTS)] for kind, counts in totals.items()]
     print(markdown(["labelled", *COUNTS], rows))
     print("No confirmed label was lost, none came back, none is at another sample.")
