@@ -166,6 +166,7 @@ def pools(X: np.ndarray) -> dict[str, tuple[str, Any]]:
         "masked array": (REFUSED, np.ma.masked_greater(X, 0.9)),
         "masked array without masked entries": (MAY_WORK, np.ma.array(X)),
         "dict with a masked array": (REFUSED, {"x": np.ma.masked_greater(X, 0.9)}),
+        "list of masked rows": (REFUSED, list(np.ma.masked_greater(X, 0.9))),
         "np.matrix": (MAY_WORK, _quietly(lambda: np.asmatrix(flat))),
         "big-endian": (MAY_WORK, X.astype(">f4")),
         "big-endian integers": (MAY_WORK, (X * 255).astype(">i4")),
@@ -348,6 +349,8 @@ def labels(y: np.ndarray) -> dict[str, Any]:
         "objects": np.array([object() for _ in y]),
         "complex": y + 1j,
         "tensor on meta": torch.zeros(len(y), device="meta"),
+        "masked in part": np.ma.array(y, mask=y == 1),
+        "list with masked entries": list(np.ma.array(y, mask=y == 1)),
     }
 
 
@@ -357,6 +360,7 @@ SILENT = {"returns NaN for a part", *(f"returns {what}" for what in (*BY_BATCH, 
 NOTHING_THERE = {
     "masked array",
     "dict with a masked array",
+    "list of masked rows",
     "meta tensor",
     "dict with a meta tensor",
     "Dataset of meta tensors",

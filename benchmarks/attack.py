@@ -173,7 +173,7 @@ def other_entry_points(learner: Any, X: np.ndarray) -> Iterator[Case]:
         yield (
             "other entry points",
             f"ActiveLearner.fit: y {what}",
-            "may work",
+            REFUSED if "masked" in what else "may work",
             lambda b=bad: taught(y_training=b) and None,
         )
         yield (

@@ -104,12 +104,14 @@ def as_rows(X: Any, name: str = "X") -> Any:
 
 
 def refuse_hidden(X: Any, name: str) -> None:
-    """Refuse what has no value for some of its numbers: masked arrays, sparse tensors, and those of the meta device."""
-    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
-        got, remedy = (
-            f"{np.ma.getmaskarray(X).sum()} masked entries",
-            "Fill or impute them, for example with X.filled(0).",
-        )
+    """Refuse what has no value for some of its numbers: masked arrays, sparse tensors, and those of the meta device.
+
+    Of a list its rows may be masked.
+    """
+    masked = X if isinstance(X, list) else [X]
+    n_masked = sum(np.ma.getmaskarray(row).sum() for row in masked if isinstance(row, np.ma.MaskedArray))
+    if n_masked:
+        got, remedy = f"{n_masked} masked entries", "Fill or impute them, for example with X.filled(0)."
     elif isinstance(X, Tensor) and X.is_meta:
         got, remedy = "a tensor on the meta device", "Load the values first."
     elif isinstance(X, Tensor) and X.layout is not torch.strided:

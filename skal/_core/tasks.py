@@ -80,6 +80,8 @@ def n_columns(y: Any) -> int:
     if hasattr(y, "shape"):
         return int(y.shape[1]) if len(y.shape) == 2 else 1
     first = y[0] if isinstance(y, (list, tuple)) and len(y) else 0
+    if isinstance(first, np.ndarray) and first.ndim == 0:  # such as a masked entry
+        return 1
     return len(first) if isinstance(first, (list, tuple, np.ndarray)) else 1
 
 
@@ -157,6 +159,11 @@ def read_labels(y: Any, n: int, task: Task) -> np.ndarray:
         ...
     skal.exceptions.NoLabelledDataError: The learner's y_training must hold one label for each of the 2 rows of ...
     """
+    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+        raise InvalidTypeError(
+            f"The learner's y_training must have a label for every sample. Got {np.ma.getmaskarray(y).sum()} masked "
+            "labels. Leave these samples out."
+        )
     try:
         rows = sp.csr_matrix(y).toarray() if sp.issparse(y) else np.asarray(y.cpu() if isinstance(y, Tensor) else y)
     except (ValueError, NotImplementedError):  # ragged, or without values

@@ -271,6 +271,11 @@ class ActiveLearner(_ModalActiveLearner):
             raise InvalidParameterError(
                 "The X of the labelled samples must hold at least one sample. Got none. Skip teach when nothing is new."
             )
+        if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+            raise InvalidTypeError(
+                f"The y of the labelled samples must have a label for each of them. Got {np.ma.getmaskarray(y).sum()} "
+                "masked labels. Leave these samples out, or pass all to ActiveLearningClassifier.start."
+            )
         if y is not None and n_rows(y, "y") != n_samples:
             raise InvalidParameterError(
                 f"The y of the labelled samples must have one label for each of the {n_samples} samples. "

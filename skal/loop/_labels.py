@@ -64,6 +64,7 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
 
 def _plain(value: Any, no_label: int | None) -> Any:
     """One label as a Python value, None if it stands for "no label"."""
+    value = None if value is np.ma.masked else value
     value = value.item() if isinstance(value, (np.generic, torch.Tensor)) else value
     missing = pd.api.types.is_scalar(value) and (bool(pd.isna(value)) or value == no_label)
     return None if missing else value

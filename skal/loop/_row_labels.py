@@ -50,10 +50,10 @@ def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | Non
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
     labels = labels.toarray() if sp.issparse(labels) else labels
-    labels = np.ma.filled(labels.astype(float), np.nan) if isinstance(labels, np.ma.MaskedArray) else labels
     if hasattr(labels, "to_numpy"):
         labels = labels.to_numpy()
-    values = list(labels)
+    # also the rows of a list, and what is alone masked
+    values = [np.ma.filled(x.astype(float), np.nan) if isinstance(x, np.ma.MaskedArray) else x for x in labels]
     known = [i for i, value in enumerate(values) if not _is_missing(value, task)]
     if not known:
         return [None] * len(values), None

@@ -128,6 +128,9 @@ class Rules:
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
+        if self.eval_set is not None and np.ma.is_masked(self.eval_set[1]):
+            got, remedy = f"{np.ma.getmaskarray(self.eval_set[1]).sum()} masked labels", "Leave these samples out."
+            raise InvalidTypeError.for_parameter(owner, "eval_set", "labels for all of its samples", got, remedy)
         Integer(0).check(owner, "n_initial", self.n_initial)
         Integer(1).check(owner, "query_size", self.query_size)
         Integer(0, optional=True).check(owner, "n_rounds", self.n_rounds)

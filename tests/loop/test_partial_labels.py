@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
 from sklearn.multioutput import MultiOutputClassifier
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skal import ActiveLearningClassifier
-from skal.exceptions import AdjustedInputWarning, InvalidParameterError
+from skal import ActiveLearningClassifier, ActiveLearningRegressor
+from skal.exceptions import AdjustedInputWarning, InvalidParameterError, InvalidTypeError
 from skal.labelling import export_labels
 from skal.nets import KnownLabelsLoss
 
@@ -131,3 +131,49 @@ def test_a_label_that_nobody_knows_is_named():
         make_loop().fit(X, rows)
     with pytest.raises(InvalidParameterError, match=r"indicator matrix.*Got \[2\] instead"):
         make_loop().fit(X, np.where(PART < 0, 2, PART))
+
+
+NUMBERS = np.random.default_rng(2).normal(size=(60, 4))
+TARGETS = {
+    "classes": (
+        lambda **given: ActiveLearningClassifier(LogisticRegression(), **given),
+        (NUMBERS[:, 0] > 0).astype(int),
+    ),
+    "words": (
+        lambda **given: ActiveLearningClassifier(LogisticRegression(), **given),
+        np.where(NUMBERS[:, 0] > 0, "cat", "dog"),
+    ),
+    "numbers": (lambda **given: ActiveLearningRegressor(Ridge(), **given), NUMBERS[:, 0]),
+    "rows": (
+        lambda **given: ActiveLearningClassifier(MultiOutputClassifier(LogisticRegression()), **given),
+        (NUMBERS[:, :3] > 0).astype(int),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["array", "list"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_masked_is_unknown(target, form):
+    """To fit, to an oracle's caller, to tell and to start: it is never asked for, or declined, and never learnt."""
+    make, y = TARGETS[target]
+    given = {"n_initial": 12, "query_size": 4, "n_rounds": None, "initial": "random", "random_state": 0}
+    hidden = np.arange(60) < 20
+
+    def mask(rows):
+        some = np.ma.array(y[rows], mask=np.broadcast_to(hidden[rows].reshape(-1, *[1] * (y.ndim - 1)), y[rows].shape))
+        return list(some) if form == "list" else some
+
+    everything = np.arange(60)
+    told = make(**given).fit(NUMBERS, oracle=lambda indices, samples: mask(indices))
+    assert sorted(told.queried_) == list(range(20, 60))
+    assert sorted(i for row in told.history_ for i in row["declined"]) == list(range(20))
+    if (target, form) != ("numbers", "list"):  # there it is NaN, which scikit-learn wants refused
+        assert sorted(make(**given).fit(NUMBERS, mask(everything)).queried_) == list(range(20, 60))
+    with make(**given).start(NUMBERS, mask(everything)) as session:
+        assert session.labels()["id"].tolist() == list(range(20, 60))
+        asked = session.ask()
+        assert set(asked) <= set(range(20))
+        assert session.tell(mask(asked)).state.declined == asked.tolist()
+    if form == "array":
+        with pytest.raises(InvalidTypeError, match=r"'eval_set'.*labels for all of its samples.*masked labels"):
+            make(**given).fit(NUMBERS, y, eval_set=(NUMBERS, mask(everything)))

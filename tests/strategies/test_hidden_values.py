@@ -9,6 +9,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
+from skal import ActiveLearner
 from skal.exceptions import InvalidTypeError, NetworkError, OutputError, UnsupportedLayerError
 from skal.strategies import EGL, CoreSet, DynamicAL, Margin, TypiClust
 
@@ -31,6 +32,7 @@ def make_linear():
 
 HIDDEN = {
     "masked": (np.ma.masked_greater(X, 1), "masked entries.*filled"),
+    "masked rows": (list(np.ma.masked_greater(X, 1)), "masked entries.*filled"),
     "meta": (torch.empty(X.shape, device="meta"), "meta device"),
     "sparse": (torch.as_tensor(X).to_sparse(), "to_dense"),
 }
@@ -42,10 +44,26 @@ def test_entries_without_a_value_are_refused_by_name(kind, make):
     pool, message = HIDDEN[kind]
     with pytest.raises(InvalidTypeError, match=f"X_pool must have a value for every entry.*{message}"):
         Margin().scores(make(), pool)
-    if kind != "masked":
+    if not kind.startswith("masked"):
         dataset = TensorDataset(pool)
         with pytest.raises(InvalidTypeError, match=f"Row 0 of X_pool.*{message}"):
             Margin().scores(make(), dataset)
+
+
+def test_masked_labels_are_none():
+    """A learner must have a label for every sample; only a loop knows what is unknown."""
+    some = np.ma.array(y[:10], mask=np.arange(10) < 3)
+    with pytest.raises(InvalidTypeError, match=r"y_training must have a label for every sample.*3 masked"):
+        DynamicAL().scores(learner_of(make_net().estimator, X[:10], some), X)
+    with pytest.raises(InvalidTypeError, match=r"y of the labelled samples.*3 masked labels"):
+        ActiveLearner(LogisticRegression(), "margin", X_training=X[:10], y_training=some)
+    whole = np.ma.array(y[:10])
+    learner = ActiveLearner(LogisticRegression(), "margin", X_training=X[:10], y_training=whole)
+    with pytest.raises(InvalidTypeError, match="3 masked labels"):
+        learner.teach(X[10:20], some)
+    with pytest.raises(InvalidTypeError, match="masked entries"):
+        learner.teach(list(np.ma.masked_greater(X, 1)), y)
+    assert len(learner.y_training) == 10
 
 
 @pytest.mark.parametrize("make", [make_net, make_linear])
