@@ -1,11 +1,12 @@
 """Damage folders of labels at random, and look whether any label is another one, or gone without a word.
 
-``python -m benchmarks.damage_folders [--folders 3000] [--seed 0]``. Six folders are made, with labels, corrections,
-undone labels and declined samples: of a session with a linear model, of one with a network, and of the labelling page
-with one class each, with several at once, with numbers, and with the answers of two people. One file of a copy is then
-damaged or gone, as disks, file systems and editors do it, and the copy is opened again, with its classes in another
-order where there are several at once. It must be refused in words, or have the labels that were told; those of an
-earlier moment, if the end of the journal is lost, only with a warning.
+``python -m benchmarks.damage_folders [--folders 3000] [--seed 0] [--out FILE]``. Six folders are made, with labels,
+corrections, undone labels and declined samples: of a session with a linear model, of one with a network, and of the
+labelling page with one class each, with several at once, with numbers, and with the answers of two people. One file of
+a copy is then damaged or gone, as disks, file systems and editors do it, and the copy is opened again, with its classes
+in another order. It must be refused in words, or have the labels that were told; those of an earlier moment, if the end
+of the journal is lost, only with a warning. With ``--out`` every folder that is done is a line of the file, and the
+same call goes on from there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 
+from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier
 from skal.exceptions import SkalError, SkalWarning
@@ -174,7 +176,25 @@ def open_damaged(kind: str, folder: Path, told: list[Labels]) -> tuple[str, str]
     return ("earlier ones, with a warning" if warned else "earlier ones, silently"), ""
 
 
-def run(n_folders: int, seed: int) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]]]:
+def damage_one(whole: Path, kind: str, told: list[Labels], rng: random.Random) -> list[str]:
+    """Damage a copy of a folder: the file, without the digest in its name, the outcome, and how and why."""
+    damaged = whole.with_name("damaged")
+    shutil.rmtree(damaged, ignore_errors=True)
+    shutil.copytree(whole, damaged)
+    files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.name != "lock")
+    file = damaged / "labels.jsonl" if rng.random() < 0.5 else rng.choice(files)
+    how, damage = rng.choice(list(damages(rng).items()))
+    before = file.read_bytes()
+    after = damage(before)
+    if after is None:
+        file.unlink()
+    else:
+        file.write_bytes(b"" if after == before else after)
+    outcome, said = open_damaged(kind, damaged, told)
+    return [re.sub("-[0-9a-f]{32}", "", str(file.relative_to(damaged))), outcome, f"{how} {said}"]
+
+
+def run(n_folders: int, seed: int, kept: Kept) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]]]:
     """Counts of what became of damaged files, by file and by kind of folder; what must not be is printed."""
     counts: dict[str, Counter[str]] = {}
     by_kind: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
@@ -185,25 +205,12 @@ def run(n_folders: int, seed: int) -> tuple[dict[str, Counter[str]], dict[str, C
         told[kind] = moments(root / kind)
         assert read(kind, root / kind) == told[kind][-1]
     for number in range(n_folders):
-        rng, kind = random.Random(seed + number), KINDS[number % len(KINDS)]
-        damaged = root / "damaged"
-        shutil.copytree(root / kind, damaged)
-        files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.name != "lock")
-        journal = damaged / "labels.jsonl"
-        file = journal if rng.random() < 0.5 else rng.choice(files)
-        how, damage = rng.choice(list(damages(rng).items()))
-        before = file.read_bytes()
-        after = damage(before)
-        if after is None:
-            file.unlink()
-        else:
-            file.write_bytes(b"" if after == before else after)
-        outcome, said = open_damaged(kind, damaged, told[kind])
-        counts.setdefault(re.sub("-[0-9a-f]{32}", "", str(file.relative_to(damaged))), Counter())[outcome] += 1
+        kind, rng = KINDS[number % len(KINDS)], random.Random(seed + number)
+        name, outcome, how = kept(f"seed {seed + number}", lambda k=kind, r=rng: damage_one(root / k, k, told[k], r))
+        counts.setdefault(name, Counter())[outcome] += 1
         by_kind[kind][outcome] += 1
         if outcome in BAD:
-            print(f"{outcome}: folder {number} ({kind}), {file.name}, {how} {said}", file=sys.stderr, flush=True)
-        shutil.rmtree(damaged)
+            print(f"{outcome}: folder {number} ({kind}), {name}, {how}", file=sys.stderr, flush=True)
     shutil.rmtree(root)
     return counts, by_kind
 
@@ -213,9 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.damage_folders", description=__doc__.splitlines()[0])
     parser.add_argument("--folders", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a file to go on from")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    by_file, by_kind = run(options.folders, options.seed)
+    by_file, by_kind = run(options.folders, options.seed, Kept(options.out))
     counts = dict(sorted(by_file.items())) | {f"all of: {kind}": count for kind, count in by_kind.items()}
     counts["all"] = sum(by_file.values(), Counter())
     rows = [

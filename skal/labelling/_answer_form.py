@@ -8,6 +8,8 @@ classification ``"cat"``           ``"cat"``
 multilabel     ``[1, 0, 1]``       ``["cat", "dog"]``, the classes that hold
 regression     ``3.5``             ``3.5``
 ============== =================== ===================================
+
+Which classes the numbers of a row are of, the journal says itself.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class LoopEngine:
                     self.trainer.start_blank(self.state)
             else:
                 self._open_folder(self.folder, seed)
-            if rules.task == MULTILABEL and rules.classes is not None:
-                self.journal.name_columns(np.asarray(rules.classes).tolist())
+            if rules.task == MULTILABEL and rules.column_names is not None:
+                self.journal.name_columns(rules.column_names)
             if rules.given is not None:
                 self._take_given_labels()
         except BaseException:  # a kept error would keep this session alive

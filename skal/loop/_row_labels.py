@@ -191,7 +191,7 @@ class LabelsTrainer(RowTrainer):
     def check_labels(self, state: LoopState) -> None:
         """Refuse rows that have not a number for each class, if the classes are named."""
         super().check_labels(state)
-        names = None if self.rules.classes is None else np.asarray(self.rules.classes).tolist()
+        names = self.rules.column_names
         if names is not None and any(len(row) != len(names) for row in state.labels):
             raise InvalidParameterError(
                 f"The labels of {self.rules.owner} must have a column for each of its 'classes' ({shorten(names)}). "

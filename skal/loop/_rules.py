@@ -176,6 +176,12 @@ class Rules:
         """The number that stands for "unknown" in labels from before the start, unless it is a class."""
         return None if self.classes is not None and -1 in np.asarray(self.classes).tolist() else -1
 
+    @property
+    def column_names(self) -> list[Any] | None:
+        """What the columns of an indicator matrix are called, if that is known."""
+        # an array of texts would lose zeros at their ends
+        return self.classes.tolist() if hasattr(self.classes, "tolist") else self.classes and list(self.classes)
+
     def pool(self, state: LoopState) -> np.ndarray:
         """Positions that may still be asked for, in ascending order."""
         free = state.pool(self.n_samples)

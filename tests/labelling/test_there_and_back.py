@@ -15,6 +15,7 @@ from skal import ActiveLearningClassifier
 from skal.cli import main
 from skal.exceptions import InvalidParameterError, SampleError
 from skal.labelling import export_labels, import_labels
+from skal.labelling._answer_form import AnswerForm
 from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._sources import open_source
@@ -82,6 +83,9 @@ def can_be_a_class(name):
     return bool(name) and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
+CLASS_LISTS = st.lists(NAMES.map(str.strip).filter(can_be_a_class), min_size=2, max_size=4, unique=True)
+
+
 def labels_of(session):
     frame = session.labels()
     return dict(zip(frame["id"], frame["label"], strict=True))
@@ -110,7 +114,7 @@ def test_a_session_in_python(labels, tmp_path_factory):
 @QUICK
 @given(
     texts=st.dictionaries(NAMES, NAMES, min_size=2, max_size=5),
-    classes=st.lists(NAMES.map(str.strip).filter(can_be_a_class), min_size=2, max_size=4, unique=True),
+    classes=CLASS_LISTS,
 )
 def test_a_project_of_the_page(texts, classes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
@@ -133,6 +137,78 @@ def test_a_project_of_the_page(texts, classes, tmp_path_factory):
     assert labels_of(project) == given
     assert project.classes == classes
     project.close()
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@QUICK
+@given(
+    ids=st.lists(NAMES, min_size=2, max_size=5, unique=True),
+    answers=CLASS_LISTS.flatmap(
+        lambda classes: st.tuples(st.just(classes), st.lists(st.sets(st.sampled_from(classes)), min_size=5, max_size=5))
+    )
+    | st.tuples(st.just([]), st.lists(NUMBERS, min_size=5, max_size=5)),
+)
+def test_several_labels_and_numbers_of_the_page(ids, answers, tmp_path_factory):
+    """In the formats that can hold them, into a folder that has no settings any more, too."""
+    folder, (classes, said) = tmp_path_factory.mktemp("project"), answers
+    rows = [json.dumps({"id": key, "text": f"some words {i}"}) for i, key in enumerate(ids)]
+    (folder / "texts.jsonl").write_text("\n".join(rows))
+    source, form = open_source(folder / "texts.jsonl"), AnswerForm("multilabel" if classes else "regression")
+    known = {"form": form, "source_name": str(folder / "texts.jsonl")}
+    model = choose_model(source, model="linear")
+    Project(source, classes, model, folder / "empty", **known).close()
+    given = {key: [name for name in classes if name in x] if classes else x for key, x in zip(ids, said, strict=False)}
+    with Project(source, classes, model, folder / "one", **known) as project:
+        for key, label in given.items():
+            project.answer(key, label)
+    assert labels_in(folder / "one") == given
+    for to in ("csv", "tsv", "jsonl", "label-studio"):
+        file = write(folder / "one", to, folder / f"{to}.{ENDINGS[to]}")
+        other = shutil.copytree(folder / "empty", folder / f"into-{to}")
+        assert import_labels(other, file) == {"new": len(ids), "changed": 0, "same": 0}
+        assert labels_in(other) == given
+        (other / "project.json").unlink()
+        assert labels_in(other) == given
+        project = Project(source, classes[::-1], model, other, **known)
+        assert project.classes == classes
+        project.close()
+        assert labels_in(other) == given
+
+
+@QUICK
+@given(
+    said=st.dictionaries(
+        NAMES,
+        st.dictionaries(st.sampled_from(["ann", "ben", "eve"]), st.none() | NAMES, min_size=1),
+        min_size=1,
+        max_size=5,
+    ),
+    decided=st.dictionaries(NAMES, NAMES, max_size=2),
+)
+def test_what_a_team_agrees_on(said, decided, tmp_path_factory):
+    """What holds of several people's answers is what others import."""
+    folder = tmp_path_factory.mktemp("project")
+    with start(folder / "one", [*said, "one without a label"]) as session:
+        for key, each in said.items():
+            for person, label in each.items():
+                session.answer({key: label}, annotator=person)
+        labelled = set(labels_of(session))
+        session.relabel({key: label for key, label in decided.items() if key in labelled}, annotator="ann")
+    with start(folder / "one", [*said, "one without a label"]) as session:
+        held = labels_of(session)
+    for key, each in said.items():
+        given = {label for label in each.values() if label is not None}
+        assert (key in held) == bool(given)
+        assert not given or held[key] in given | {decided.get(key)}
+        assert len(given) != 1 or key in decided or held[key] in given
+    for to, ending in ENDINGS.items():
+        file = write(folder / "one", to, folder / f"{to}.{ending}")
+        other = folder / f"into-{to}"
+        assert import_labels(other, file) == {"new": len(held), "changed": 0, "same": 0}
+        assert labels_in(other) == held
+        assert import_labels(folder / "one", file)["same"] == len(held)
 
 
 @QUICK
