@@ -38,86 +38,42 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multioutput import MultiOutputClassifier
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 
+from benchmarks._kill_page import kill_http
+from benchmarks._kill_states import (
+    Allowed,
+    State,
+    check_states,
+    is_label,
+    journal_states,
+    session_states,
+    with_and_without_cache,
+)
 from benchmarks._kill_team import run_team
 from benchmarks._measure import markdown
 from skal import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.exceptions import CheckpointError, SkalWarning
-from skal.labelling._answer_form import AnswerForm
-from skal.labelling._label import as_source
-from skal.labelling._models import choose_model
-from skal.labelling._project import Project
-from skal.labelling._server import LabelServer
 from skal.loop import _active_loop
 from skal.nets import MLP
 
 N = 120
 NAMES = ["ant", "bee", "cow"]
 X_ALL = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
-DIGITS = load_digits()
-TEXTS = ["a good day " * 3, "a bad day " * 3, "no day at all " * 2]
 KINDS = ("python, linear", "http, texts", "python, several labels", "http, several labels", "python, network")
 KINDS += ("http, linear", "python, numbers", "http, numbers", "http, network")
-CLASSES = ["0", "1", "2"]
 COUNTS = ("projects", "kills", "trainings", "confirmed", "corrected", "undone", "taken back", "declined", "undeclined")
 COUNTS += ("added", "classes added", "refused")
 OUTPUTS = 64  # of a network: as many classes as a project may come to
-
-State = Any  # of a sample: its label (never 0), False if it was declined, None if it is open
-Allowed = dict[str, list[State]]  # by id, as text: the states that a sample may be in
-
-
-def journal_states(folder: Path) -> tuple[dict[str, State], set[str]]:
-    """An independent reading of the journal: the state of every sample that was ever mentioned, and the classes."""
-    states: dict[str, State] = {}
-    columns: list[str] = []
-    classes = set()
-    path = folder / "labels.jsonl"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    for line in lines:
-        event = json.loads(line)
-        if event["event"] == "class":
-            classes.add(event["class"])
-        elif event["event"] == "columns":
-            columns = event["columns"]
-        else:
-            label = event["label"]
-            if columns and label is not None:
-                label = [name for name, holds in zip(columns, label, strict=True) if holds]
-            states[str(event["id"])] = {"label": label, "declined": False, "open": None}[event["event"]]
-    return states, classes
-
-
-def is_label(state: State) -> bool:
-    """Whether a sample has a label, which may be a row of no classes at all."""
-    return state is not None and state is not False
-
-
-def check_states(found: dict[str, State], allowed: Allowed) -> None:
-    """Every sample must be in a state that it may be in."""
-    for key in found.keys() | allowed.keys():
-        if found.get(key) not in allowed.get(key, [None]):
-            raise AssertionError(f"sample {key} is {found.get(key)!r}, and may be {allowed.get(key)}")
-
-
-def session_states(state: Any, ids: Any) -> dict[str, State]:
-    """The states that a session knows."""
-    known = {str(ids[i]): label for i, label in zip(state.labelled, state.labels, strict=True)}
-    return known | {str(ids[i]): False for i in state.declined}
 
 
 class Record:
@@ -142,9 +98,6 @@ def take_record(lines: list[Any], allowed: Allowed, counts: Counter[str]) -> Non
         counts["trainings"] += what == "trained"
         for key, value in states:
             allowed[key] = [value] if what == "done" else [*allowed.get(key, [None]), value]
-
-
-# --- in Python
 
 
 def truth(kind: str, i: int) -> Any:
@@ -332,155 +285,6 @@ def kill_python(kind: str, folder: Path, rng: random.Random, allowed: Allowed, c
             key: state for key, state in found.items() if is_label(state)
         }
         session.close()
-
-
-def with_and_without_cache(folder: Path) -> list[Path]:
-    """The folder, and one that has its journal alone."""
-    alone = folder / "alone"
-    shutil.rmtree(alone, ignore_errors=True)
-    alone.mkdir(parents=True)
-    if (folder / "labels.jsonl").exists():
-        shutil.copy(folder / "labels.jsonl", alone)
-    return [folder, alone]
-
-
-# --- over HTTP
-
-
-def make_project(kind: str, folder: Path, n: int) -> Project:
-    """A project on so many digits, or texts."""
-    samples = [f"{TEXTS[i % 3]} {i}" for i in range(n)] if "texts" in kind else DIGITS.images[:n] / 16
-    source = as_source(samples, [f"digit-{i}" for i in range(n)], None)
-    model = choose_model(source, model="network" if "network" in kind else "linear")
-    if "numbers" in kind:
-        return Project(source, [], model, folder, query_size=8, form=AnswerForm("regression"))
-    form = AnswerForm("multilabel") if "several" in kind else None
-    classes = CLASSES if form is None or n % 40 else CLASSES[::-1]
-    return Project(source, classes, model, folder, query_size=8, form=form)
-
-
-class Page:
-    """Answers as a page does; every call is confirmed by the server, or else it may or may not have happened."""
-
-    def __init__(self, kind: str, address: str, rng: random.Random, allowed: Allowed, classes: set[str]) -> None:
-        self.kind, self.url, self.rng, self.allowed, self.classes = kind, urlsplit(address), rng, allowed, classes
-        self.maybe: set[str] = set()  # classes that may have been added
-        self.stack: list[tuple[str, State]] = []
-        self.connection = HTTPConnection("127.0.0.1", self.url.port, timeout=30)
-
-    def call(self, method: str, **given: Any) -> Any:
-        body, headers = json.dumps({"client": "killer"} | given), {"Content-Type": "application/json"}
-        self.connection.request("POST", f"{self.url.path}api/{method}", body, headers)
-        answer = self.connection.getresponse()
-        data = json.loads(answer.read())
-        assert answer.status == 200, data
-        return data
-
-    def change(self, counts: Counter[str], operation: str, key: str, state: State, method: str, **given: Any) -> None:
-        """One call that changes a sample."""
-        before = self.allowed.get(key, [None])
-        self.allowed[key] = [*before, state]
-        self.call(method, **given)
-        self.allowed[key] = [state]
-        counts["confirmed"] += 1
-        counts[operation] += 1
-        if method == "answer":
-            self.stack.append((key, before[-1]))
-
-    def label(self) -> Any:
-        """Any label."""
-        if "numbers" in self.kind:
-            return self.rng.uniform(1, 9)
-        if "several" in self.kind:
-            order = self.call("status")["classes"]  # as the page shows them
-            return [each["name"] for each in order if self.rng.random() < 0.5]
-        return self.rng.choice([*CLASSES, *sorted(self.classes)])
-
-    def work(self, counts: Counter[str]) -> None:
-        """Label until nobody answers."""
-        one_class = "several" not in self.kind and "numbers" not in self.kind
-        operations = ["told"] * 6 + ["corrected", "undone", "undone", "declined"] + ["class"] * one_class
-        while True:
-            operation = self.rng.choice(operations)
-            if operation == "class":
-                name = f"class {len(self.classes | self.maybe)}"
-                self.maybe.add(name)
-                assert name in self.call("add_class", name=name)["classes"]
-                self.classes.add(name)
-                counts["classes added"] += 1
-            elif operation == "undone":
-                if self.stack:
-                    key, state = self.stack.pop()
-                    self.change(counts, "undone", key, state, "undo")
-            else:
-                labelled = [key for key, states in self.allowed.items() if len(states) == 1 and is_label(states[0])]
-                items = [] if operation == "corrected" else self.call("next", n=2)["items"]
-                if items or labelled:
-                    key = items[0]["id"] if items else self.rng.choice(labelled)
-                    label = None if operation == "declined" else self.label()
-                    given = {"id": key, "label": label, "declined": label is None}
-                    self.change(counts, operation, key, False if label is None else label, "answer", **given)
-
-
-def serve(kind: str, folder: Path, n: int, pipe: int) -> None:
-    """The child: serves the page until it is killed."""
-    project = make_project(kind, folder, n)
-    server = LabelServer(project)
-    project.start()
-    os.write(pipe, f"{server.address}\n".encode())
-    server.run()
-
-
-def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, counts: Counter[str]) -> None:
-    """Label over HTTP, kill, and compare."""
-    n = 60 + 20 * counts["kills"]  # samples are added from start to start
-    reading, writing = os.pipe()
-    server = os.fork()
-    if server == 0:
-        os.close(reading)
-        try:
-            warnings.simplefilter("ignore")
-            serve(kind, folder, n, writing)
-        except BaseException:
-            os.write(writing, traceback.format_exc().encode())
-        os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        address = pipe.readline().strip()
-        assert address.startswith("http"), address + pipe.read()
-        seconds = rng.uniform(0.05, 2.5)
-        killer = os.fork()
-        if killer == 0:
-            time.sleep(seconds)
-            os.kill(server, signal.SIGKILL)
-            os._exit(0)
-        _, written = journal_states(folder)
-        page = Page(kind, address, rng, allowed, set(written))
-        with suppress(OSError, HTTPException):  # it is dead
-            page.work(counts)
-        os.waitpid(killer, 0)
-        counts["kills"] += os.WIFSIGNALED(os.waitpid(server, 0)[1])
-    found, classes = journal_states(folder)
-    check_states(found, allowed)
-    assert page.classes <= classes <= page.classes | page.maybe, (page.classes, classes)
-    for place in with_and_without_cache(folder):
-        project = make_project(kind, place, n)
-        session, status = project.rounds.session, project.status()
-        shown = {
-            key: project.form.show(label, project.classes)
-            for key, label in session_states(session.state, session.ids).items()
-        }
-        assert shown == {key: state for key, state in found.items() if state is not None}, place
-        counts["trainings"] = max(counts["trainings"], status["rounds"])  # of the project so far
-        assert status["labelled"] == sum(map(is_label, found.values()))
-        assert status["declined"] == sum(state is False for state in found.values())
-        assert classes <= {each["name"] for each in status["classes"]}, place
-        free = {f"digit-{i}" for i in project.rounds.pool()}
-        assert free == {f"digit-{i}" for i in range(n) if found.get(f"digit-{i}") is None}
-        project.close()
-
-
-# --- all of it
 
 
 def run_project(kind: str, seed: int, n_kills: int) -> Counter[str]:

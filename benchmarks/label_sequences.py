@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 from sklearn.dummy import DummyClassifier
 
-from benchmarks.kill_labels import journal_states
+from benchmarks._kill_states import journal_states
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, MissingSamplesWarning
 

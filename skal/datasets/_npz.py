@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skal._files.whole import open_regular
 from skal.datasets._layout import Layout
 from skal.datasets._splits import MAX_UNPACKED, Arrays, Split, scale_images, to_features, to_labels, to_nchw
 
@@ -77,7 +76,7 @@ def _texts(path: Path, key: str, length: int) -> list[str]:
 def stored_arrays(path: Path) -> list[str]:
     """Names of the arrays in the file."""
     # Opened apart from reading, so that a file without read permission is not called damaged.
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 return [member.removesuffix(".npy") for member in archive.namelist()]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from skal._core.identity import digest_bytes
+from skal._files.whole import open_regular
 from skal.datasets._npz import read_array, stored_arrays
 from skal.exceptions import SampleError, SkalError, shorten
 from skal.features._pixels import pixels_of
@@ -73,6 +74,7 @@ class ArraySource(Source):
     def from_file(cls, path: Path) -> ArraySource:
         """An npz file with an array ``X``, and perhaps ``ids`` and ``y``."""
         try:
+            open_regular(path).close()
             stored = stored_arrays(path)
             wanted = next((name for name in _NAMES if name in stored), stored[0] if len(stored) == 1 else None)
             labels = next((name for name in _LABELS if name in stored), None)
