@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import time
 import traceback
@@ -53,8 +54,11 @@ def make_project(kind: str, folder: Path, n: int) -> Project:
 class Page:
     """Answers as a page does; every call is confirmed by the server, or else it may or may not have happened."""
 
-    def __init__(self, kind: str, address: str, rng: random.Random, allowed: Allowed, classes: set[str]) -> None:
+    def __init__(
+        self, kind: str, address: str, rng: random.Random, allowed: Allowed, classes: set[str], pipe: int
+    ) -> None:
         self.kind, self.url, self.rng, self.allowed, self.classes = kind, urlsplit(address), rng, allowed, classes
+        self.pipe = pipe  # gets a byte for every change
         self.maybe: set[str] = set()  # classes that may have been added
         self.stack: list[tuple[str, State]] = []
         self.connection = HTTPConnection("127.0.0.1", self.url.port, timeout=30)
@@ -75,6 +79,7 @@ class Page:
         self.allowed[key] = [state]
         counts["confirmed"] += 1
         counts[operation] += 1
+        os.write(self.pipe, b".")
         if method == "answer":
             self.stack.append((key, before[-1]))
 
@@ -122,6 +127,13 @@ def serve(kind: str, folder: Path, n: int, pipe: int) -> None:
     server.run()
 
 
+def wait_for_bytes(pipe: int, n: int, seconds: float = 30) -> None:
+    """Until so many bytes have come, or for a time."""
+    end = time.monotonic() + seconds
+    while n > 0 and select.select([pipe], [], [], max(0, end - time.monotonic()))[0]:
+        n -= len(os.read(pipe, n))
+
+
 def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, counts: Counter[str]) -> None:
     """Label over HTTP, kill, and compare."""
     n = 60 + 20 * counts["kills"]  # samples are added from start to start
@@ -139,17 +151,22 @@ def kill_http(kind: str, folder: Path, rng: random.Random, allowed: Allowed, cou
     with os.fdopen(reading) as pipe:
         address = pipe.readline().strip()
         assert address.startswith("http"), address + pipe.read()
-        seconds = rng.uniform(0.05, 2.5)
+        done, changes = os.pipe()
+        # the moment depends on what has been done, so that a busy machine is killed in its work, too
+        n_changes, pause = rng.choice([0, 1, 2, 3, 5, 8, 13, 21, 34]), rng.uniform(0.0, 0.3)
         killer = os.fork()
         if killer == 0:
-            time.sleep(seconds)
+            wait_for_bytes(done, n_changes)
+            time.sleep(pause)
             os.kill(server, signal.SIGKILL)
             os._exit(0)
         _, written = journal_states(folder)
-        page = Page(kind, address, rng, allowed, set(written))
+        page = Page(kind, address, rng, allowed, set(written), changes)
         with suppress(OSError, HTTPException):  # it is dead
             page.work(counts)
         os.waitpid(killer, 0)
+        os.close(done)
+        os.close(changes)
         counts["kills"] += os.WIFSIGNALED(os.waitpid(server, 0)[1])
     found, classes = journal_states(folder)
     check_states(found, allowed)
