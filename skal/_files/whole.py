@@ -16,9 +16,12 @@ def open_regular(path: Path) -> BinaryIO:
         return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
     file = open(path, "rb", opener=opener)  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+    except OSError:
         file.close()
-        raise OSError("it is no regular file")
+        raise
     return file
 
 

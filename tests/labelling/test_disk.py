@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.support.failing_disk import Disk
+from benchmarks._failing_disk import Disk
 
 from .conftest import CLASSES, digits_page, wait_for_training
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
+from benchmarks._failing_disk import Disk
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, SkalWarning
-from tests.support.failing_disk import Disk
 
 X = np.arange(40.0).reshape(20, 2)
 IDS = [f"s{i}" for i in range(20)]
