@@ -40,7 +40,8 @@ class NumberPredictor:
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """Labels as the estimator was trained with them."""
-        scaled: np.ndarray = (labels.reshape(len(labels), -1) - self.mean) / self.scale
+        # there may be no labels any more: all were taken back
+        scaled: np.ndarray = (labels.reshape(len(labels), len(self.mean)) - self.mean) / self.scale
         return scaled[:, 0] if self.one else scaled
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class LabelsPredictor:
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """Labels as the estimator was trained with them."""
-        known: np.ndarray = labels[:, self.learnt]
+        known: np.ndarray = labels.reshape(len(labels), len(self.learnt))[:, self.learnt]
         return known
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:

@@ -177,3 +177,18 @@ def test_what_is_masked_is_unknown(target, form):
     if form == "array":
         with pytest.raises(InvalidTypeError, match=r"'eval_set'.*labels for all of its samples.*masked labels"):
             make(**given).fit(NUMBERS, y, eval_set=(NUMBERS, mask(everything)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_labels_may_be_taken_back_after_a_training(target):
+    make, y = TARGETS[target]
+    with make(n_initial=10, query_size=4, n_rounds=None, random_state=0).start(NUMBERS) as session:
+        session.tell(y[session.ask()])
+        keys = session.labels()["id"].tolist()
+        session.decline(keys).undecline(keys)
+        assert len(session.labels()) == 0
+        asked = session.ask()
+        assert len(asked) == 4
+        session.tell(y[asked])
+        assert len(session.ask()) == 4
+        assert len(session.labels()) == 4
