@@ -1,6 +1,8 @@
 """The page where many samples, many classes, a reload or a lost server are at hand."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -129,6 +131,24 @@ def test_a_lost_server_is_noticed_and_found_again(page, tmp_path):
     finally:
         page.driver.get("about:blank")
         stop(project, server, thread)
+
+
+def test_a_frozen_server_is_noticed_and_goes_on(page, command, tmp_path):
+    """It takes connections and does not answer; the page asks so often, and waits so short, that it knows soon."""
+    running = command("--demo", "--out", tmp_path)
+    page.open(running.address)
+    script = "const [done] = arguments; import(new URL('transport.js', location.href)).then((all) => done({ ...all }))"
+    declared = page.driver.execute_async_script(script)
+    assert declared["PERIOD"] + declared["TIMEOUT"] < 3000
+    shown = page.current()
+    os.kill(running.process.pid, signal.SIGSTOP)
+    try:
+        page.wait_for(lambda: page.find(".banner") and "does not answer" in page.text(".banner"))
+    finally:
+        os.kill(running.process.pid, signal.SIGCONT)
+    page.wait_for(lambda: not page.find(".banner"))
+    assert page.current() == shown
+    assert page.label("1") == shown
 
 
 def test_confusions_open_their_samples_and_few_labels_give_no_percentage(page, tmp_path):

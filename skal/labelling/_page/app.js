@@ -160,7 +160,7 @@ export async function mount(root, transport, keySource) {
       app.refresh();
       (root.querySelector(".sample") ? labels.refill : labels.restart)().catch(app.fail); // a new server does not know who shows what
     }
-    if (root.contains(banner)) setTimeout(watch, 1400);
+    if (root.contains(banner)) setTimeout(watch, transport.period);
   }
 
   function show(status) {
