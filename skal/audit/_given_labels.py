@@ -149,7 +149,7 @@ def say_types(labels: NDArray[Any]) -> set[str]:
     >>> say_types(np.array([1, 2.5])), say_types(np.array(["1"])), sorted(say_types(np.array(["1", 2], dtype=object)))
     ({'numbers'}, {'strings'}, ['numbers', 'strings'])
     """
-    words = {str: "strings", bytes: "bytes"}
+    words: dict[Any, str] = {str: "strings", bytes: "bytes"}
     numbers = (bool, int, float, complex, np.number, np.bool_)
     types = set(map(type, labels.tolist()))
     return {"numbers" if issubclass(each, numbers) else words.get(each, each.__name__) for each in types}
