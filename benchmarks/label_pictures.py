@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # pillow and selenium are not for every benchmark
 
 CLASSES = [str(k) for k in range(10)]
 DIGITS = load_digits()
-TURN, NOISE, ERRORS = 14, 0.06, 0.04  # degrees, share of the ink's darkness, share of the labels
+TURN, NOISE, ERRORS = 14, 0.015, 0.04  # degrees, share of the ink's darkness, share of the labels
 SETTLED = """
 scrollTo(0, 0);
 const shown = [...document.images].filter((image) => image.offsetParent !== null);

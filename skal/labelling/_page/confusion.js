@@ -10,9 +10,9 @@ export function confusion(cells, names, open) {
   const words = (label, predicted, n) => (label === predicted
     ? `${n} held-out “${label}” that the model knows`
     : `${n} held-out “${label}” that the model takes for “${predicted}”`);
-  const button = (label, predicted, n, content) => h("button", {
+  const button = (label, predicted, n, content, name = words(label, predicted, n)) => h("button", {
     type: "button", class: label === predicted ? "right" : "wrong", "data-cell": `${label} ${predicted}`,
-    "aria-label": `${words(label, predicted, n)}: show`, title: words(label, predicted, n), onclick: () => open(label, predicted),
+    "aria-label": `${name}: show`, title: words(label, predicted, n), onclick: () => open(label, predicted),
   }, content);
   const used = names.filter((name) => cells.some((cell) => cell.label === name || cell.predicted === name));
   const allOf = (label) => used.reduce((sum, name) => sum + (at.get(`${label}\n${name}`) ?? 0), 0);
@@ -22,7 +22,10 @@ export function confusion(cells, names, open) {
     counts.sort((a, b) => a.right / a.all - b.right / b.all || b.all - a.all);
     return h("div", {},
       h("ul", { class: "confusions", "aria-label": "What the model mistakes most often" },
-        ...worst.map((cell) => h("li", {}, button(cell.label, cell.predicted, cell.n, `${cell.label} → ${cell.predicted}: ${cell.n}`)))),
+        ...worst.map(({ label, predicted, n }) => {
+          const text = `${label} → ${predicted}: ${n}`;
+          return h("li", {}, button(label, predicted, n, text, `${text}, ${words(label, predicted, n)}`));
+        })),
       h("p", { class: "quiet" }, "Held-out labels of each class that the model knows, the worst first:"),
       h("div", { class: "recalls", tabindex: "0", role: "group", "aria-label": "Right of all, for each class" },
         h("ul", {}, ...counts.map(({ name, right, all }) => h("li", {}, `${name}: ${right} of ${all}`)))));
