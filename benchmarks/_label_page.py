@@ -20,6 +20,11 @@ BINARIES = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
 MISSING = [name for name, path in BINARIES.items() if path is None]
 WHY = f"no {' and no '.join(MISSING)}: install Debian's packages chromium and chromium-driver"
 PATIENCE = 60.0  # on a busy machine; nothing waits longer than it must
+# a page without a sample is ready for anything, and so is one whose samples are behind another view
+READY = """
+const stage = document.querySelector('.stage');
+return !stage?.querySelector('.sample') || (stage.dataset.ready ?? '').split(' ').includes(arguments[0]);
+"""
 
 
 class Page:
@@ -76,8 +81,13 @@ class Page:
         """The id of the sample that is shown alone."""
         return self.run("return document.querySelector('figure.sample')?.dataset.id")
 
+    def ready(self, what: str) -> None:
+        """Wait until answers by ``"press"`` or ``"click"`` count for what is on the screen."""
+        self.wait_for(lambda: self.run(READY, what))
+
     def press(self, *keys: str) -> None:
         """Press keys, wherever the focus is."""
+        self.ready("press")
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def label(self, key: str) -> str | None:
@@ -89,6 +99,8 @@ class Page:
 
     def click(self, selector: str, place: int = 0) -> None:
         """Click an element as soon as it is there."""
+
+        self.ready("click")
 
         def clicked() -> bool:
             found = self.find(selector)

@@ -5,6 +5,9 @@ train a logistic regression on new labels each (``SKAL_DATA_HOME`` has ``banking
 ``tables/adult.csv.gz``). ``python -m benchmarks.audit --keep FILE`` takes about an hour on one core and goes on where
 it was stopped; ``--parts 1`` makes a twentieth of the projects. Intervals that take longer (classes, balanced
 accuracy, sequences) are looked at in every fifth project.
+
+``--sequences`` makes the same projects, and of each one audit of 500 labels that is looked at after every label; its
+results need a file of their own.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from skal.audit._bounds import count_limit
 from skal.exceptions import BiasedAuditWarning
 
 SIZES = (20, 50, 100, 200, 500)
+LOOKS = (50, 100, 200, 500)  # labels by which a sequence must not have missed at any look
 N_SIMULATED = 4000  # samples in a simulated pool
 Pool = tuple[np.ndarray, np.ndarray]  # class probabilities (N, C) and labels (N,)
 
@@ -174,6 +178,29 @@ def run_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[dict
                 row = measure(pool, m, rng, extras=number % 5 == 0)
             alarms = sum(issubclass(w.category, BiasedAuditWarning) for w in caught)
             rows.append({"setting": setting, "labels": m, "alarms": alarms} | row)
+    return add_up(rows)
+
+
+def follow_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[dict[str, Any]]:
+    """As :func:`run_part`, with one audit of each project that is looked at after every label."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    for setting, (p, y) in projects:
+        true = (p.argmax(1) == y).mean()
+        at, chance = plan_sequence(p, LOOKS[-1], random_state=rng)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", BiasedAuditWarning)
+            found = accuracy_sequence(p, at, y[at], chance)
+        alarms = sum(issubclass(w.category, BiasedAuditWarning) for w in caught)
+        held = np.logical_and.accumulate((found.low <= true) & (true <= found.high))
+        for m in LOOKS:
+            row = {"sequence holds": float(held[m - 1]), "sequence width": float(found.high[m - 1] - found.low[m - 1])}
+            rows.append({"setting": setting, "labels": m, "alarms": alarms if m == LOOKS[-1] else 0} | row)
+    return add_up(rows)
+
+
+def add_up(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each setting and number of labels the sums over projects, and their numbers."""
     grouped = pd.DataFrame(rows).groupby(["setting", "labels"], sort=False)
     sums = grouped.sum(min_count=1).join(grouped.count().add_suffix(" n")).reset_index()
     return list(json.loads(sums.to_json(orient="records")))
@@ -240,12 +267,14 @@ def print_summary(found: pd.DataFrame) -> None:
         )
     print(pd.DataFrame(rows).to_markdown(index=False), "\n")
     saved = found.assign(saved=100 * count_saved(found)).pivot(index="setting", columns="labels", values="saved")
+    at_200 = found[found["labels"] == 200].set_index("setting")
+    saved["200, normal interval"] = 100 * count_saved(at_200, "normal")
     print(saved.loc[found["setting"].unique()].round().astype(int).to_markdown())
 
 
-def count_saved(found: pd.DataFrame) -> pd.Series:
-    """Share of labels that ``accuracy`` saves: a random audit of the same width needs so many more."""
-    return 1 - (found["accuracy width"] / found["random width"]) ** 2
+def count_saved(found: pd.DataFrame, interval: str = "accuracy") -> pd.Series:
+    """Share of labels that an interval saves: a random audit of the same width needs so many more."""
+    return 1 - (found[f"{interval} width"] / found["random width"]) ** 2
 
 
 def print_cells(found: pd.DataFrame) -> None:
@@ -256,6 +285,21 @@ def print_cells(found: pd.DataFrame) -> None:
     print(shown.join((100 * found[names]).round(1)).assign(**saved).to_markdown(index=False))
 
 
+def print_sequences(found: pd.DataFrame) -> None:
+    """How often sequences hold at all looks up to a number of labels, over all projects of a kind and by setting."""
+    shares = 100 * found.groupby([group(found), found["labels"]])[["sequence holds", "sequence width"]].mean()
+    number = found.groupby([group(found), found["labels"]])["sequence holds n"].sum().astype(int).rename("number")
+    print(shares.round(1).join(number).reset_index().to_markdown(index=False), "\n")
+    last = found[found["labels"] == LOOKS[-1]].set_index("setting")
+    n = last["sequence holds n"].astype(int)
+    missed = ((1 - last["sequence holds"]) * n).round().astype(int)
+    beyond = int((binom.sf(missed - 1, n, 0.05) < 0.05 / len(n)).sum())
+    table = pd.DataFrame({"projects": n, "missed at any look": missed, "holds, %": (100 * (1 - missed / n)).round(1)})
+    width = (100 * last["sequence width"]).round(1).rename("width after 500")
+    print(table.join(width).reset_index().to_markdown(index=False))
+    print(f"\nsettings below 95 % beyond chance: {beyond}")
+
+
 def main() -> None:
     """Measure everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -263,16 +307,17 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=20, help="of 20 parts; 0 prints what is kept")
     parser.add_argument("--only", choices=["simulated", *REAL], action="append", help="some of the projects")
     parser.add_argument("--cells", action="store_true", help="print every setting and number of labels")
+    parser.add_argument("--sequences", action="store_true", help="audits that are looked at after every label, alone")
     args = parser.parse_args()
-    kept = Kept(args.keep)
+    kept, measure_part = Kept(args.keep), follow_part if args.sequences else run_part
     for part in range(args.parts):
         for number, name in enumerate(["simulated", *REAL]):
             if name in (args.only or [name]):
                 projects = real_projects(name, part) if number else simulated_projects(part)
-                kept(f"{name} {part}", functools.partial(run_part, projects, [2 + number, part]))
+                kept(f"{name} {part}", functools.partial(measure_part, projects, [2 + number, part]))
     found = collect(kept.values())
     print(f"alarms about audits that were drawn as planned: {int((found['alarms'] * found['alarms n']).sum())}\n")
-    (print_cells if args.cells else print_summary)(found)
+    (print_sequences if args.sequences else print_cells if args.cells else print_summary)(found)
 
 
 if __name__ == "__main__":

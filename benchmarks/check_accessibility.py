@@ -81,6 +81,29 @@ def make_other(folder: Path, form: AnswerForm) -> Project:
     return project
 
 
+def make_many(folder: Path, n_classes: int = 20) -> Project:
+    """A project of many classes, of which the first two look the same."""
+    rng, names = np.random.default_rng(0), [f"class {k}" for k in range(n_classes)]
+    codes = rng.permutation(400) % n_classes
+    X = 4 * np.eye(n_classes)[np.maximum(codes, 1)] + rng.normal(size=(400, n_classes))
+    source = as_source(X, [str(i) for i in range(400)], None)
+    project = Project(source, names, choose_model(source, model="linear"), folder, query_size=60, share=0.4).start()
+    for _ in range(200):
+        (item,) = project.next("tab", 1)
+        project.answer(item["id"], names[codes[int(item["id"])]], client="tab")
+    project.worker.wait_until_idle(120)
+    return project
+
+
+def many_views(page: Page) -> Any:
+    """Mistakes and a figure for each of many classes, and the samples behind a mistake."""
+    page.wait_for(lambda: page.find(".recalls li"))
+    yield "many classes"
+    page.click(".confusions button")
+    page.wait_for(lambda: page.find(".judged"))
+    yield "behind a mistake"
+
+
 def other_views(page: Page) -> Any:
     """Where numbers, or several classes, are answered and corrected."""
     page.wait_for(lambda: page.find(".confirm"))
@@ -155,6 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
     page, found = Page(work / "profile"), []
     forms = [AnswerForm("regression", "m²", 0, 100), AnswerForm("multilabel")]
     projects = [(partial(make_other, work / form.task, form), other_views) for form in forms]
+    projects.append((partial(make_many, work / "many"), many_views))
     for make, shown in [*projects, (partial(make_project, work / "out"), views)]:
         with make() as project:
             server = LabelServer(project)

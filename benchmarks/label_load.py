@@ -7,6 +7,9 @@ small images, beside the time of listing the folder; ``python -m benchmarks.labe
 ``python -m benchmarks.label_load answers`` gives ``--answers`` answers over one project of ``--files`` files, one after
 the other, ``--rate`` a second, and measures each.
 
+``python -m benchmarks.label_load lost`` freezes and kills ``--times`` servers each, and measures in Chromium how long
+it takes until the page says so.
+
 ``python -m benchmarks.label_load`` starts ``skal label`` on a pool of copies of digits, labels through its API at a
 fixed rate, kills the process at the end, and compares every label that was answered with the file.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import threading
 import time
@@ -109,15 +113,39 @@ def run(rate: float, seconds: float, tabs: int) -> dict[str, float]:
     }
 
 
+def lost(times: int) -> dict[str, float]:
+    """Seconds from the end of a server to the page's banner, in the median and at most."""
+    from benchmarks._label_page import MISSING, WHY, Page
+
+    if MISSING:
+        raise SystemExit(WHY)
+    work, found = Path(tempfile.mkdtemp()), {}
+    page, rng = Page(work / "profile"), np.random.default_rng(0)
+    for name, end in {"frozen": signal.SIGSTOP, "killed": signal.SIGKILL}.items():
+        seconds = []
+        for number in range(times):
+            with Served("--demo", "--out", work / f"{name}-{number}") as served:
+                page.open(served.address)
+                time.sleep(3 + rng.uniform(0, 2))  # at any moment between two questions of the page
+                served.process.send_signal(end)
+                start = time.monotonic()
+                page.wait_for(lambda: "does not answer" in page.text(".banner"))
+                seconds.append(time.monotonic() - start)
+        found |= {f"{name}: seconds in the median": float(np.median(seconds)), f"{name}: at most": max(seconds)}
+    page.close()
+    return found
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.label_load", description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=["rate", "files", "answers", "pictures"], default="rate")
+    parser.add_argument("what", nargs="?", choices=["rate", "files", "answers", "pictures", "lost"], default="rate")
     parser.add_argument("--rate", type=float, default=50.0, help="labels a second")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tabs", type=int, default=4)
     parser.add_argument("--files", type=int, help="100,000 for files, 20,000 for answers")
     parser.add_argument("--answers", type=int, default=5_000)
     parser.add_argument("--pictures", type=int, default=12)
+    parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args(arguments)
     if options.what == "files":
         found = many_files(options.files or 100_000)
@@ -125,6 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
         found = many_answers(options.files or 20_000, options.answers, options.rate)
     elif options.what == "pictures":
         found = large_pictures(options.pictures)
+    elif options.what == "lost":
+        found = lost(options.times)
     else:
         found = run(options.rate, options.seconds, options.tabs)
     for name, value in found.items():

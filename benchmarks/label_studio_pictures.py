@@ -1,7 +1,7 @@
 """Pictures of Label Studio with skal beside it, for the documentation.
 
-``python -m benchmarks.label_studio_pictures FOLDER`` uploads scikit-learn's digits with much noise as pictures to a
-real Label Studio (``$SKAL_LABEL_STUDIO``), starts ``skal label-studio``, presses buttons in Chromium, and writes PNG
+``python -m benchmarks.label_studio_pictures FOLDER`` uploads scikit-learn's digits as pictures to a real
+Label Studio (``$SKAL_LABEL_STUDIO``), starts ``skal label-studio``, presses buttons in Chromium, and writes PNG
 files.
 """
 

@@ -45,6 +45,7 @@ __all__ = [
     "SkalWarning",
     "TrainingFailedWarning",
     "TwoLevelWarning",
+    "UnknownLabelsWarning",
     "UnsteadyOutputWarning",
     "UnsupportedLayerError",
     "VanishingKernelWarning",
@@ -618,6 +619,23 @@ class TwoLevelWarning(SkalWarning):
     Traceback (most recent call last):
         ...
     skal.exceptions.TwoLevelWarning: max_memory='4kB' holds only ... of 40 embeddings, so BADGE selects in two ...
+    """
+
+
+class UnknownLabelsWarning(SkalWarning):
+    """People gave labels in an audit that no given label has: they may be spelt in another way.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skal.audit import errors, plan
+    >>> positions, probabilities = plan(200, 50, uniform=True, random_state=0)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error")
+    ...     errors(["cat "] * 200, positions, ["cat"] * 50, probabilities)
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.UnknownLabelsWarning: 50 of the 50 audited samples have labels that no given label has: 'cat'. ...
     """
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,8 +126,14 @@ def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = 
 
 def read_rows(path: Any, name: str) -> list[dict[str, str]]:
     """Rows of a CSV file with the columns id and label, and each id once."""
-    with Path(as_path("audit_command", name, path)).open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with as_path("audit_command", name, path).open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        got = f"{str(path)!r}, which cannot be read: {getattr(error, 'strerror', None) or error}"
+        first = " The option --draw N writes the first one." if name == "truth" else ""
+        remedy = f"Name a CSV file in UTF-8 that is there.{first}"
+        raise InvalidParameterError.for_parameter("audit_command", name, "a CSV file", got, remedy) from None
     if rows and "second_class" in rows[0]:  # of skal predict
         rows = [{"id": row["id"], "label": row["class"], "confidence": row["probability"]} for row in rows]
     columns = sorted(rows[0]) if rows else []

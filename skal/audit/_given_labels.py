@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,9 @@ from skal.audit._arguments import (
 from skal.audit._design import guess_errors
 from skal.audit._drawn import check_draw
 from skal.audit._estimate import Audit, Estimate, estimate_mean
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, UnknownLabelsWarning, shorten
+
+_SHOWN = 5  # labels in a message
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,12 @@ def errors(
     Parameters
     ----------
     given : array-like of shape (N,)
-        The labels that are audited, of any type.
+        The labels that are audited: numbers, strings, or others that are equal or not.
     positions : array-like of shape (m,)
         The audited samples: from ``plan(N, m, uniform=True)``, or from ``plan(scores, m)``.
     labels : array-like of shape (m,)
-        Their labels by people, of the same type.
+        Their labels by people. Another type is refused, and a warning names those that no given label has: then one
+        of them may be spelt in another way.
     probabilities : array-like of shape (m,)
         Their inclusion probabilities.
     confidence : float, default=0.95
@@ -99,7 +103,9 @@ def errors(
     n = len(array)
     at = read_positions("errors", positions, n)
     chance = read_probabilities("errors", probabilities, len(at))
-    wrong = (array[at] != read_answers("errors", labels, len(at))).astype(np.float64)
+    answers = read_answers("errors", labels, len(at))
+    compare_labels(array, answers)
+    wrong = (array[at] != answers).astype(np.float64)
     sure = None if scores is None else read_confidences("errors", scores, "scores")
     if sure is not None and len(sure) != n:
         remedy = "Pass one score for each label, or None."
@@ -113,3 +119,37 @@ def errors(
         order = order[~np.isin(order, at)]
         doubtful = order[: round(found.estimate * n - wrong.sum())].astype(np.int64)
     return ErrorEstimate(found.estimate, found.low, found.high, confidence, len(at), found.method, doubtful)
+
+
+def compare_labels(given: NDArray[Any], answers: NDArray[Any]) -> None:
+    """Refuse answers of another type than the given labels, and warn of those that are no given label at all."""
+    expected, got = say_types(given), say_types(answers)
+    if not got <= expected:
+        words = f"{' and '.join(sorted(expected))}, as the given labels"
+        remedy = "Convert one of them: '1' and 1 are never the same label."
+        raise InvalidParameterError.for_parameter("errors", "labels", words, " and ".join(sorted(got)), remedy)
+    known = set(given.tolist())
+    unknown = [label for label in answers.tolist() if label not in known]
+    if unknown:
+        names = [shorten(label) for label in sorted(set(unknown), key=repr)]
+        shown = ", ".join(names[:_SHOWN] + ["..."] * (len(names) > _SHOWN))
+        text = (
+            f"{len(unknown)} of the {len(answers)} audited samples have labels that no given label has: {shown}. "
+            "They count as errors. Spell the labels of both alike, also capitals and spaces, if these are no classes "
+            "of their own."
+        )
+        warnings.warn(text, UnknownLabelsWarning, stacklevel=3)
+
+
+def say_types(labels: NDArray[Any]) -> set[str]:
+    """Which types labels have, in words; those of two types are never equal.
+
+    Examples
+    --------
+    >>> say_types(np.array([1, 2.5])), say_types(np.array(["1"])), sorted(say_types(np.array(["1", 2], dtype=object)))
+    ({'numbers'}, {'strings'}, ['numbers', 'strings'])
+    """
+    words: dict[Any, str] = {str: "strings", bytes: "bytes"}
+    numbers = (bool, int, float, complex, np.number, np.bool_)
+    types = set(map(type, labels.tolist()))
+    return {"numbers" if issubclass(each, numbers) else words.get(each, each.__name__) for each in types}

@@ -8,11 +8,13 @@ cannot have been rich at any time before (Ville's inequality; Waudby-Smith and R
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from skal.audit._arguments import check_confidence, read_labels, read_positions, read_proba, read_probabilities
 from skal.audit._bounds import BETS
@@ -24,6 +26,7 @@ from skal.validation import Integer, make_generator
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
+_BLOCK = 50  # draws that are looked at together
 GRID = np.linspace(0, 1, 1001)  # limits are rounded outwards to a tenth of a percent
 
 
@@ -205,14 +208,29 @@ def follow(
     before = np.concatenate([[0.0], np.cumsum(off)[:-1]]) / n  # what the samples drawn before contribute to the mean
     values = off / (n * chance)  # has the expectation mean − before
     end = min(float((least / (n * share)).min()), float(values.min()))
-    fair = means[:, None] - before - end  # expectation of values − end ≥ 0, if the mean were this, (g, m)
-    ratio = (values - end) / np.where(fair > 0, fair, np.inf)
-    wealth = np.full(ratio.shape, -np.inf)
-    for c in BETS:
-        wealth = np.logaddexp(wealth, np.log1p(c * (ratio - 1)).cumsum(1))
-    wealth[np.logical_or.accumulate(fair <= 0, axis=1)] = np.inf  # less than nothing would be left: impossible
-    refuted = wealth - np.log(len(BETS)) >= -np.log(alpha)
-    count = np.logical_and.accumulate(refuted, axis=0).sum(0)  # all means up to here
-    limit = np.where(count > 0, means[np.maximum(count, 1) - 1], -np.inf)
+
+    def gain(chosen: Floats, rows: slice) -> Floats:
+        """Logarithms of what each bet gains at some draws, if one of these means were true: (g, r) -> (B, g, r)."""
+        fair = chosen[:, None] - before[rows] - end  # expectation of values − end ≥ 0
+        ratio = (values[rows] - end) / np.where(fair > 0, fair, np.inf)
+        gained = np.log1p(BETS[:, None, None] * (ratio - 1))
+        gained[:, fair <= 0] = np.inf  # less than nothing would be left: impossible
+        return gained.cumsum(-1)
+
+    # wealth falls as the mean rises: a limit is the last of the means that are refuted, and these are not asked again
+    bound, limit, start = np.log(len(BETS) / alpha), np.full(len(off), -np.inf), 0
+
+    def is_refuted(number: int) -> bool:
+        return bool((logsumexp(gain(means[number : number + 1], slice(None)), axis=0) >= bound).any())
+
+    stop = bisect_left(range(len(means)), True, key=lambda number: not is_refuted(number))
+    wealth = np.zeros((len(BETS), stop))
+    for begin in range(0, len(off), _BLOCK):
+        rows = slice(begin, begin + _BLOCK)
+        path = wealth[:, start:, None] + gain(means[start:stop], rows)
+        count = start + np.logical_or.accumulate(logsumexp(path, axis=0) >= bound, axis=1).sum(0)
+        limit[rows] = np.where(count > 0, means[np.maximum(count, 1) - 1], -np.inf)
+        wealth[:, start:] = path[..., -1]
+        start = int(count[-1])
     estimate = np.cumsum(before + values) / np.arange(1, len(values) + 1)
-    return np.maximum.accumulate(limit), estimate
+    return limit, estimate

@@ -14,8 +14,9 @@ from skal.labelling._background import BackgroundRounds
 from skal.labelling._words import guessing, say_certificate, say_refusal
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier, AuditReport, FinalLabels
-from skal.loop._audit_report import ENOUGH, say_missing
+from skal.loop._audit_report import say_missing
 from skal.stopping import Forecast
+from skal.stopping._forecast import ENOUGH
 
 
 @dataclass(frozen=True)

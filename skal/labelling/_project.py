@@ -28,9 +28,9 @@ from skal.labelling._team import Team, describe_agreement
 from skal.labelling._words import say_left_out, say_numbers, say_time_left
 from skal.labelling._worker import Worker
 from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor, AuditReport
-from skal.loop._audit_report import ENOUGH
 from skal.loop._journal import Journal
 from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
+from skal.stopping._forecast import ENOUGH
 from skal.strategies._default import Recommended
 from skal.validation import Integer, Real
 

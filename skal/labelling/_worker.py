@@ -18,9 +18,10 @@ from skal.exceptions import SkalError
 from skal.labelling._background import BackgroundRounds
 from skal.labelling._models import Model
 from skal.labelling._words import say_seconds
-from skal.loop._audit_report import ENOUGH, AuditReport, estimate_accuracy
+from skal.loop._audit_report import AuditReport, estimate_accuracy
 from skal.loop._doubtful import find_issues
 from skal.loop._heldout import correctness
+from skal.stopping._forecast import ENOUGH
 
 FORECAST = 100
 

@@ -19,8 +19,8 @@ from skal.loop._progress import LoopState
 from skal.loop._rules import Rules
 from skal.models._predictor import Predictor
 from skal.stopping import Certified
+from skal.stopping._forecast import ENOUGH
 
-ENOUGH = 20  # audit labels; from fewer no percentage is worth saying
 _LOOKED_AT = 5000  # random samples that stand for a larger pool
 _SIZES = np.geomspace(20, 1000, 15).astype(np.int64)  # of the last check
 _COARSER = 4  # a forecast looks at every fourth of the certificate's thresholds

@@ -18,6 +18,7 @@ from skal.validation import Integer, Real
 __all__ = ["Forecast", "forecast_accuracy", "wilson_interval"]
 
 LEAST_POINTS = 4
+ENOUGH = 20  # random held-out labels; from fewer no percentage is worth saying
 _EXPONENTS = np.geomspace(0.05, 3.0, 40)
 
 
@@ -97,9 +98,13 @@ class Forecast:
 
     @property
     def text(self) -> str:
-        """The forecast in words, with its limits."""
+        """The forecast in words, with its limits; from few held-out labels only how many are missing."""
         if self.accuracy is None:
             return f"Accuracy is not known yet: {self.reason}."
+        if self.n_heldout < ENOUGH:
+            missing = ENOUGH - self.n_heldout
+            verb = "is" if missing == 1 else "are"
+            return f"How good the model is can be said from {ENOUGH} held-out labels on: {missing} more {verb} needed."
         now = (
             f"About {_percent(self.accuracy)} % of samples like these are classified correctly now; between "
             f"{_percent(self.low)} and {_percent(self.high)} % with 95 % confidence ({self.n_heldout} random labels, "

@@ -7,7 +7,7 @@ import pytest
 
 from skal.audit import audit_command, errors, plan
 from skal.cli import main
-from skal.exceptions import BiasedAuditWarning, SkalError
+from skal.exceptions import BiasedAuditWarning, SkalError, UnknownLabelsWarning
 
 
 def make_labels(rng, n=4000):
@@ -38,6 +38,35 @@ def test_doubtful_labels_are_the_least_sure_ones_that_nobody_has_seen():
     assert (given != true)[found.doubtful].mean() > 2 * (given != true).mean()
     at, chance = plan(4000, 200, uniform=True, random_state=0)
     assert len(errors(given, at, true[at], chance).doubtful) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "words"),
+    [
+        (str, int, "strings, as the given labels. Got 'numbers'"),
+        (int, str, "numbers, as the given labels. Got 'strings'"),
+        (bytes, str, "bytes, as the given labels. Got 'strings'"),
+    ],
+)
+def test_labels_of_two_types_are_refused_and_not_compared(given, labels, words):
+    codes = np.arange(400) % 3
+    at, chance = plan(400, 60, uniform=True, random_state=0)
+    with pytest.raises(SkalError, match=words):
+        errors(codes.astype(given), at, codes[at].astype(labels), chance)
+    mixed = np.array([1, "1"] * 200, dtype=object)
+    assert errors(mixed, at, mixed[at], chance).estimate == 0
+    assert errors(codes, at, codes[at].astype(float), chance).estimate == 0
+
+
+def test_labels_that_are_no_given_label_are_named():
+    given = np.array(["cat ", "dog"] * 200)
+    at, chance = plan(400, 60, uniform=True, random_state=0)
+    with pytest.warns(UnknownLabelsWarning, match=r"samples have labels that no given label has: 'Cat', 'cat'\."):
+        found = errors(given, at, np.where(given[at] == "dog", "dog", np.where(at % 4, "cat", "Cat")), chance)
+    assert found.estimate == pytest.approx((given[at] != "dog").mean())
+    many = [f"class {i}" for i in range(60)]
+    with pytest.warns(UnknownLabelsWarning, match=r"^60 of the 60 .*'class 12', \.\.\."):
+        errors(given, at, many, chance)
 
 
 @pytest.fixture
@@ -110,4 +139,24 @@ def test_files_that_cannot_be_used(files, text, words):
     folder, _ = files
     (folder / "audited.csv").write_text(text)
     with pytest.raises(SkalError, match=words):
+        audit_command(folder / "labels.csv", folder / "audited.csv")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_parameter(files, capsys):
+    folder, _ = files
+    with pytest.raises(SkalError, match="'labels' parameter of audit_command must be a CSV file"):
+        audit_command(folder / "nothing.csv", folder / "audited.csv")
+    assert main(["audit", str(folder / "labels.csv"), "--truth", str(folder / "nothing.csv")]) == 1
+    said = capsys.readouterr().err
+    assert "nothing.csv" in said
+    assert "--draw N" in said
+    (folder / "audited.csv").write_bytes(b"id,label\n3,\xff\n")
+    with pytest.raises(SkalError, match="UTF-8"):
+        audit_command(folder / "labels.csv", folder / "audited.csv")
+
+
+def test_the_command_warns_of_labels_that_are_spelt_in_another_way(files):
+    folder, _ = files
+    (folder / "labels.csv").write_text((folder / "labels.csv").read_text().replace("cat", "Cat"))
+    with pytest.warns(UnknownLabelsWarning, match="'cat'"):
         audit_command(folder / "labels.csv", folder / "audited.csv")

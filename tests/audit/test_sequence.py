@@ -11,7 +11,7 @@ from .projects import make_pool
 
 def test_limits_are_where_the_martingale_reaches_its_bound():
     p, y = make_pool(np.random.default_rng(0), n=200)
-    at, chance = plan_sequence(p, 30, random_state=0)
+    at, chance = plan_sequence(p, 70, random_state=0)
     found = accuracy_sequence(p, at, y[at], chance)
     g = np.clip(1 - p.max(1), 0.02, 0.98)
     u = np.sqrt(g * (1 - g))
@@ -21,7 +21,7 @@ def test_limits_are_where_the_martingale_reaches_its_bound():
     lows = []
     for mean in np.linspace(0, 1, 1001):  # of the accuracy
         wealth, drawn = np.zeros(len(BETS)), 0.0
-        for t in range(30):
+        for t in range(70):
             off = (p[at[t]].argmax() == y[at[t]]) - thought[at[t]]
             fair = mean - thought.mean() - drawn / 200 - end
             wealth += np.log1p(BETS * ((off / (200 * chance[t]) - end) / fair - 1)) if fair > 0 else np.inf
@@ -29,8 +29,10 @@ def test_limits_are_where_the_martingale_reaches_its_bound():
             if np.log(np.mean(np.exp(wealth))) >= np.log(40):
                 lows.append((mean, t))
                 break
-    latest = max(mean for mean, _ in lows)
-    assert found.low[-1] == pytest.approx(max(latest, (p.argmax(1) == y)[at].sum() / 200), abs=1e-3)
+    seen = (p.argmax(1) == y)[at].cumsum() / 200
+    latest = [max((mean for mean, when in lows if when <= t), default=0.0) for t in range(70)]
+    np.testing.assert_allclose(found.low, np.maximum(latest, seen), atol=1e-9)
+    assert len(set(latest)) > 30
 
 
 @pytest.mark.parametrize("uniform", [False, True])

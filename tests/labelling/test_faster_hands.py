@@ -1,6 +1,8 @@
 """The page where many samples, many classes, a reload or a lost server are at hand."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._team import Team
 
-from .conftest import DIGITS, Client, digits_page, truth, wait_for_training
+from .conftest import DIGITS, Client, digits_page, label_page, truth, wait_for_training
 
 CHOSEN = "return [...document.querySelectorAll('.cell[aria-pressed=true]')].map((cell) => cell.dataset.id)"
 
@@ -131,6 +133,24 @@ def test_a_lost_server_is_noticed_and_found_again(page, tmp_path):
         stop(project, server, thread)
 
 
+def test_a_frozen_server_is_noticed_and_goes_on(page, command, tmp_path):
+    """It takes connections and does not answer; the page asks so often, and waits so short, that it knows soon."""
+    running = command("--demo", "--out", tmp_path)
+    page.open(running.address)
+    script = "const [done] = arguments; import(new URL('transport.js', location.href)).then((all) => done({ ...all }))"
+    declared = page.driver.execute_async_script(script)
+    assert declared["PERIOD"] + declared["TIMEOUT"] < 3000
+    shown = page.current()
+    os.kill(running.process.pid, signal.SIGSTOP)
+    try:
+        page.wait_for(lambda: page.find(".banner") and "does not answer" in page.text(".banner"))
+    finally:
+        os.kill(running.process.pid, signal.SIGCONT)
+    page.wait_for(lambda: not page.find(".banner"))
+    assert page.current() == shown
+    assert page.label("1") == shown
+
+
 def test_confusions_open_their_samples_and_few_labels_give_no_percentage(page, tmp_path):
     with digits_page(tmp_path, n=400, query_size=50, share=0.3) as client:
         page.open(client.address.geturl())
@@ -152,6 +172,36 @@ def test_confusions_open_their_samples_and_few_labels_give_no_percentage(page, t
         assert {item["predicted"]["label"] for item in found} == {cell["predicted"]}
         page.click(".behind")
         page.wait_for(lambda: len(page.find(".card")) == 60)
+
+
+def test_many_classes_have_the_worst_mistakes_and_a_figure_for_each_class(page, tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"class {k}" for k in range(15)]
+    codes = rng.permutation(300) % 15
+    X = 4 * np.eye(15)[np.maximum(codes, 1)] + rng.normal(size=(300, 15))  # the first two classes look the same
+    settings = {"ids": [f"s{i}" for i in range(300)], "model": "linear", "query_size": 60, "share": 0.4}
+    with label_page(X, names, tmp_path, **settings) as client:
+        for _ in range(180):
+            (item,) = client.call("next", n=1)["items"]
+            client.call("answer", id=item["id"], label=names[codes[int(item["id"][1:])]])
+        wait_for_training(client, rounds=2)
+        page.open(client.address.geturl())
+        page.wait_for(lambda: page.find(".recalls li"))
+        cells = client.call("status")["confusion"]
+        lines = [line.text for line in page.find(".recalls li")]
+        found = {name: line for line in lines for name in names if line.startswith(f"{name}: ")}
+        held = {name: sum(cell["n"] for cell in cells if cell["label"] == name) for name in names}
+        right = {cell["label"]: cell["n"] for cell in cells if cell["label"] == cell["predicted"]}
+        assert found == {n: f"{n}: {right.get(n, 0)} of {total}" for n, total in held.items() if total}
+        shares = [right.get(name, 0) / held[name] for name in sorted(found, key=lambda name: lines.index(found[name]))]
+        assert shares == sorted(shares)
+        assert shares[0] < shares[-1] == 1
+        assert page.find(".confusions button")
+        page.click(".confusions button")
+        page.wait_for(lambda: "only where a model disagrees" in page.text(".judged") and page.find(".judged"))
+        page.click(".behind")
+        page.wait_for(lambda: not page.find(".judged"))
+        assert page.complaints() == []
 
 
 @pytest.fixture

@@ -10,6 +10,24 @@ from benchmarks._label_page import Keys
 from .conftest import label_page
 
 CLASSES = ["ant", "bee", "cow"]
+# A hand that has answered and does not stop: it acts on every frame until the page says that the next sample counts.
+SHAKE = """
+const [what, key, selector, done] = arguments, stage = document.querySelector(".stage"), first = stage.dataset.ready;
+const id = () => document.querySelector("figure.sample").dataset.id, before = id();
+const act = (detail) => {
+  if (key) document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  else document.querySelector(selector).dispatchEvent(new MouseEvent("click", { detail, bubbles: true }));
+};
+act(1);
+let n = 0;
+const frame = () => {
+  if (id() !== before && (stage.dataset.ready ?? "").split(" ").includes(what)) return done(n);
+  act(2);
+  n += id() !== before;
+  requestAnimationFrame(frame);
+};
+frame();
+"""
 FOCUS = "const at = document.activeElement; return at.closest('.sample') ? 'sample' : at.className"
 
 
@@ -68,12 +86,14 @@ class Hands:
             self.page.press(key)
 
     def tap(self, selector):
+        self.page.ready("click")
         where = "const r = document.querySelector(arguments[0]).getBoundingClientRect();"
         x, y = self.page.run(f"{where} return [r.x + r.width / 2, r.y + r.height / 2]", selector)
         for kind, points in [("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])]:
             self.page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     def hold(self, key, times):
+        self.page.ready("press")
         event = {"key": key, "code": f"Digit{key}", "text": key, "windowsVirtualKeyCode": ord(key)}
         for repeat in range(times):
             down = event | {"type": "keyDown", "autoRepeat": repeat > 0}
@@ -209,3 +229,50 @@ def test_a_label_belongs_to_the_sample_that_was_on_the_screen(hands):
     hands.slow_network(0)
     hands.give("ant", lambda: page.press("1"))
     hands.check()
+
+
+@pytest.mark.parametrize(
+    ("what", "key", "selector", "label"),
+    [
+        ("press", "2", None, "bee"),
+        ("press", " ", None, None),
+        ("click", None, ".class[data-class=cow]", "cow"),
+        ("click", None, ".actions button:nth-child(2)", None),
+    ],
+)
+def test_a_hand_that_goes_on_labels_no_sample_that_nobody_has_seen(hands, what, key, selector, label):
+    """Without any latency: the next sample is there at once, and second presses and clicks are not for it."""
+    page = hands.page
+    for _ in range(3):
+        page.ready(what)
+        done = []
+        hands.give(label, lambda done=done: done.append(page.driver.execute_async_script(SHAKE, what, key, selector)))
+        assert done[0] >= 3  # times it acted on the next sample, in vain
+    hands.give("ant", lambda: page.press("1"))  # which counts from then on
+    hands.check()
+
+
+def test_the_same_button_may_be_clicked_for_one_sample_after_the_other(hands):
+    """The browser calls this a double click, too; it counts once the sample was in sight."""
+    second = ".class[data-class=cow]"
+    click = "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', { detail: 2, bubbles: true }))"
+    for _ in range(5):
+        hands.page.ready("click")
+        hands.give("cow", lambda: hands.page.run(click, second))
+    hands.check()
+
+
+def test_second_clicks_count_in_the_grid_and_for_several_classes(page, tmp_path):
+    """There a click answers nothing by itself, or what can be seen."""
+    texts = [f"text number {i}" for i in range(40)]
+    click = "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', { detail: 2, bubbles: true }))"
+    with label_page(texts, CLASSES, tmp_path / "grid", query_size=1000) as client:
+        page.open(client.address.geturl())
+        page.click("[data-option=grid]")
+        page.wait_for(lambda: len(page.find(".cell")) == 12)
+        page.ready("press")
+        page.run(click, ".class[data-class=bee]")
+        page.wait_for(lambda: page.find(".cell")[0].text.endswith("bee"))
+        page.run(click, ".class[data-class=cow]")
+        page.wait_for(lambda: page.find(".cell")[1].text.endswith("cow"))
+    page.run("sessionStorage.clear()")

@@ -61,6 +61,13 @@ def test_less_than_now_is_explained():
     assert "the last model happens to lie above the fitted curve: expect no gain" in found.text
 
 
+@pytest.mark.parametrize(("n_heldout", "words"), [(10, "10 more are needed"), (19, "1 more is needed")])
+def test_few_labels_give_no_percentage_but_what_is_missing(n_heldout, words):
+    found = forecast_accuracy([20, 40, 60, 80, 100], np.ones((5, n_heldout), dtype=bool), more=50)
+    assert found.text == f"How good the model is can be said from 20 held-out labels on: {words}."
+    assert "%" in forecast_accuracy([20, 40, 60, 80, 100], np.ones((5, 20), dtype=bool)).text
+
+
 def test_no_forecast_from_too_little():
     correct = np.ones((3, 20), dtype=bool)
     found = forecast_accuracy([10, 20, 30], correct)

@@ -83,7 +83,7 @@ export async function mount(root, transport, keySource) {
   const features = h("progress", { class: "features", max: 1, value: 0, hidden: true, "aria-label": "Share of the features that is computed" });
   const note = h("p", { class: "note", hidden: true });
   const answers = h("h2", {}, "Classes"), extent = h("p", { class: "quiet extent" });
-  const counts = h("ul", { class: "counts", "aria-label": "Labels of each class" });
+  const counts = h("ul", { class: "counts", tabindex: "0", "aria-label": "Labels of each class" });
   const plot = h("div", { class: "plot" });
   const mistakes = h("div", { class: "mistakes" });
   const people = team(() => { pictures.choose("disputed", null); open("gallery"); });
@@ -160,7 +160,7 @@ export async function mount(root, transport, keySource) {
       app.refresh();
       (root.querySelector(".sample") ? labels.refill : labels.restart)().catch(app.fail); // a new server does not know who shows what
     }
-    if (root.contains(banner)) setTimeout(watch, 1400);
+    if (root.contains(banner)) setTimeout(watch, transport.period);
   }
 
   function show(status) {

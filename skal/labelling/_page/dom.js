@@ -23,15 +23,23 @@ export function percent(share) {
   return `${Math.round(100 * share)}\u00a0%`;
 }
 
-// Wait until a picture can be seen, or is known to be unreadable; not for ever.
-export async function seen(pictures, item, size) {
+export function pause(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+// Until what was drawn can be seen; a window that is hidden does not paint.
+export function painted() {
+  return Promise.race([new Promise(requestAnimationFrame), pause(100)]);
+}
+
+// Until a picture is here, or is known to be unreadable.
+export async function loaded(pictures, item, size) {
   if (item.kind !== "image") return;
-  const loaded = pictures(item.id, size).then((address) => new Promise((resolve) => {
+  await pictures(item.id, size).then((address) => new Promise((resolve) => {
     const image = new Image();
     image.onload = image.onerror = resolve;
     image.src = address;
   }), () => {});
-  await Promise.race([loaded, new Promise((resolve) => setTimeout(resolve, 3000))]);
 }
 
 // A sample itself: a picture, the columns of a row, or a text.

@@ -3,6 +3,7 @@ import { answerPanel } from "./answers.js";
 import { bodyOf, h, percent, pictureOf } from "./dom.js";
 
 const PAGE = 60;
+const BIAS = "Held-out labels that are corrected only where a model disagrees make the model look better than it is. The last check is not affected.";
 
 export function gallery(app) {
   const order = h("select", { "aria-label": "Order", onchange: () => show(0) },
@@ -15,8 +16,7 @@ export function gallery(app) {
   const count = h("p", { class: "quiet", role: "status" });
   const more = h("button", { type: "button", class: "plain", onclick: () => show(list.childElementCount) }, "Show more");
   const empty = h("p", { class: "done", hidden: true });
-  const note = h("p", { class: "quiet" },
-    "Each label is judged by a model that was trained without it, again after every training.");
+  const note = h("p", { class: "quiet judged" });
 
   async function show(offset) {
     const asked = { offset, limit: PAGE, order: order.value, cell };
@@ -30,7 +30,9 @@ export function gallery(app) {
     empty.hidden = found.total > 0;
     empty.textContent = order.value === "disputed" ? "Nothing is to be decided." : filter.value === "*" ? "Nothing has been labelled yet." : "No sample has this label.";
     more.hidden = list.childElementCount >= found.total;
-    note.hidden = order.value !== "doubtful";
+    const doubts = order.value === "doubtful" ? "Each label is judged by a model that was trained without it, again after every training." : "";
+    note.hidden = !doubts && cell === null;
+    note.textContent = `${doubts} ${BIAS}`.trim();
   }
 
   function card(item) {

@@ -1,13 +1,17 @@
 // One sample at a time, or a grid of them.
 import { answerPanel, inWords } from "./answers.js";
 import { MANY } from "./classes.js";
-import { bodyOf, h, percent, pictureOf, seen } from "./dom.js";
+import { bodyOf, h, loaded, painted, pause, percent, pictureOf } from "./dom.js";
 
 const AHEAD = 6, GRID = 12;
+// The second press of a double press, and the second click of a double click, were meant for the sample before. Nobody
+// can have judged a sample that was in sight for less than these milliseconds.
+const PRESS = 150, DOUBLE_CLICK = 300;
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
 export function labelling(app) {
   let queue = [], current = [], focus = 0, busy = false, asked = 0, panel = null;
+  let hand = null; // the event of the latest press or click
   let chosen = new Set(), anchor = null, dragging = false, dragged = false, order = [], stay = app.shown(); // what was shown before a reload
   const stage = h("div", { class: "stage" });
   const classes = h("div");
@@ -65,15 +69,29 @@ export function labelling(app) {
   // Whatever is pressed belongs to the samples that can be seen: the next ones come when their pictures are here.
   async function present(items, place) {
     stage.setAttribute("aria-busy", "true");
-    await Promise.all(items.map((item) => seen(app.pictures, item, 1024)));
+    const pictures = Promise.all(items.map((item) => loaded(app.pictures, item, 1024)));
+    await Promise.race([pictures, pause(3000)]);
     stage.removeAttribute("aria-busy");
     current = items;
+    delete stage.dataset.ready;
+    pictures.then(painted).then(() => appear(items));
     focus = place;
     chosen = new Set();
     anchor = null;
     draw();
     panel?.clear();
     app.remember("skal-shown", size() === 1 ? sample()?.id ?? "" : "");
+  }
+
+  // Presses count when the samples have been in sight for a moment, and second clicks a little later.
+  function appear(items) {
+    for (const [wait, counts] of [[PRESS, "press"], [DOUBLE_CLICK, "press click"]])
+      setTimeout(() => { if (current === items) stage.dataset.ready = counts; }, wait);
+  }
+
+  function early() {
+    const wanted = size() === 1 && hand?.detail > 1 ? "click" : "press";
+    return !(stage.dataset.ready ?? "").includes(wanted);
   }
 
   function focusSample() {
@@ -126,6 +144,8 @@ export function labelling(app) {
     mark();
   }
 
+  for (const name of ["keydown", "click"]) element.addEventListener(name, (event) => { hand = event; }, true);
+
   const placeOf = (event) => {
     const cell = event.target.closest?.(".cell");
     return cell ? Number(cell.dataset.place) : null;
@@ -153,7 +173,7 @@ export function labelling(app) {
   });
 
   async function answer(label) {
-    if (busy || !sample()) return;
+    if (busy || !sample() || early()) return;
     const items = chosen.size ? [...chosen].sort((a, b) => a - b).map((place) => current[place]) : [sample()];
     const item = items[0];
     busy = true;
@@ -230,6 +250,7 @@ export function labelling(app) {
   }
 
   function key(event) {
+    hand = event;
     const taken = panel.key(event);
     if (taken !== false) return taken === true;
     if (event.key === "a" && size() > 1) select(current.keys());

@@ -1,15 +1,19 @@
 // How the page talks to the project: over HTTP here, through the kernel in a notebook.
 
+// Milliseconds between two questions whether the server is there, and for its answer: together less than three seconds.
+export const PERIOD = 1400, TIMEOUT = 1400;
+
 export function httpTransport(base) {
   return {
     // Whether the server answers, soon: the page must notice when it is gone.
     async alive() {
       try {
-        return (await fetch(new URL("icon.svg", base), { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(1400) })).status < 500;
+        return (await fetch(new URL("icon.svg", base), { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) })).status < 500;
       } catch {
         return false;
       }
     },
+    period: PERIOD,
     finalFile: new URL("final.json", base).href,
     async call(method, given) {
       const response = await fetch(new URL(`api/${method}`, base), {
