@@ -3,10 +3,11 @@
 ``python -m benchmarks.devices flops`` counts the floating-point operations of torch's products that each more sample of
 the pool costs, by precision, on the processor. Double precision is 32 to 64 times slower on most GPUs.
 ``python -m benchmarks.devices transfers DEVICE`` counts the bytes per sample that cross between the host and a device,
-such as ``cuda`` or ``xla:0``, in each direction, and how often the pool's own bytes cross to it.
+such as ``cuda`` or ``xla:0``, in each direction, and how often the pool's own bytes cross to it. ``meta`` is a device
+that the processor plays, whose counts are those of any other.
 
-These two ask with two sizes of the pool and divide the difference by the samples more: what stays the same with any pool is
-left out. Names of cases may follow.
+These two ask with two sizes of the pool and divide the difference by the samples more: what stays the same with any
+pool is left out. Names of cases may follow.
 ``python -m benchmarks.devices bounds DEVICE`` counts how often a pool of 1200 goes there, with bounds on memory.
 ``python -m benchmarks.devices precision`` asks strategies that work in double precision where the pool grows, and asks
 again with those products in single precision: which of them choose otherwise?
@@ -33,6 +34,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks._device_cases import CASES, N_LABELLED, N_PICKS, Case, make_case
 from benchmarks._measure import markdown
+from benchmarks._second_device import DEVICE, SecondDevice
 from skal import config_context
 from skal.strategies import BADGE, BALD, LCMD, CoreSet, MaxDet, MaxHerding, PredictiveStd
 
@@ -265,8 +267,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         import torch_xla
 
         torch_xla.experimental.eager_mode(True)
-    torch.zeros(1, device=args.device)
-    print((bounds_table if args.command == "bounds" else transfers_table)(names, args.device))
+    with SecondDevice() if args.device == DEVICE else nullcontext():
+        torch.zeros(1, device=args.device)
+        print((bounds_table if args.command == "bounds" else transfers_table)(names, args.device))
     return 0
 
 

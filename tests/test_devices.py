@@ -11,17 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from skorch import NeuralNetClassifier
+from torch import nn
 
 import skal
 from benchmarks._device_cases import CASES, N_PICKS, make_case, to_device
+from benchmarks._second_device import DEVICE, SecondDevice
 from benchmarks.devices import Transfers, growth, whole_crossings
 from skal import LinearizedLearner
 from skal.checks import make_learner
 from skal.diagnostics import kernel_report_of
-from skal.strategies import NTKLookahead, UHerding
+from skal.exceptions import UnsupportedLayerError
+from skal.strategies import BADGE, EGL, Margin, NTKLookahead, UHerding
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 
-from .support.second_device import DEVICE, SecondDevice
+from .support.learners import learner_of
 
 SOURCE = Path(skal.__file__).parent
 # layers are made on the CPU and moved by skorch, data sets are files, and checks make pools on the host
@@ -150,6 +154,41 @@ def test_strategies_answer_for_a_device_without_double_precision(name):
     """A copy on the processor is asked, and the network stays where it is."""
     with SecondDevice(doubles=False):
         assert_same(answer_on(DEVICE, name), answer_of_the_processor(name))
+
+
+class Spread(nn.Module):
+    """A body on one device, and a head on another."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).relu().to(self.head.weight.device))
+
+
+@pytest.mark.parametrize("doubles", [True, False])
+@pytest.mark.parametrize("part", ["body", "head"])
+def test_a_module_on_two_devices(part, doubles):
+    X, y = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(30) % 3
+
+    def make_spread():
+        torch.manual_seed(0)
+        net = NeuralNetClassifier(Spread(), criterion=nn.CrossEntropyLoss, device=None, verbose=0).initialize()
+        return learner_of(net, X[:10], y[:10])
+
+    strategies = [Margin(), BADGE(random_state=0), UHerding(random_state=0)]
+    expected = [strategy.select(make_spread(), X[10:], 3) for strategy in strategies]
+    with SecondDevice(doubles):
+        there = make_spread()
+        there.estimator.module_.get_submodule(part).to(DEVICE)
+        for strategy, answer in zip(strategies, expected, strict=True):
+            assert_same(strategy.select(there, X[10:], 3), answer)
+        if doubles:
+            with pytest.raises(UnsupportedLayerError, match="must live on one device"):
+                EGL().select(there, X[10:], 3)
+        else:
+            EGL().select(there, X[10:], 3)
 
 
 def test_functions_of_a_module_work_without_double_precision():

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from skal._core.guard import device_of
-
 
 def has_doubles(device: torch.device) -> bool:
     """Whether a device computes in double precision, found by trying.
@@ -41,7 +39,9 @@ def with_doubles(net: Any) -> Any:
     True
     """
     module = net if isinstance(net, nn.Module) else getattr(net, "module_", None)
-    if not isinstance(module, nn.Module) or has_doubles(device_of(module)):
+    if not isinstance(module, nn.Module):
+        return net
+    if all(map(has_doubles, {tensor.device for tensor in (*module.parameters(), *module.buffers())})):
         return net
     if module is net:
         return copy.deepcopy(getattr(net, "_orig_mod", net)).cpu()

@@ -4,6 +4,10 @@ Tensors there say that they are on "meta". Operations on tensors of both devices
 that torch allows there: copies, single numbers, and positions to index with.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -18,18 +22,18 @@ class There(Tensor):
     """A tensor on the device, around one of the processor."""
 
     @staticmethod
-    def __new__(cls, inner):
+    def __new__(cls, inner: Tensor) -> There:
         layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
         return Tensor._make_wrapper_subclass(cls, inner.shape, **layout, device=DEVICE)
 
-    def __init__(self, inner):
+    def __init__(self, inner: Tensor) -> None:
         self.inner = inner
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"There({self.inner})"
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What torch's binding makes of lists would have no values on "meta"."""
         with torch._C.DisableTorchFunctionSubclass():
             if func is Tensor.tolist:
@@ -42,19 +46,19 @@ class There(Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _compute(func, args, kwargs or {})
 
 
-def _places(index):
+def _places(index: list[Any]) -> Tensor:
     return torch.tensor(index, dtype=None if index else torch.int64)
 
 
-def _is_there(device):
+def _is_there(device: Any) -> bool:
     return device is not None and torch.device(device).type == DEVICE
 
 
-def _compute(func, args, kwargs, doubles=True):
+def _compute(func: Any, args: Any, kwargs: dict[str, Any], doubles: bool = True) -> Any:
     name, tensors = func.overloadpacket.__name__, [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [isinstance(x, There) for x in tensors]
     stays = args and isinstance(args[0], There) if name == "copy_" else any(there)
@@ -74,30 +78,30 @@ def _compute(func, args, kwargs, doubles=True):
 
 
 class _Operations(TorchDispatchMode):
-    def __init__(self, doubles):
+    def __init__(self, doubles: bool) -> None:
         super().__init__()
         self._doubles = doubles
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _compute(func, args, kwargs or {}, self._doubles)
 
 
 class SecondDevice(TorchFunctionMode):
     """Inside, the device exists; without ``doubles`` it refuses double precision, as Apple's do."""
 
-    def __init__(self, doubles=True):
+    def __init__(self, doubles: bool = True) -> None:
         super().__init__()
         self._operations = _Operations(doubles)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._operations.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._operations.__exit__(*error)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in (torch.tensor, torch.as_tensor) and _is_there(kwargs.get("device")):
             device = kwargs.pop("device")  # what is made on "meta" at once has no values
