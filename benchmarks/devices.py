@@ -3,10 +3,12 @@
 ``python -m benchmarks.devices flops`` counts the floating-point operations of torch's products that each more sample of
 the pool costs, by precision, on the processor. Double precision is 32 to 64 times slower on most GPUs.
 ``python -m benchmarks.devices transfers DEVICE`` counts the bytes per sample that cross between the host and a device,
-such as ``cuda`` or ``xla:0``, in each direction, and how often the pool's own bytes cross to it.
+such as ``cuda`` or ``xla:0``, in each direction, and how often the pool's own bytes cross to it. ``meta`` is a device
+that the processor plays, whose counts are those of any other.
 
-Both ask with two sizes of the pool and divide the difference by the samples more: what stays the same with any pool is
-left out. Names of cases may follow.
+These two ask with two sizes of the pool and divide the difference by the samples more: what stays the same with any
+pool is left out. Names of cases may follow.
+``python -m benchmarks.devices bounds DEVICE`` counts how often a pool of 1200 goes there, with bounds on memory.
 ``python -m benchmarks.devices precision`` asks strategies that work in double precision where the pool grows, and asks
 again with those products in single precision: which of them choose otherwise?
 """
@@ -30,11 +32,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks._device_cases import CASES, N_PICKS, Case, make_case
+from benchmarks._device_cases import CASES, N_LABELLED, N_PICKS, Case, make_case
 from benchmarks._measure import markdown
-from skal.strategies import LCMD, CoreSet, MaxDet
+from benchmarks._second_device import DEVICE, SecondDevice
+from skal import config_context
+from skal.strategies import BADGE, BALD, LCMD, CoreSet, MaxDet, MaxHerding, PredictiveStd
 
 SIZES = (300, 600)
+# bounds that hold what is computed from a pool of 1200, and that do not
+BOUNDS = {"no bound": None, "2 MB": 2_000_000, "1 MB": 1_000_000}
+BOUNDED = ("Margin", "CoreSet", "BADGE", "DropQuery", "MaxHerding", "UHerding", "ProbCover", "TypiClust", "ALBL")
 
 
 def _triangular(A: Tensor, B: Tensor) -> int:
@@ -144,13 +151,22 @@ def _one_long_column(X: np.ndarray) -> np.ndarray:
 DOUBLE: dict[str, Case] = {
     **{name: CASES[name] for name in ("CoreSet", "BADGE", "MaxHerding, laplace", "BALD, joint", "NTKLookahead, exact")},
     **{name: CASES[name] for name in ("LCMD", "MaxDet", "PredictiveStd", "LCMD, numbers", "MaxDet, numbers")},
-    "MaxDet, noise of 1e-6": Case(partial(MaxDet, noise=1e-6, random_state=0)),
-    "LCMD, far from 0": Case(lambda: LCMD(features=_far_from_zero), "numbers"),
-    "CoreSet, one long column": Case(lambda: CoreSet(features=_one_long_column), "numbers"),
+    "CoreSet, one long column": Case(partial(CoreSet, features=_one_long_column), "numbers"),
+    **{
+        f"{name}, far from 0": Case(partial(cls, features=_far_from_zero, **params), "numbers")
+        for name, cls, params in (
+            ("BADGE", BADGE, {"random_state": 0}),
+            ("LCMD", LCMD, {}),
+            ("MaxDet", MaxDet, {}),
+            ("PredictiveStd", PredictiveStd, {}),
+            ("MaxHerding, laplace", MaxHerding, {"kernel": "laplace"}),
+        )
+    },
+    "BALD, joint, faint dropout": Case(partial(BALD, batch="joint", random_state=0), "faint dropout"),
 }
 
 
-def precision_table(names: Sequence[str], n_labelled: int = 150, n_pool: int = 950, n_picks: int = 40) -> str:
+def precision_table(names: Sequence[str], n_labelled: int = N_LABELLED, n_pool: int = 950, n_picks: int = 40) -> str:
     """Picks and metrics with products in single precision, against those in double precision."""
     rows: list[list[object]] = []
     for name in names:
@@ -206,6 +222,24 @@ def transfers_table(names: Sequence[str], device: str, sizes: Sequence[int] = SI
     return markdown(["strategy", "bytes of a sample", "to the device", "to the host", "crossings of the pool"], rows)
 
 
+def whole_crossings(name: str, device: str, n_pool: int, max_memory: int | None) -> float:
+    """How often the bytes of a pool go to the device in a query, those of labelled samples among them."""
+    strategy, learner, X_pool = make_case(CASES[name], device, n_pool)
+    with Transfers() as transfers, warnings.catch_warnings(), config_context(max_memory=max_memory):
+        warnings.simplefilter("ignore")
+        strategy.select(learner, X_pool, N_PICKS)
+    return transfers.counts["to device"] / float(X_pool.nbytes)
+
+
+def bounds_table(names: Sequence[str], device: str, n_pool: int = 1200) -> str:
+    """How often the pool goes to the device, with bounds on memory."""
+    rows: list[list[object]] = []
+    for name in names:
+        rows.append([name, *(f"{whole_crossings(name, device, n_pool, bound):.2f}" for bound in BOUNDS.values())])
+        print(*rows[-1], file=sys.stderr, flush=True)
+    return markdown(["strategy", *BOUNDS], rows)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
@@ -213,11 +247,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     flops = commands.add_parser("flops")
     transfers = commands.add_parser("transfers")
     transfers.add_argument("device")
+    bounds = commands.add_parser("bounds")
+    bounds.add_argument("device")
     precision = commands.add_parser("precision")
-    for command, cases in ((flops, CASES), (transfers, CASES), (precision, DOUBLE)):
+    for command, cases in ((flops, CASES), (transfers, CASES), (bounds, BOUNDED), (precision, DOUBLE)):
         command.add_argument("names", nargs="*", help=f"of {', '.join(cases)}")
     args = parser.parse_args(argv)
-    known = DOUBLE if args.command == "precision" else CASES
+    known = {"precision": DOUBLE, "bounds": BOUNDED}.get(args.command, CASES)
     if unknown := sorted(set(args.names) - set(known)):
         parser.error(f"unknown case {', '.join(unknown)}. Choose from: {', '.join(known)}")
     names = args.names or list(known)
@@ -231,8 +267,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         import torch_xla
 
         torch_xla.experimental.eager_mode(True)
-    torch.zeros(1, device=args.device)
-    print(transfers_table(names, args.device))
+    with SecondDevice() if args.device == DEVICE else nullcontext():
+        torch.zeros(1, device=args.device)
+        print((bounds_table if args.command == "bounds" else transfers_table)(names, args.device))
     return 0
 
 

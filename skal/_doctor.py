@@ -68,7 +68,7 @@ def describe_device() -> str:
     if torch.cuda.is_available():
         return f"cuda ({torch.cuda.get_device_name()})"
     if torch.backends.mps.is_available():
-        return "cpu; skal uses mps if a net's device says so"
+        return "cpu; a net on mps is trained there, and asked as a copy on the processor: mps has no double precision"
     return f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads for torch)"
 
 

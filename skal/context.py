@@ -40,6 +40,7 @@ from skal._core.network import Network
 from skal._core.outputs import is_binary
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
+from skal._core.precision import with_doubles
 from skal._core.tasks import (
     CLASSIFICATION,
     MULTILABEL,
@@ -478,9 +479,9 @@ class QueryContext:
         """Number of samples in the pool."""
         return len(self.pool)
 
-    @property
+    @cached_property
     def net(self) -> NeuralNet:
-        """The skorch net."""
+        """The skorch net; a copy on the processor if its device has no double precision."""
         if is_committee(self.inner_estimator):
             raise NoNetworkError(
                 f"The estimator that {self.owner} works on must be one skorch net. "
@@ -493,7 +494,7 @@ class QueryContext:
                 f"ends in one. Got {type(self.inner_estimator).__name__} instead. Wrap a torch module in "
                 "skorch.NeuralNetClassifier, or use a strategy that needs only predict_proba (margin, entropy)."
             )
-        return self.inner_estimator
+        return with_doubles(self.inner_estimator)
 
     @cached_property
     def network(self) -> Network:

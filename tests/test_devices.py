@@ -1,37 +1,31 @@
-"""Every tensor that skal makes is made on the network's device: read from the source, and run on fake tensors.
+"""Every tensor that skal makes is made on the network's device: read from the source, and run on a second device.
 
-torch's fake tensors have a device and a shape, but no values, and refuse operations on two devices. Their device is
-"meta": a build of torch without CUDA can neither slice nor differentiate fake tensors on "cuda". What is read from the
-device is made up: floats are 1, integers 0, truths True.
+The device is one that the processor plays: its tensors have values and mix with nothing. So every strategy gives there
+what it gives on the processor, to the last digit. Without double precision it plays Apple's devices.
 """
 
 import ast
-import warnings
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from skorch import NeuralNetClassifier
+from torch import nn
 
 import skal
-from skal._core.losses import loss_of
-from skal._core.outputs import to_logits, to_proba
-from skal._lookahead.variance import logit_variance, newton_importance
+from benchmarks._device_cases import CASES, N_PICKS, make_case, to_device
+from benchmarks._second_device import DEVICE, SecondDevice
+from benchmarks.devices import Transfers, growth, whole_crossings
+from skal import LinearizedLearner
 from skal.checks import make_learner
-from skal.context import QueryContext, Samples
-from skal.exceptions import NonFiniteError
-from skal.nets import SquaredLoss
-from skal.strategies import BALD, EGL, DynamicAL, NTKLookahead
-from skal.strategies._badge import kmeans_plus_plus, nearest_masses
-from skal.strategies._coreset import furthest_first
-from skal.strategies._information import predictive_information
-from skal.strategies._kmeans import nearest_centres
-from skal.strategies._similarity import nearest_distances, similarity_to
-from skal.tangent._kernels import kernel_diagonal, kernel_matrix
+from skal.diagnostics import kernel_report_of
+from skal.exceptions import UnsupportedLayerError
+from skal.strategies import BADGE, EGL, Margin, NTKLookahead, UHerding
+from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
+
+from .support.learners import learner_of
 
 SOURCE = Path(skal.__file__).parent
 # layers are made on the CPU and moved by skorch, data sets are files, and checks make pools on the host
@@ -80,165 +74,171 @@ def test_the_reader_of_the_source_sees_what_it_should():
     assert factory_calls_without_device("a = torch.zeros(3, device=d)\nb = torch.as_tensor(x).cos().to(d)") == []
 
 
-MODE = FakeTensorMode(allow_non_fake_inputs=True)
+N_POOL = 60
+SLOW = {"NTKLookahead, emoc, entk"}  # which takes as long as ten others
 
 
-def made_up(tensor, force=False):
-    """Values for an array of this shape; a square matrix is positive definite."""
-    values = np.full(tuple(tensor.shape), 0.25)
-    if tensor.ndim == 2:
-        values += np.eye(*values.shape)
-    return values
+def answer_on(device, name):
+    strategy, learner, X_pool = make_case(CASES[name], device, N_POOL)
+    answer = strategy.select(learner, X_pool, N_PICKS)
+    assert {p.device.type for p in learner.estimator.module_.parameters()} == {device}
+    return answer
 
 
-class Host(TorchDispatchMode):
-    """What a program reads from a device without values."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = kwargs or {}, func.overloadpacket.__name__
-        first = args[0] if args and isinstance(args[0], FakeTensor) else None
-        if first is None:
-            return func(*args, **kwargs)
-        if name == "_local_scalar_dense":
-            return True if first.dtype == torch.bool else first.dtype.is_floating_point + 0
-        if name in ("equal", "allclose"):
-            return True
-        if name == "_to_copy" and torch.device(kwargs.get("device") or first.device).type == "cpu" != first.device.type:
-            with _disable_current_modes():
-                return torch.tensor(made_up(first), dtype=kwargs.get("dtype") or first.dtype)
-        if name == "nonzero":  # as if all were
-            return torch.zeros(first.numel(), first.ndim, dtype=torch.int64, device=first.device)
-        if name == "index":
-            places = [
-                torch.zeros(len(x), dtype=torch.int64, device=x.device)
-                if isinstance(x, Tensor) and x.dtype == torch.bool
-                else x
-                for x in args[1]
-            ]
-            return func(first, places)
-        return func(*args, **kwargs)
+@cache
+def answer_of_the_processor(name):
+    return answer_on("cpu", name)
 
 
-def on_fake_device():
-    """A learner whose network lives on the device, and a pool on the host."""
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in SLOW])
+def test_strategies_answer_there_as_on_the_processor(name):
+    with SecondDevice():
+        assert_same(answer_on(DEVICE, name), answer_of_the_processor(name))
+
+
+CROSS_ONCE = (
+    *("Margin", "LearningLoss", "CoreSet", "BADGE", "ClusterMargin", "DropQuery", "BAIT", "MaxHerding", "UHerding"),
+    *("TypiClust", "ProbCover", "ALBL", "BALD, joint", "EPIG", "EGL", "DynamicAL, greedy", "NTKLookahead"),
+    *("NTKLookahead, rbf", "LCMD", "MaxDet", "NPC", "BADGE, numbers", "PredictiveStd", "auto, several labels"),
+)
+
+
+def crossings(name):
+    """How often the bytes of each more sample of the pool go there; what does not grow with it is left out."""
+    sample = make_case(CASES[name], "cpu", 1)[2][0].nbytes
+    with SecondDevice():
+        return growth(name, Transfers, DEVICE, (200, 240))["to device"] / sample
+
+
+@pytest.mark.parametrize("name", CROSS_ONCE)
+def test_the_pool_crosses_once(name):
+    """Nothing of its size goes there twice, or comes back and goes there again."""
+    assert 0.9 < crossings(name) < 2
+
+
+@pytest.mark.parametrize("name", ["Margin", "CoreSet", "BADGE"])
+def test_the_pool_crosses_once_with_little_memory(name):
+    """So little that the features of all do not fit."""
+    with SecondDevice():
+        assert 0.9 < whole_crossings(name, DEVICE, 600, max_memory=300_000) < 2
+
+
+def test_strategies_that_read_features_again_pass_the_pool_again_with_little_memory():
+    with SecondDevice():
+        assert whole_crossings("MaxHerding", DEVICE, 600, max_memory=None) < 2
+        assert whole_crossings("MaxHerding", DEVICE, 600, max_memory=300_000) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "times"), [("UHerding, dynamics", 2), ("UHerding, frozen module", 2), ("NTKLookahead, exact", 3)]
+)
+def test_the_pool_crosses_for_each_kind_of_pass(name, times):
+    """Predictions and gradients, two networks, or features, kernel and gradients."""
+    assert crossings(name) == pytest.approx(times, abs=0.2)
+
+
+WITHOUT_DOUBLES = (
+    *("Margin", "LearningLoss", "CoreSet", "BADGE", "DropQuery", "MaxHerding, laplace", "UHerding", "UHerding, forest"),
+    *("ProbCover", "ALBL", "BALD, joint", "EGL", "DynamicAL, greedy", "NTKLookahead", "NTKLookahead, rbf", "MaxDet"),
+    *("PredictiveStd, dropout", "NPC, greedy", "auto, numbers", "BAIT, several labels", "CoreSet, frozen module"),
+)
+
+
+@pytest.mark.parametrize("name", WITHOUT_DOUBLES)
+def test_strategies_answer_for_a_device_without_double_precision(name):
+    """A copy on the processor is asked, and the network stays where it is."""
+    with SecondDevice(doubles=False):
+        assert_same(answer_on(DEVICE, name), answer_of_the_processor(name))
+
+
+class Spread(nn.Module):
+    """A body on one device, and a head on another."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).relu().to(self.head.weight.device))
+
+
+@pytest.mark.parametrize("doubles", [True, False])
+@pytest.mark.parametrize("part", ["body", "head"])
+def test_a_module_on_two_devices(part, doubles):
+    X, y = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(30) % 3
+
+    def make_spread():
+        torch.manual_seed(0)
+        net = NeuralNetClassifier(Spread(), criterion=nn.CrossEntropyLoss, device=None, verbose=0).initialize()
+        return learner_of(net, X[:10], y[:10])
+
+    strategies = [Margin(), BADGE(random_state=0), UHerding(random_state=0)]
+    expected = [strategy.select(make_spread(), X[10:], 3) for strategy in strategies]
+    with SecondDevice(doubles):
+        there = make_spread()
+        there.estimator.module_.get_submodule(part).to(DEVICE)
+        for strategy, answer in zip(strategies, expected, strict=True):
+            assert_same(strategy.select(there, X[10:], 3), answer)
+        if doubles:
+            with pytest.raises(UnsupportedLayerError, match="must live on one device"):
+                EGL().select(there, X[10:], 3)
+        else:
+            EGL().select(there, X[10:], 3)
+
+
+def test_functions_of_a_module_work_without_double_precision():
     learner, X_pool = make_learner()
-    learner.estimator.set_params(criterion=SquaredLoss).initialize_criterion()
-    with MODE:
-        for layer in learner.estimator.module_.modules():
-            for name, p in layer._parameters.items():
-                layer._parameters[name] = nn.Parameter(torch.empty(p.shape, device="meta"))
-            for name, buffer in layer._buffers.items():
-                layer._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")
-    return learner, X_pool
+    module, X, labels = learner.estimator.module_, X_pool[:10], [0] * 10
+
+    def answers(module):
+        return [
+            tangent_kernel(module, X),
+            tangent_features(module, X, n_features=16),
+            *gradient_scores(module, X, labels),
+            *loss_gradient(module, X, labels).values(),
+            *kernel_report_of(module, X).values(),
+        ]
+
+    expected = answers(module)
+    with SecondDevice(doubles=False):
+        found = answers(to_device(learner.estimator, DEVICE).module_)
+    assert_same(found, expected)
 
 
-STRATEGIES = [
-    BALD(random_state=0),
-    BALD(batch="joint", random_state=0),
-    EGL(),
-    EGL(layers="last"),
-    DynamicAL(),
-    DynamicAL(batch="greedy"),
-    NTKLookahead(criterion="mlmoc", batch="top", kernel="logit"),
-    NTKLookahead(criterion="mlmoc", batch="top", retraining="direct"),
-    *(
-        NTKLookahead(criterion="mlmoc", kernel=kernel, n_features=n_features, batch=batch, evaluation=evaluation)
-        for kernel, n_features in (("pntk", "auto"), ("pntk", 64), ("pntk", None), ("trace", None))
-        for batch, evaluation in (("top", "auto"), ("greedy", "auto"), ("top", 20))
-    ),
-    *(NTKLookahead(criterion=criterion, batch="greedy") for criterion in ("emoc", "eer")),
-    NTKLookahead(criterion="emoc", kernel="entk", batch="greedy"),
-]
+def test_a_linearized_learner_answers_without_double_precision():
+    learner, X_pool = make_learner()
+
+    def answers(net):
+        linearized = LinearizedLearner(net, NTKLookahead(random_state=0))
+        linearized.X_training, linearized.y_training = learner.X_training, learner.y_training
+        return linearized.query(X_pool, 3)[0], linearized.predict_proba(X_pool)
+
+    expected = answers(learner.estimator)
+    with SecondDevice(doubles=False):
+        found = answers(to_device(learner.estimator, DEVICE))
+    assert_same(found, expected)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_strategies_stay_on_the_device(strategy, monkeypatch):
-    monkeypatch.setattr(FakeTensor, "numpy", made_up)
-    learner, X_pool = on_fake_device()
-    # the last thing that is said of scores, which are made of made-up numbers
-    with warnings.catch_warnings(), MODE, Host(), suppress(NonFiniteError):
-        warnings.simplefilter("ignore")
-        strategy.select(learner, X_pool, 3)
+def test_features_from_a_device_without_double_precision():
+    learner, X_pool = make_learner()
+    expected = UHerding(features=lambda X: torch.as_tensor(X).flatten(1), random_state=0).select(learner, X_pool, 3)
+    with SecondDevice(doubles=False):
+        there = UHerding(features=lambda X: torch.as_tensor(X).flatten(1).to(DEVICE), random_state=0)
+        found = there.select(learner, X_pool, 3)
+    assert_same(found, expected)
 
 
-@pytest.mark.parametrize("kind", ["pntk", "trace", "entk"])
-def test_kernels_stay_on_the_device(kind):
-    """What NPC computes there; eigenvalues are found on the host."""
-    learner, X_pool = on_fake_device()
-    samples = Samples(X_pool)
-    with MODE, Host():
-        engine = QueryContext(learner, X_pool).engine
-        assert kernel_matrix(engine, samples, None, kind).is_meta
-        assert kernel_matrix(engine, samples.take(range(5)), samples, kind).is_meta
-        assert kernel_diagonal(engine, samples, "pntk").is_meta
-
-
-def test_fake_tensors_refuse_two_devices():
-    with MODE, pytest.raises(RuntimeError, match="two devices"):
-        torch.zeros(3, device="meta") + torch.zeros(3)
-
-
-def _badge(points):
-    kmeans_plus_plus(points, points, 1, np.random.default_rng(0))
-    nearest_masses(points, points, np.array([0, 1]), points[:, 0])
-
-
-def _coreset(points):
-    furthest_first(points, iter([points[:2]]), 1)  # with the second pick it looks for a number that it never reads
-    furthest_first(points, iter([]), 1)
-
-
-def _coverage(points):
-    for kernel in ("rbf", "laplace", "tophat", "cosine"):
-        similarity_to(points, kernel, 1.0)(points)
-    nearest_distances(points)
-
-
-def _losses(logits):
-    labels = torch.zeros(len(logits), dtype=torch.int64, device="meta")
-    for criterion in (
-        nn.CrossEntropyLoss(weight=torch.ones(4), label_smoothing=0.1),
-        nn.CrossEntropyLoss(weight=torch.ones(4), ignore_index=2),
-        nn.NLLLoss(weight=torch.ones(4)),
-        SquaredLoss(),
-    ):
-        loss = loss_of(criterion.to("meta"))
-        loss.gradient(logits, labels)
-        loss.lengths(logits)
-
-
-def _outputs(logits):
-    """What Margin, Entropy, LeastConfidence and LearningLoss read of outputs on the device."""
-    to_logits(logits, nn.CrossEntropyLoss())
-    to_logits(torch.softmax(logits, 1), nn.NLLLoss())
-    to_logits(logits[:, 0], nn.BCEWithLogitsLoss())
-    to_proba(logits, None)
-
-
-def _clusters(points):
-    nearest_centres(points, points[:3])
-    predictive_information(torch.softmax(points, 1).expand(2, 9, 4), torch.softmax(points, 1).expand(2, 9, 4))
-
-
-def _variance(logits):
-    newton_importance(torch.softmax(logits, 1), logit_variance(logits), 0.01, 1.0)
-
-
-PURE = {
-    "losses": _losses,
-    "variance": _variance,
-    "outputs": _outputs,
-    "clusters and information": _clusters,
-    "BADGE": _badge,
-    "CoreSet": _coreset,
-    "coverage": _coverage,
-}
-
-
-# a fake tensor has no data: the host's copies of it are read all the same
-@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-@pytest.mark.parametrize("function", PURE.values(), ids=PURE.keys())
-def test_pure_functions_of_what_depends_on_values_stay_on_the_device(function):
-    """A choice by values cannot be made without any; what it is made with can be computed."""
-    with MODE, Host():
-        function(torch.zeros(9, 4, dtype=torch.float64, device="meta"))
+def test_the_device_refuses_what_a_gpu_refuses():
+    with SecondDevice():
+        there = torch.zeros(3, device=DEVICE)
+        with pytest.raises(RuntimeError, match="two devices"):
+            there + torch.zeros(3)
+        assert (there + 1).tolist() == [1, 1, 1]
+        assert there.double().dtype == torch.float64
+    with SecondDevice(doubles=False), pytest.raises(TypeError, match="float64"):
+        torch.zeros(3, device=DEVICE).double()

@@ -217,14 +217,15 @@ class FeatureReader:
         """(r, e) part of S, ``Ψ_x·Ψ_x' + ρ α_x·α_x'`` with ``Ψ_x = φ_x − Φ_Lᵀ α_x``, in the precision of the sketch.
 
         The outer products' part of the first term is written out with the kernels of those layers; the rest is
-        ``ψ_x·ψ_x'``. What is subtracted is made in float64.
+        ``ψ_x·ψ_x'``. What is solved for is so in float64; products as large as S are of one precision, for a GPU.
         """
         S = here.psi @ there.psi.T
         for (a, g), (a2, g2) in zip(here.factors, there.factors, strict=True):
             S.addcmul_(a @ a2.T, g @ g2.T)
         alpha = there.alpha
         beta = torch.addmm(there.k_factors, alpha, self._K_factors, alpha=-1).sub_(alpha, alpha=self.solver.rho)
-        return S.sub_((here.k_factors @ alpha.T).addmm_(here.alpha, beta.T))
+        S.addmm_(here.k_factors.to(S.dtype), alpha.T.to(S.dtype), alpha=-1)
+        return S.addmm_(here.alpha.to(S.dtype), beta.T.to(S.dtype), alpha=-1)
 
 
 class Covariances:

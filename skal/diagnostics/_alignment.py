@@ -13,6 +13,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.precision import with_doubles
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
 from skal.tangent._gradients import one_hot
@@ -232,5 +233,5 @@ def convergence_of(
 
 def one_hot_targets(net: Any, X: Any, y: Any) -> np.ndarray:
     """(n, C) one-hot labels, with C from the network's output."""
-    network, samples = Network(net), Samples(X)
+    network, samples = Network(with_doubles(net)), Samples(X)
     return one_hot(y, len(samples), network.n_classes(samples), network).double().cpu().numpy()

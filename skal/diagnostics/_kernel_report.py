@@ -10,6 +10,7 @@ from scipy.linalg import solve
 
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.precision import with_doubles
 from skal.diagnostics._alignment import one_hot_targets
 from skal.exceptions import InvalidParameterError
 from skal.tangent import tangent_kernel
@@ -176,7 +177,7 @@ def kernel_report_of(
     if y is None or X_test is None:
         return kernel_report(kernels["pntk"], kernels["entk"])
     test = {kind: tangent_kernel(net, X_test, X, kind=kind, **kernel_params) for kind in ("pntk", "entk")}
-    network, batch_size = Network(net), kernel_params.get("batch_size", 256)
+    network, batch_size = Network(with_doubles(net)), kernel_params.get("batch_size", 256)
     f, f_test = (network.all_logits(Samples(x), batch_size).double().cpu().numpy() for x in (X, X_test))
     return kernel_report(
         kernels["pntk"],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skal.base import query_function
-from skal.context import QueryContext, product_rows, rows_within
+from skal.context import Loss, QueryContext, product_rows, rows_within
 from skal.exceptions import UnsupportedLayerError
 from skal.strategies._two_level import Choose, Chosen, TwoLevelStrategy
 from skal.validation import is_auto, make_generator
@@ -106,11 +106,7 @@ class BADGE(TwoLevelStrategy):
         generator = make_generator(context.owner, self.random_state)
 
         def choose(some: np.ndarray | range, n: int, masses: np.ndarray | None) -> Chosen:
-            features, logits = self._factors(context.restrict(some))
-            dtype = torch.float32 if features.device.type == "mps" else torch.float64
-            logits, phi = logits.to(dtype), features.to(dtype)
-            q = torch.ones_like(logits[:, :1]) if loss is None else loss.gradient(logits, loss.predict(logits))
-            del features, logits  # a third of the memory
+            q, phi = self._factors(context.restrict(some), loss)
             if masses is None:
                 return *kmeans_plus_plus(q, phi, n, generator, block=_block(block_bytes, _REFRESH)), None
             mass = torch.as_tensor(masses).to(phi)
@@ -128,12 +124,18 @@ class BADGE(TwoLevelStrategy):
         by_name = context.has_network and isinstance(self.features, str) and self.features in ("auto", "last_layer")
         return by_name and context.meaning.loss is not None
 
-    def _factors(self, context: QueryContext) -> tuple[Tensor, Tensor]:
-        """Features (n, d) and logits (n, C) of any estimator."""
+    def _factors(self, context: QueryContext, loss: Loss | None) -> tuple[Tensor, Tensor]:
+        """q (n, C) and φ (n, d), with any estimator; without a residual nothing has to be predicted."""
+        if loss is None:
+            features = context.features(self._spec(context))
+            return torch.ones_like(features[:, :1], dtype=torch.float64), features.double()
         if self._in_last_layer(context):
-            return context.embeddings()
-        features = context.features(self._spec(context))
-        return features, context.meaning.logits(torch.as_tensor(context.answers(), device=features.device))
+            features, logits = context.embeddings()
+        else:
+            features = context.features(self._spec(context))
+            logits = context.meaning.logits(torch.as_tensor(context.answers(), device=features.device))
+        logits = logits.double()
+        return loss.gradient(logits, loss.predict(logits)), features.double()
 
     def _check_last_layer(self, context: QueryContext) -> None:
         last, owner = context.last_layer, type(self).__name__

@@ -118,11 +118,6 @@ def _block_bytes(context: QueryContext) -> int:
     return min(_BLOCK_BYTES, context.memory // 8)
 
 
-def _exact(tensor: Tensor) -> torch.dtype:
-    """float64, where the device has it."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
 def furthest_first(
     points: Tensor,
     centres: Iterator[Tensor],
@@ -156,7 +151,7 @@ def furthest_first(
     (array([2, 3, 1]), array([3., 2., 1.]))
     """
     size = max(abs(float(x)) for x in torch.aminmax(points)) if points.numel() else 1.0
-    if size > torch.finfo(_exact(points)).max ** 0.5 / (8 * points.shape[1]):  # squares would overflow
+    if size > torch.finfo(torch.float64).max ** 0.5 / (8 * points.shape[1]):  # squares would overflow
         scaled = furthest_first(points / size, (c / size for c in centres), n_instances, block_bytes, first_look)
         return scaled[0], scaled[1] * size
     bounds = _Bounds(points, n_instances, block_bytes)
@@ -206,7 +201,7 @@ class _Bounds:
 
     def __init__(self, points: Tensor, n_instances: int, block_bytes: int) -> None:
         self.points = points
-        self.mean = points.new_zeros(points.shape[1], dtype=_exact(points))
+        self.mean = points.new_zeros(points.shape[1], dtype=torch.float64)
         self.product_rows = product_rows(self.mean.expand_as(points))
         self.block_bytes = min(block_bytes, _CACHE_BYTES) if points.is_cpu else block_bytes
         for block in points.split(self.product_rows):

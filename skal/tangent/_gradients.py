@@ -16,6 +16,7 @@ from skal._core.guard import evaluating
 from skal._core.losses import CrossEntropy, Loss, SquaredError
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.precision import with_doubles
 from skal._core.tasks import find_task
 from skal.exceptions import InvalidParameterError, shorten
 from skal.tangent._cotangents import LossCotangent, pull_back
@@ -164,7 +165,7 @@ def _network_of(net: Any, y: Any) -> Network:
     """A network for labels that are classes: one output with a binary loss is a question with two answers."""
     if isinstance(net, Network):
         return net
-    return Network(net, task=find_task(net, y) if isinstance(net, NeuralNet) and y is not None else None)
+    return Network(with_doubles(net), task=find_task(net, y) if isinstance(net, NeuralNet) and y is not None else None)
 
 
 def _loss(owner: str, loss: str, network: Network) -> Loss:

@@ -19,6 +19,7 @@ from skal._core.last_layer import nodes_behind, two_orders
 from skal._core.memory import DEFAULT_MEMORY, Result, fill_rows, is_out_of_memory, rows_within
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.precision import with_doubles
 from skal.exceptions import InvalidParameterError, NonFiniteError, OutputError, SkalError, UnsupportedLayerError
 from skal.tangent._cotangents import Cotangent
 from skal.tangent._factors import AllNorms, Gradients
@@ -79,7 +80,7 @@ class TangentEngine:
         owner: str = "skal.tangent",
     ) -> None:
         self.autocast: torch.dtype | None = None  # the plan is checked in full precision
-        self.network = net if isinstance(net, Network) else Network(net)
+        self.network = net if isinstance(net, Network) else Network(with_doubles(net))
         self.memory = parse_memory(owner, "max_memory", max_memory) or DEFAULT_MEMORY
         parameters = check_parameters(self.network, samples, owner)
         refuse_mixing_layers(self.network.module)

@@ -1,9 +1,10 @@
 """The counts of benchmarks.devices: what crosses between host and device, and products by their precision."""
 
 import numpy as np
+import pytest
 import torch
 
-from benchmarks.devices import Flops, Transfers, growth
+from benchmarks.devices import DOUBLE, Flops, Transfers, growth, precision_table
 
 
 def test_bytes_that_cross_are_counted_in_each_direction():
@@ -31,3 +32,17 @@ def test_a_pool_without_transfers_and_with_one_pass():
     assert not any(growth("Margin", Transfers, "cpu", (20, 40)).values())
     one_pass = growth("Margin", Flops, "cpu", (20, 40))["float32"]
     assert one_pass <= growth("UHerding", Flops, "cpu", (20, 40))["float32"] < 2 * one_pass
+
+
+def other_picks(name):
+    row = precision_table([name], n_pool=300, n_picks=20).splitlines()[-1]
+    return int(row.split("|")[2])
+
+
+@pytest.mark.parametrize("name", [name for name in DOUBLE if name.endswith(("far from 0", "column", "faint dropout"))])
+def test_products_in_single_precision_would_choose_other_samples(name):
+    assert other_picks(name) > 2
+
+
+def test_products_in_single_precision_often_choose_the_same():
+    assert other_picks("CoreSet") == 0
