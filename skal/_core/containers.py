@@ -103,14 +103,24 @@ def as_rows(X: Any, name: str = "X") -> Any:
         ) from error
 
 
+def count_masked(X: Any) -> int:
+    """How many entries are masked, of an array or of those in a list.
+
+    Examples
+    --------
+    >>> count_masked(np.ma.array([1, 2], mask=[False, True])), count_masked([3, np.ma.masked]), count_masked(["a"])
+    (1, 1, 0)
+    """
+    parts = X if isinstance(X, list) else [X]
+    return sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
+
+
 def refuse_hidden(X: Any, name: str) -> None:
     """Refuse what has no value for some of its numbers: masked arrays, sparse tensors, and those of the meta device.
 
     Of a list its rows may be masked.
     """
-    masked = X if isinstance(X, list) else [X]
-    n_masked = sum(np.ma.getmaskarray(row).sum() for row in masked if isinstance(row, np.ma.MaskedArray))
-    if n_masked:
+    if n_masked := count_masked(X):
         got, remedy = f"{n_masked} masked entries", "Fill or impute them, for example with X.filled(0)."
     elif isinstance(X, Tensor) and X.is_meta:
         got, remedy = "a tensor on the meta device", "Load the values first."

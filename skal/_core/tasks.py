@@ -22,6 +22,7 @@ from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from torch import Tensor
 from torch.nn import BCEWithLogitsLoss
 
+from skal._core.containers import count_masked
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError, shorten
 
 Task = str
@@ -159,10 +160,10 @@ def read_labels(y: Any, n: int, task: Task) -> np.ndarray:
         ...
     skal.exceptions.NoLabelledDataError: The learner's y_training must hold one label for each of the 2 rows of ...
     """
-    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+    if n_masked := count_masked(y):
         raise InvalidTypeError(
-            f"The learner's y_training must have a label for every sample. Got {np.ma.getmaskarray(y).sum()} masked "
-            "labels. Leave these samples out."
+            f"The learner's y_training must have a label for every sample. Got {n_masked} masked labels. Leave these "
+            "samples out."
         )
     try:
         rows = sp.csr_matrix(y).toarray() if sp.issparse(y) else np.asarray(y.cpu() if isinstance(y, Tensor) else y)

@@ -15,7 +15,7 @@ from skorch import NeuralNet, NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from skal._core.cache import Cache
-from skal._core.containers import as_rows, check_finite, concat_rows, n_rows, refuse_hidden, take_rows
+from skal._core.containers import as_rows, check_finite, concat_rows, count_masked, n_rows, refuse_hidden, take_rows
 from skal._core.estimators import check_net_takes_weights, explain_training, unwrap_estimator
 from skal._core.pool import candidate_rows
 from skal.base import as_strategy
@@ -271,10 +271,10 @@ class ActiveLearner(_ModalActiveLearner):
             raise InvalidParameterError(
                 "The X of the labelled samples must hold at least one sample. Got none. Skip teach when nothing is new."
             )
-        if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+        if n_masked := count_masked(y):
             raise InvalidTypeError(
-                f"The y of the labelled samples must have a label for each of them. Got {np.ma.getmaskarray(y).sum()} "
-                "masked labels. Leave these samples out, or pass all to ActiveLearningClassifier.start."
+                f"The y of the labelled samples must have a label for each of them. Got {n_masked} masked labels. "
+                "Leave these samples out, or pass all to ActiveLearningClassifier.start."
             )
         if y is not None and n_rows(y, "y") != n_samples:
             raise InvalidParameterError(

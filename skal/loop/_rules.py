@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from skorch import NeuralNet
 
-from skal._core.containers import n_rows
+from skal._core.containers import count_masked, n_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.tasks import CLASSIFICATION, Task
 from skal.base import as_strategy
@@ -128,8 +128,8 @@ class Rules:
         if self.eval_set is not None and not (isinstance(self.eval_set, (tuple, list)) and len(self.eval_set) == 2):
             remedy = "Pass eval_set=(X_test, y_test)."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "a pair of X and y", self.eval_set, remedy)
-        if self.eval_set is not None and np.ma.is_masked(self.eval_set[1]):
-            got, remedy = f"{np.ma.getmaskarray(self.eval_set[1]).sum()} masked labels", "Leave these samples out."
+        if self.eval_set is not None and (n_masked := count_masked(self.eval_set[1])):
+            got, remedy = f"{n_masked} masked labels", "Leave these samples out."
             raise InvalidTypeError.for_parameter(owner, "eval_set", "labels for all of its samples", got, remedy)
         Integer(0).check(owner, "n_initial", self.n_initial)
         Integer(1).check(owner, "query_size", self.query_size)

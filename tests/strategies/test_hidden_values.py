@@ -57,6 +57,8 @@ def test_masked_labels_are_none():
         DynamicAL().scores(learner_of(make_net().estimator, X[:10], some), X)
     with pytest.raises(InvalidTypeError, match=r"y of the labelled samples.*3 masked labels"):
         ActiveLearner(LogisticRegression(), "margin", X_training=X[:10], y_training=some)
+    with pytest.raises(InvalidTypeError, match=r"y of the labelled samples.*3 masked labels"):
+        ActiveLearner(make_net().estimator, "margin", X_training=X[:10], y_training=list(some))
     whole = np.ma.array(y[:10])
     learner = ActiveLearner(LogisticRegression(), "margin", X_training=X[:10], y_training=whole)
     with pytest.raises(InvalidTypeError, match="3 masked labels"):
