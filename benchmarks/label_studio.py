@@ -102,7 +102,8 @@ class Command:
 
 
 def run_skal(words: list[str], log: str) -> None:
-    """The command, with its words in a file."""
+    """The command, with its words in a file; Ctrl-C ends it, also where the benchmark runs in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["LABEL_STUDIO_API_KEY"] = TOKEN
     with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         sys.exit(skal_command(words))
