@@ -179,7 +179,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
             )
         new = {key: label for key, label in found.items() if key not in known}
         rows = {key: _merge(journal.known.get(key, {}), [answers[str(name)] for name in called[key]]) for key in found}
-        more = {key: known[key] for key in found if key not in new | other and rows[key]}
+        by_people = {key for key, each in rows.items() if any(row["annotator"] for row in each.get("answers", ()))}
+        more = {key: known[key] for key in found if key in by_people and key not in new | other}
         declined = [key for key in resolve(file, _match(skipped, journal), ids, texts) if key not in found]
         declined = [key for key in declined if key not in journal.known]
         classes = []

@@ -103,8 +103,8 @@ class StudioClient:
         address = urljoin(self.url, address)
         if urlsplit(address).scheme not in ("http", "https"):
             raise StudioError(
-                f"A picture must be at an address of http or https, or in Label Studio. Got {shorten(address)}. Import it "
-                "anew.",
+                f"A picture must be at an address of http or https, or in Label Studio. Got {shorten(address)}. Import "
+                "it anew.",
                 400,
             )
         try:

@@ -27,6 +27,7 @@ _HIDDEN = (  # columns that push the samples out of the window
 )
 _STORAGE = ("s3", "gs", "azure-blob")  # what Label Studio fetches itself, with keys that it alone has
 _TRIES = 10  # at one look, for pictures that could not be had before
+_IN_A_ROW = 3  # failures after which a host is left alone until the next look
 _OURS = re.compile(r"skal-\d+-next")  # the model version of predictions that say what to label next
 
 
@@ -131,27 +132,26 @@ class StudioProject:
         there = {path.name for path in pictures.iterdir()}
         for name in there.difference(snapshot.tasks):
             (pictures / name).unlink()
-        down: dict[str, str] = {}  # hosts that do not answer now
+        n_failed: dict[str, int] = {}  # of each host, in a row
         failed: dict[str, str] = {}
         left = {key: before[key] for key in before if key in snapshot.tasks and key not in there}
         for key in [*(key for key in snapshot.tasks if key not in there and key not in before), *left]:
-            if key in left and len(failed) >= _TRIES:
-                break
-            left.pop(key, None)
             address = self._address(snapshot.tasks[key], snapshot.control.field)
             host = urlsplit(address).netloc or self.client.url
-            if host in down:
-                failed[key] = down[host]
+            if n_failed.get(host, 0) >= _IN_A_ROW or (key in before and len(failed) >= _TRIES):
+                left.setdefault(key, f"{host} does not answer.")
                 continue
+            left.pop(key, None)
             try:
-                data = self.client.fetch(address, wait=key not in before)
+                data = self.client.fetch(address, wait=key not in before and host not in n_failed)
             except StudioError as error:
                 if error.status in (None, 401) and self.client.has_files_at(address):
                     raise  # Label Studio itself is away, or refuses the token
                 if error.status is None or error.status == 429 or error.status >= 500:
-                    down[host] = str(error)
+                    n_failed[host] = n_failed.get(host, 0) + 1
                 failed[key] = str(error)
                 continue
+            n_failed.pop(host, None)
             part = pictures / f"{key}.part"
             part.write_bytes(data)
             part.replace(pictures / key)
@@ -181,7 +181,7 @@ class StudioProject:
             return TextTable([task["data"][field] for task in snapshot.tasks.values()], list(snapshot.tasks))
         if len(missing) == len(snapshot.tasks):
             raise SampleError(
-                f"The pictures of the tasks must be there. Got none of {len(missing)}: {next(iter(missing.values()))}. "
+                f"The pictures of the tasks must be there. Got none of {len(missing)}: {next(iter(missing.values()))} "
                 "Look at their addresses in Label Studio."
             )
         return ImageFolder(folder / "pictures", size=size, cache=folder)

@@ -1,7 +1,6 @@
 """Exports that a real Label Studio 1.23.2 wrote (see record.py): nothing in them is lost, or it is refused by name."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,9 +8,9 @@ from skal.cli import main
 from skal.exceptions import SampleError
 from skal.labelling import import_labels
 
+from .conftest import RECORDED
 from .record import ROWS, colour_folder
 
-RECORDED = Path(__file__).parent / "recorded_1_23_2"
 FORMATS = ("json", "min.json", "csv", "tsv")
 
 
