@@ -128,11 +128,12 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     path : path
         What Label Studio exports as JSON, JSON-MIN, CSV or TSV, COCO's JSON, or a CSV, TSV or JSONL file with the
         columns ``id`` and ``label``. Every answer of Label Studio's annotators is written beside the label, with its
-        author, time and lead time; where as many say something else, the file is refused.
+        author, time and lead time; where as many say something else, the file is refused. What everybody has skipped is
+        declined.
     overwrite : bool, default=False
         Whether labels that differ replace those that are there. Otherwise such a file is refused as a whole.
     control : str, optional
-        The name of Label Studio's ``Choices`` control, if there are several.
+        The name of Label Studio's ``Choices`` or ``Number`` control, if there are several.
 
     Returns
     -------
