@@ -160,7 +160,7 @@ def answers_of(task: dict[str, Any], control: str, authors: dict[int, str] | Non
                 author or (None if number is None else f"user {number}"),
                 each.get("updated_at") or each.get("created_at"),
                 each.get("lead_time"),
-                tuple(said for part in parts for said in _said(part["value"])),
+                tuple(said for part in parts for said in _read_value(part["value"])),
                 bool(each.get("was_cancelled")),
                 bool(parts),
             )
@@ -168,7 +168,7 @@ def answers_of(task: dict[str, Any], control: str, authors: dict[int, str] | Non
     return found
 
 
-def _said(value: dict[str, Any]) -> list[Any]:
+def _read_value(value: dict[str, Any]) -> list[Any]:
     return [float(value["number"])] if "number" in value else list(value["choices"])
 
 
@@ -245,7 +245,7 @@ def _read_cell(cell: Any, control: str) -> tuple[Any, ...] | None:
                 f"The control {control!r} must be one with choices or numbers. Got {shorten(part)}. Name another one "
                 "with --control NAME."
             )
-        found += _said(part) if isinstance(part, dict) else [part]
+        found += _read_value(part) if isinstance(part, dict) else [part]
     return tuple(found)
 
 

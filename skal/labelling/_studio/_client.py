@@ -7,10 +7,11 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote, urlencode, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
@@ -27,11 +28,20 @@ from skal._files.json_text import parse_json
 from skal.exceptions import SkalError, shorten
 
 TOKEN = "LABEL_STUDIO_API_KEY"  # the name of the environment variable, as Label Studio's own SDK has it
+_SAFE = "%/:=&?~#+!$,;'@()*[]"  # what an address may have as it is; spaces and umlauts it may not
 _LEGACY = re.compile(r"[0-9a-f]{40}")
 _BUSY = (429, 500, 502, 503, 504)
 _LONGEST = 30.0  # seconds between two attempts
 _ERRORS = HTTPDefaultErrorHandler, HTTPErrorProcessor
 _REFUSED = 429, 503  # nothing was done: a request that creates something may be repeated, too
+
+
+def split_address(address: str) -> SplitResult:
+    """The parts of an address, all empty if it is none: a task may have anything there."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 class StudioError(SkalError):
@@ -100,8 +110,9 @@ class StudioClient:
         wait : bool, default=True
             Whether to be patient.
         """
-        address = urljoin(self.url, address)
-        if urlsplit(address).scheme not in ("http", "https"):
+        with suppress(ValueError):  # an address that cannot be read has no scheme
+            address = quote(urljoin(self.url, address), safe=_SAFE)
+        if split_address(address).scheme not in ("http", "https"):
             raise StudioError(
                 f"A picture must be at an address of http or https, or in Label Studio. Got {shorten(address)}. Import "
                 "it anew.",
@@ -119,7 +130,7 @@ class StudioClient:
 
     def has_files_at(self, address: str) -> bool:
         """Whether Label Studio serves the files of tasks there: no task gets an answer of its API with our token."""
-        there, own = urlsplit(urljoin(self.url, address)), urlsplit(self.url)
+        there, own = split_address(urljoin(self.url, address)), urlsplit(self.url)
         path = unquote(there.path)
         places = tuple(f"{start}{place}/" for start in ("/", own.path) for place in ("data", "tasks"))
         return there[:2] == own[:2] and path.startswith(places) and ".." not in path

@@ -8,14 +8,14 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlencode
 
 from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError
 from skal.labelling._sources import ImageFolder, Source, TextTable
 from skal.labelling._sources._images import SUFFIXES
 from skal.labelling._studio._annotations import Answer, Control, answers_of, read_control
-from skal.labelling._studio._client import StudioClient, StudioError
+from skal.labelling._studio._client import StudioClient, StudioError, split_address
 
 SCORE = "skal_score"
 VIEW = "skal: what to label next"
@@ -137,7 +137,7 @@ class StudioProject:
         left = {key: before[key] for key in before if key in snapshot.tasks and key not in there}
         for key in [*(key for key in snapshot.tasks if key not in there and key not in before), *left]:
             address = self._address(snapshot.tasks[key], snapshot.control.field)
-            host = urlsplit(address).netloc or self.client.url
+            host = split_address(address).netloc or self.client.url
             if n_failed.get(host, 0) >= _IN_A_ROW or (key in before and len(failed) >= _TRIES):
                 left.setdefault(key, f"{host} does not answer.")
                 continue
@@ -160,7 +160,7 @@ class StudioProject:
     def _address(self, task: dict[str, Any], field: str) -> str:
         """Where a picture is; what is in a storage comes through Label Studio, which has the keys."""
         address = str(task["data"][field])
-        if urlsplit(address).scheme not in _STORAGE:
+        if split_address(address).scheme not in _STORAGE:
             return address
         query = urlencode({"fileuri": urlsafe_b64encode(address.encode()).decode()})
         return f"{self.client.url}tasks/{task['id']}/resolve/?{query}"
@@ -276,7 +276,7 @@ def _key(task: dict[str, Any], control: Control) -> str:
     if control.kind == "text":
         return str(task["id"])
     whole = str(task["data"].get(control.field, ""))
-    address = urlsplit(whole)
+    address = split_address(whole)
     found = re.search(r"\.\w+$", unquote(address.query or address.path).lower())
     suffix = found[0] if found is not None and found[0] in SUFFIXES else ".png"
     return f"{task['id']}-{digest_bytes(whole.encode()).hex()[:8]}{suffix}"  # another address is another picture

@@ -93,7 +93,7 @@ def test_another_address_is_another_picture(server, away, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["file:///etc/hostname", "ftp://x/y.png", "data:image/png;base64,AA", "memory:y.png"]
+    "address", ["file:///etc/hostname", "ftp://x/y.png", "data:image/png;base64,AA", "memory:y.png", "http://[y.png"]
 )
 def test_only_the_web_and_label_studio_are_asked(address, server, away, tmp_path):
     put(server, [*paint(away), address])
@@ -103,6 +103,16 @@ def test_only_the_web_and_label_studio_are_asked(address, server, away, tmp_path
     ((key, why),) = sync.missing.items()
     assert key.startswith("5-")
     assert "http or https" in why
+    sync.close()
+
+
+def test_addresses_with_spaces_and_umlauts(server, away, tmp_path):
+    away.files = {"/%C3%BCber%20all.png": picture("red"), "/a%20b.png": picture("blue")}
+    server.files = {"/data/local-files/": picture("white")}
+    put(server, [f"{away.url}/über all.png", f"{away.url}/a%20b.png", "/data/local-files/?d=grün/a b.png"])
+    sync = start(server, tmp_path)
+    assert list(kept(tmp_path).values()) == [*away.files.values(), picture("white")]
+    assert "d=gr%C3%BCn/a%20b.png" in server.queries
     sync.close()
 
 
