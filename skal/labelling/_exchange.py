@@ -179,7 +179,9 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
                 f"{shorten(list(other))}. Nothing was imported; say --overwrite to take the file's."
             )
         new = {key: label for key, label in found.items() if key not in known}
-        rows = {key: _merge(journal.known.get(key, {}), [answers[str(name)] for name in called[key]]) for key in found}
+        rows = {
+            key: _merge(journal.known.get(key, {}), [answers[str(n)] for n in called[key]], found[key]) for key in found
+        }
         by_people = {key for key, each in rows.items() if any(row["annotator"] for row in each.get("answers", ()))}
         more = {key: known[key] for key in found if key in by_people and key not in new | other}
         declined = [key for key in resolve(file, _match(skipped, journal), ids, texts) if key not in found]
@@ -352,7 +354,7 @@ def _read_said(path: Path, control: str | None, several: list[str] | None) -> li
         ) from error
 
 
-def _merge(line: dict[str, Any], said: list[Said]) -> dict[str, Any]:
+def _merge(line: dict[str, Any], said: list[Said], label: Any) -> dict[str, Any]:
     """What an event says of the answers that a label is made of; nothing if the journal's line says it.
 
     Answers by people whom the file does not have stay.
@@ -370,7 +372,7 @@ def _merge(line: dict[str, Any], said: list[Said]) -> dict[str, Any]:
     last = {row["annotator"]: row for row in rows}.values()
     won = [sorted(one.choices) for one in said]
     agree = [row["annotator"] for row in last if not row.get("cancelled") and sorted(row["label"]) in won]
-    own = line.get("annotator") if not before else None  # who has labelled it here stays beside them
+    own = line.get("annotator") if not before and line.get("label") == label else None  # has said so in our folder
     return {"annotator": ", ".join(filter(None, dict.fromkeys([own, *agree]))) or None, "answers": rows}
 
 

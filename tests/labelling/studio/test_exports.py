@@ -7,6 +7,9 @@ import pytest
 from skal.cli import main
 from skal.exceptions import SampleError
 from skal.labelling import import_labels
+from skal.labelling._models import choose_model
+from skal.labelling._project import Project
+from skal.labelling._sources import open_source
 
 from .conftest import RECORDED
 from .record import ROWS, colour_folder
@@ -235,6 +238,24 @@ def test_a_second_export_with_more_answers(tmp_path):
     last = events(folder)[-1]
     assert last["annotator"] == "user 1, user 2, user 3"
     assert [a["label"] for a in last["answers"]] == [["good"]] * 3
+
+
+@pytest.mark.parametrize(("label", "annotator"), [("good", "Ada, user 1"), ("bad", "user 1")])
+def test_a_label_that_was_given_here(label, annotator, tmp_path):
+    """Whoever gave it stays beside those who say the same elsewhere, and not if it is replaced."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(json.dumps({"id": "a", "text": 'text, 0\tof "these"'}) + '\n{"id": "b", "text": "another one"}\n')
+    source, more = open_source(texts), {"source_name": str(texts), "annotator": "Ada"}
+    with Project(source, ["good", "bad"], choose_model(source, model="linear"), tmp_path / "out", **more) as project:
+        project.answer("a", label)
+    round = events(tmp_path / "out")[-1]["round"]
+    tasks = json.loads((RECORDED / "texts.json").read_text())[:1]
+    (tmp_path / "export.json").write_text(json.dumps(tasks))
+    found = import_labels(tmp_path / "out", tmp_path / "export.json", overwrite=True)
+    assert found["same"] == (label == "good")
+    last = events(tmp_path / "out")[-1]
+    assert (last["label"], last["annotator"], last["round"]) == ("good", annotator, round)
+    assert last["answers"][0]["annotator"] == "user 1"
 
 
 def test_a_task_that_names_no_sample(tmp_path):
