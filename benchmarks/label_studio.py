@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accuracy(start, options.seeds, kept)
         else:
             n, m = options.kills, options.restarts
-            found = kept(f"{n} kills, {m} restarts", lambda: kills(start(), n, m))
+            found = kept(f"{n} kills, {m} restarts amid work", lambda: kills(start(), n, m))
             print(markdown(list(found), [list(found.values())]))
 
 
