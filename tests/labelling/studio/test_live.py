@@ -269,10 +269,9 @@ def test_a_backbone(studio, files, tmp_path):
         sync = StudioSync(project, tmp_path / "out", **options)
         assert sync.project.worker.wait_until_idle()
         sync.look()
-        tasks = [int(task["id"]) for task in sync.snapshot.tasks.values()]
-        for task in tasks[:20]:
-            if not sync.snapshot.answers(next(k for k, t in sync.snapshot.tasks.items() if t["id"] == task)):
-                studio.annotate(task, "colour", ("red", "blue")[task % 2])
+        for key, task in list(sync.snapshot.tasks.items())[:20]:
+            if not sync.snapshot.answers(key):
+                studio.annotate(task["id"], "colour", ("red", "blue")[task["id"] % 2])
         sync.look()
         assert sync.project.worker.wait_until_idle()
         assert sync.version == "skal-20"
