@@ -38,6 +38,17 @@ from skal.labelling._studio._studio_project import SCORE, Next, Snapshot, Studio
 from skal.loop._journal import make_event
 
 
+def look_pause(every: float, seconds: float) -> float:
+    """Seconds until the next look: longer for a large project, but a slow moment of the server stops nobody.
+
+    Examples
+    --------
+    >>> look_pause(5, 0.1), look_pause(5, 10), look_pause(5, 600), look_pause(300, 600)
+    (5, 20, 60, 300)
+    """
+    return max(every, min(2 * seconds, 60))
+
+
 class StudioSync:
     """Keeps a project of Label Studio and a folder of ours in step.
 
@@ -215,7 +226,7 @@ class StudioSync:
             except SampleError as error:  # of the label config or the tasks, which somebody may put right
                 pause = min(2 * pause, 60.0)
                 self._say(f"{error} The next attempt is in {pause:.0f} seconds; nothing is lost.")
-            self.wake.wait(max(pause, 2 * self._seconds))  # a large project is read less often
+            self.wake.wait(look_pause(pause, self._seconds))
             self.wake.clear()
 
     def stop(self) -> None:
