@@ -102,7 +102,8 @@ class Command:
 
 
 def run_skal(words: list[str], log: str) -> None:
-    """The command, with its words in a file."""
+    """The command, with its words in a file; Ctrl-C ends it, also where the benchmark runs in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["LABEL_STUDIO_API_KEY"] = TOKEN
     with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         sys.exit(skal_command(words))
@@ -201,24 +202,31 @@ def _cell(scores: np.ndarray) -> str:
 class Hand(threading.Thread):
     """An annotator who labels at a person's pace, errs in one of ten, corrects that, and waits for a lost server.
 
+    Both take their tasks from one ``budget``, so that there is work left for every kill, however slow the machine.
+
     Attributes
     ----------
     said : dict from annotation to (task, label)
         What Label Studio has confirmed last.
     """
 
-    def __init__(self, person: Person, project: int, task: Task, seed: int, stop: threading.Event) -> None:
+    def __init__(
+        self, person: Person, project: int, task: Task, seed: int, stop: threading.Event, budget: threading.Semaphore
+    ) -> None:
         super().__init__()
-        self.person, self.project, self.task, self.stop = person, project, task, stop
+        self.person, self.project, self.task, self.stop, self.budget = person, project, task, stop, budget
         self.rng, self.said = np.random.default_rng(seed), dict[int, tuple[int, str]]()
 
     def run(self) -> None:
         while not self.stop.wait(float(self.rng.uniform(0.5, 3))):
+            if not self.budget.acquire(timeout=1):
+                continue
             try:
                 self.label()
             except (URLError, OSError, RuntimeError) as error:  # the server is away, or all tasks are taken
                 if isinstance(error, RuntimeError) and ": 404 " not in str(error):
                     raise
+                self.budget.release()
                 self.stop.wait(2)
 
     def label(self) -> None:
@@ -242,7 +250,21 @@ def kills(server: StudioServer, n_kills: int, n_restarts: int) -> dict[str, int]
         folder = Path(place)
         task, out, stop = Task(SETTING, N_PICTURES, 0, folder), folder / "out", threading.Event()
         number = make_project(server, task)
-        hands = [Hand(server.person(name), number, task, i, stop) for i, name in enumerate(("ada", "bob"))]
+        budget = threading.Semaphore(0)
+        hands = [Hand(server.person(name), number, task, i, stop, budget) for i, name in enumerate(("ada", "bob"))]
+
+        def n_said() -> int:
+            return sum(len(hand.said) for hand in hands)
+
+        def wait_for_answers(n: int, more: int) -> int:
+            """Wait until there are so many more; how many there are."""
+            end = time.monotonic() + PATIENCE
+            while n_said() < n + more:
+                if time.monotonic() > end:
+                    raise RuntimeError(f"{n_said()} answers, and no more come")
+                time.sleep(0.2)
+            return n_said()
+
         for hand in hands:
             hand.start()
         restarts = set(np.linspace(0, n_kills, n_restarts + 2)[1:-1].astype(int).tolist())
@@ -252,14 +274,14 @@ def kills(server: StudioServer, n_kills: int, n_restarts: int) -> dict[str, int]
                 command = Command(server.url, number, out, "--model", "linear", "--every", "1", "--predictions")
                 if i % 4:  # every fourth is killed at the start
                     command.wait_for(lambda n=before: _n_looks(out) > n)
-                time.sleep(float(rng.uniform(0, 10)))
+                budget.release(N_PICTURES // n_kills)
+                n = wait_for_answers(n_said(), int(rng.integers(1, 5)))  # amid the work, not before or after it
                 if i in restarts:
                     server.stop()
                     time.sleep(float(rng.uniform(1, 5)))
                     server.start()
-                    time.sleep(float(rng.uniform(5, 15)))
+                    n = wait_for_answers(n, int(rng.integers(1, 5)))
                 command.kill()
-                n = sum(len(hand.said) for hand in hands)
                 print(f"kill {i + 1}: {n} answers, {_n_looks(out)} looks", file=sys.stderr, flush=True)
         finally:
             stop.set()
@@ -331,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accuracy(start, options.seeds, kept)
         else:
             n, m = options.kills, options.restarts
-            found = kept(f"{n} kills, {m} restarts", lambda: kills(start(), n, m))
+            found = kept(f"{n} kills, {m} restarts amid work", lambda: kills(start(), n, m))
             print(markdown(list(found), [list(found.values())]))
 
 

@@ -443,7 +443,8 @@ def add_import(commands: Any) -> None:
         "file", type=Path, metavar="FILE", help="Label Studio's or COCO's JSON, or a table with id and label"
     )
     parser.add_argument("--overwrite", action="store_true", help="take the file's label where it differs")
-    parser.add_argument("--control", metavar="NAME", help="Label Studio's Choices control, if there are several")
+    control = "Label Studio's Choices or Number control, if there are several"
+    parser.add_argument("--control", metavar="NAME", help=control)
     parser.set_defaults(run=_import)
 
 

@@ -25,7 +25,7 @@ from skal.labelling._formats import (
 )
 from skal.labelling._settings import check_classes, chosen_columns, read_doubts, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_columns, read_pairs, resolve
-from skal.labelling._studio._annotations import Answer, is_table
+from skal.labelling._studio._annotations import is_table
 from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
 from skal.loop._journal import COLUMNS, FILE, Journal, make_event
@@ -128,16 +128,18 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     path : path
         What Label Studio exports as JSON, JSON-MIN, CSV or TSV, COCO's JSON, or a CSV, TSV or JSONL file with the
         columns ``id`` and ``label``. Every answer of Label Studio's annotators is written beside the label, with its
-        author, time and lead time; where as many say something else, the file is refused.
+        author, time and lead time; where as many say something else, the file is refused. What everybody has skipped is
+        declined.
     overwrite : bool, default=False
         Whether labels that differ replace those that are there. Otherwise such a file is refused as a whole.
     control : str, optional
-        The name of Label Studio's ``Choices`` control, if there are several.
+        The name of Label Studio's ``Choices`` or ``Number`` control, if there are several.
 
     Returns
     -------
     dict of int
-        How many labels are ``new``, ``changed`` and ``same``.
+        How many labels are ``new``, ``changed`` and ``same``; and if there are any, how many of these have got ``with
+        more answers``, and how many samples are ``declined``, which everybody has skipped.
 
     Examples
     --------
@@ -155,8 +157,9 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
     source = _source(settings)
     form, named = AnswerForm.of(settings), settings.get("classes", [])
     said = _read_said(file, control, named if form.task == MULTILABEL else None)
-    pairs = [(each.key, each.label) for each in said]
-    answers = {str(each.key): each.answers for each in said}
+    pairs = [(each.key, each.label) for each in said if each.label is not None]
+    skipped = [(each.key, "") for each in said if each.label is None]
+    answers = {str(each.key): each for each in said}
     journal = Journal(place)
     journal.hold()
     try:
@@ -176,29 +179,40 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
                 f"{shorten(list(other))}. Nothing was imported; say --overwrite to take the file's."
             )
         new = {key: label for key, label in found.items() if key not in known}
+        rows = {
+            key: _merge(journal.known.get(key, {}), [answers[str(n)] for n in called[key]], found[key]) for key in found
+        }
+        by_people = {key for key, each in rows.items() if any(row["annotator"] for row in each.get("answers", ()))}
+        more = {key: known[key] for key in found if key in by_people and key not in new | other}
+        declined = [key for key in resolve(file, _match(skipped, journal), ids, texts) if key not in found]
+        declined = [key for key in declined if key not in journal.known]
         classes = []
         if settings and form.task == CLASSIFICATION:
             classes = check_classes(dict.fromkeys([*named, *sorted({*new.values(), *other.values()})]), strip=False)
         positions = {} if source is None else {key: i for i, key in enumerate(source.ids)}
         content = dict.fromkeys(found) if source is None else {key: source.ids.digest(positions[key]) for key in found}
         round = max([0, *(line["round"] for line in journal.known.values())])
+        lines = {key: journal.known[key] for key in more}  # a label that stays is still of its round and source
         journal.append(
             make_event(
                 "label",
                 key,
                 label,
-                round=round,
-                source="imported",
+                round=lines.get(key, {}).get("round", round),
+                source=lines.get(key, {}).get("source", "imported"),
                 content=content[key],
-                **_describe([answer for name in called[key] for answer in answers[str(name)]], label),
+                **rows[key],
             )
-            for key, label in (new | other).items()
+            for key, label in (new | other | more).items()
         )
+        journal.append(make_event("declined", key, round=round, source="imported") for key in declined)
         if settings and form.task == CLASSIFICATION:
             write_settings(place, settings | {"classes": classes})
     finally:
         journal.release()
-    return {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
+    counts = {"new": len(new), "changed": len(other), "same": len(found) - len(new) - len(other)}
+    beside = {"with more answers": len(more), "declined": len(declined)}
+    return counts | {what: n for what, n in beside.items() if n}
 
 
 def export_final(folder: Any) -> str:
@@ -319,12 +333,12 @@ def _read_said(path: Path, control: str | None, several: list[str] | None) -> li
     if path.suffix.lower() != ".json":
         columns = read_columns(path)
         if is_table(columns):
-            return read_label_studio_table(columns, control)
-        return [Said(key, label, []) for key, label in read_pairs(path)]
+            return read_label_studio_table(columns, control, several)
+        return [Said(key, label) for key, label in read_pairs(path)]
     try:
         content = parse_json(read_regular(path))
         if isinstance(content, dict):
-            return [Said(key, label, []) for key, label in read_coco(content)]
+            return [Said(key, label) for key, label in read_coco(content)]
         return read_label_studio(content, control, several)
     except SampleError as error:
         raise SampleError(f"{path} cannot be taken as it is. {error}") from error
@@ -340,17 +354,26 @@ def _read_said(path: Path, control: str | None, several: list[str] | None) -> li
         ) from error
 
 
-def _describe(answers: list[Answer], label: Any) -> dict[str, Any]:
-    """What an event says of the answers that a label is made of."""
-    if not answers:
-        return {}
-    rows = [
+def _merge(line: dict[str, Any], said: list[Said], label: Any) -> dict[str, Any]:
+    """What an event says of the answers that a label is made of; nothing if the journal's line says it.
+
+    Answers by people whom the file does not have stay.
+    """
+    rows: list[dict[str, Any]] = [
         {"annotator": each.author, "label": list(each.choices), "time": each.time, "lead_time": each.lead_time}
         | ({"cancelled": True} if each.cancelled else {})
-        for each in answers
+        for one in said
+        for each in one.answers
     ]
-    agree = [each.author for each in answers if each.choices == (str(label),) and each.author]
-    return {"annotator": ", ".join(dict.fromkeys(agree)) or None, "answers": rows}
+    before, people = line.get("answers", []), {row["annotator"] for row in rows}
+    rows = [row for row in before if row["annotator"] not in people] + rows
+    if rows == before:
+        return {}
+    last = {row["annotator"]: row for row in rows}.values()
+    won = [sorted(one.choices) for one in said]
+    agree = [row["annotator"] for row in last if not row.get("cancelled") and sorted(row["label"]) in won]
+    own = line.get("annotator") if not before and line.get("label") == label else None  # has said so in our folder
+    return {"annotator": ", ".join(filter(None, dict.fromkeys([own, *agree]))) or None, "answers": rows}
 
 
 def _match(pairs: list[tuple[Any, Any]], journal: Journal) -> list[tuple[Any, Any]]:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from skal.exceptions import InvalidParameterError, SampleError, shorten
-from skal.labelling._studio._annotations import Answer, answers_of, control_names, decide, read_rows, sample_key
+from skal.labelling._studio._annotations import Answer, answers_of, decide, find_control, read_rows, sample_key
 
 MODEL = "model"  # the source of a label that nobody has given
 Row = dict[str, Any]  # of the journal's frame: id, label, time and more
@@ -16,11 +15,15 @@ Pair = tuple[Any, Any]  # id and label
 
 
 class Said(NamedTuple):
-    """A sample, its label, and every answer that the label is made of."""
+    """A sample, its label, every answer that the label is made of, and the one that won.
+
+    Without a label everybody has skipped it.
+    """
 
     key: Any
     label: Any
-    answers: list[Answer]
+    answers: Sequence[Answer] = ()
+    choices: Sequence[Any] = ()
 
 
 def write_coco(rows: Sequence[Row], classes: Iterable[Any], prefix: str) -> dict[str, Any]:
@@ -63,12 +66,14 @@ def write_label_studio(
     numbers: bool = False,
 ) -> list[dict[str, Any]]:
     """One task for each label: a choice, a number, or for several labels at once the ``names`` of those that hold."""
-    tasks, numbers = [], numbers or any(isinstance(row["label"], float) and row["label"] % 1 for row in rows)
+    tasks, numbers = [], numbers or any(isinstance(row["label"], float) for row in rows)
     for number, row in enumerate(rows, start=1):
         key, label = row["id"], row["label"]
         value = (texts or {}).get(str(key), "") if kind == "text" else f"{prefix}{key}"
         result = {"from_name": "label", "to_name": kind} | _value(label, numbers, names)
         data = {kind: value, "skal_id": key} | _original(label)
+        if isinstance(label, list) and names is not None:  # which of them are not known, the choices cannot say
+            data["skal_classes"] = list(names)
         if row.get("source") == MODEL:
             said = {"annotations": [], "predictions": [{"result": [result], "model_version": "skal"} | _score(row)]}
         else:
@@ -96,69 +101,79 @@ def read_label_studio(
     ----------
     tasks : list of dict
     control : str or None, default=None
-        The name of the ``Choices`` control. There must be one only if none is named.
+        The name of the control. There must be one only if none is named.
     several : list of str or None, default=None
         The classes of which a sample may have several at once, if it may.
     """
     if not all("annotations" in task for task in tasks):
-        return _decide_all(read_rows(tasks, control))
-    named = control or _only_control(control_names(tasks))
-    found = []
-    for task in tasks:
-        key = sample_key(task["data"])
-        done = [each for each in task["annotations"] if not each.get("was_cancelled")]
-        numbers = {part["value"]["number"] for each in done for part in each["result"] if part["type"] == "number"}
-        original = task["data"].get("skal_label")
-        answers = answers_of(task, named) if named is not None else []
-        given = [answer.choices for answer in answers if not answer.cancelled]
-        if (numbers or any(given)) and key is None:
-            raise KeyError("a labelled task without image or text")
-        if numbers:
-            found.append(Said(key, float(_one(key, numbers)), []))
-        elif several is not None and given:
-            found.append(Said(key, list(_one(key, {tuple(sorted(choices)) for choices in given})), []))
-        elif isinstance(original, list) and given:  # of which no choice at all is a row of zeros
-            rows = {tuple(int(str(i) in choices) for i in range(len(original))) for choices in given}
-            found.append(Said(key, list(_one(key, rows)), []))
-        else:
-            found += [
-                said._replace(label=original) if original is not None and str(original) == said.label else said
-                for said in _decide_all([replace(answer, task=key) for answer in answers])
-            ]
-    return found
+        return _decide_all(read_rows(tasks, control), several)
+    name = find_control(tasks, control) or ""
+    return _decide_all([(task["data"], answers_of(task, name)) for task in tasks], several)
 
 
-def read_label_studio_table(columns: dict[str, list[Any]], control: str | None = None) -> list[Said]:
+def read_label_studio_table(
+    columns: dict[str, list[Any]], control: str | None = None, several: Sequence[str] | None = None
+) -> list[Said]:
     """The same from the columns of an export in CSV or TSV."""
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    return _decide_all(read_rows(rows, control))
+    rows = [{name: cell for name, cell in row.items() if name != "skal_id" or cell} for row in rows]  # not all are ours
+    return _decide_all(read_rows(rows, control), several)
 
 
-def _decide_all(answers: Sequence[Answer]) -> list[Said]:
-    """One label for each sample; refused by name where there is no majority."""
-    by_key: dict[Any, list[Answer]] = {}
-    for answer in answers:
-        by_key.setdefault(answer.task, []).append(answer)
-    decided = {key: decide(said) for key, said in by_key.items()}
-    split = [f"{key} ({each.disagreement})" for key, each in decided.items() if each.disagreement is not None]
+def _decide_all(tasks: Iterable[tuple[dict[str, Any], Sequence[Answer]]], several: Sequence[str] | None) -> list[Said]:
+    """One label for each sample; refused by name where there is no majority, or more than one choice."""
+    by_key: dict[Any, tuple[dict[str, Any], list[Answer]]] = {}
+    for data, answers in tasks:
+        said = [answer for answer in answers if answer.touched or answer.cancelled]
+        if said:
+            by_key.setdefault(sample_key(data), (data, []))[1].extend(said)
+    found, split, unclear = [], [], []
+    for key, (data, said) in by_key.items():
+        is_number = any(isinstance(choice, float) for answer in said for choice in answer.choices)
+        wanted = several is not None or isinstance(data.get("skal_label"), list)
+        each = decide(said, several=wanted and not is_number)
+        split += [f"{key} ({each.disagreement})"] if each.disagreement is not None else []
+        unclear += [f"{key} ({each.unclear})"] if each.unclear is not None else []
+        if each.label is not None:
+            choices = each.label if isinstance(each.label, tuple) else (each.label,)
+            found.append(Said(key, _restore(each.label, data, several), said, choices))
+        elif each.declined:
+            found.append(Said(key, None, said))
+    if unclear:
+        raise SampleError(
+            f"Every answer must be one choice. Got several at {len(unclear)} samples: {shorten(unclear)}. Import them "
+            "into a folder of skal label --task multilabel, or name another control."
+        )
     if split:
         raise SampleError(
             f"Annotators must agree, or most of them. Got as many for another label at {len(split)} samples: "
             f"{shorten(split)}. Let one more person label these, or delete annotations."
         )
-    return [Said(key, each.label, by_key[key]) for key, each in decided.items() if each.label is not None]
+    return found
 
 
-def _only_control(names: list[str]) -> str | None:
-    if len(names) > 1:
-        raise SampleError(f"The control must be named if there are several. Got {names}. Say --control NAME.")
-    return names[0] if names else None
+def _restore(label: Any, data: dict[str, Any], several: Sequence[str] | None) -> Any:
+    """A label as it was when we wrote the task, if the answer is still that; otherwise as the answer has it.
 
-
-def _one(key: Any, values: set[Any]) -> Any:
-    if len(values) > 1:
-        raise SampleError(f"Annotators must agree. Got {sorted(values)} for {shorten(key)}. Delete all but one.")
-    return next(iter(values))
+    A row of zeros and ones may have classes of which nobody knew whether they hold: these stay unknown.
+    """
+    original = data.get("skal_label")
+    if not isinstance(label, tuple):
+        return original if original is not None and str(original) == str(label) else label
+    if not isinstance(original, list):
+        return list(label)
+    names = data.get("skal_classes") or [str(i) for i in range(len(original))]
+    row = dict(zip(names, original, strict=True))
+    unknown: set[str] = set()
+    if {name for name, holds in row.items() if holds == 1} == set(label):
+        unknown = {name for name, holds in row.items() if holds == -1}
+    if several is not None and not unknown:
+        return list(label)
+    classes = names if several is None else several
+    strangers = sorted({*label, *unknown}.difference(classes))
+    if strangers:
+        raise SampleError(f"Every choice must be one of {list(classes)}. Got {strangers}. Leave these tasks out.")
+    return [-1 if name in unknown else int(name in label) for name in classes]
 
 
 def _score(row: Row) -> dict[str, Any]:

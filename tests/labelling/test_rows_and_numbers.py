@@ -53,6 +53,14 @@ def test_label_studio_there_and_back(kind, tmp_path):
     assert {line["id"]: line["label"] for line in lines} == known
 
 
+def test_whole_numbers_are_numbers_in_label_studio(tmp_path):
+    loop = ActiveLearningRegressor(Ridge(), n_initial=8, n_rounds=0, random_state=0, checkpoint=tmp_path)
+    with loop.start(X, ids=[f"s{i}" for i in range(40)]) as session:
+        session.run(lambda indices, samples: np.round(NUMBERS[indices]))
+    tasks = json.loads(export_labels(tmp_path, to="label-studio"))
+    assert {task["annotations"][0]["result"][0]["type"] for task in tasks} == {"number"}
+
+
 def test_coco_has_one_class_each(tmp_path):
     label("rows", tmp_path)
     with pytest.raises(InvalidParameterError, match="one class each"):

@@ -25,7 +25,7 @@ def predict_tasks(sync: StudioSync, tasks: list[dict[str, Any]]) -> list[dict[st
     can_say = predictor is not None and hasattr(predictor.estimator, "predict_proba")
     found: list[dict[str, Any]] = []
     for task in tasks:
-        key = keys.get(task.get("id"))
+        key = keys.get(task["id"]) if isinstance(task.get("id"), int) else None
         position = None if key is None else project.rounds.position(key)
         if predictor is None or not can_say or position is None or position in heldout:
             found.append({"result": [], "score": 0.0, "model_version": sync.version})
@@ -59,8 +59,14 @@ def backend_app(sync: StudioSync) -> Any:
         return JSONResponse({"versions": [sync.version]})
 
     async def predict(request: Any) -> Any:
-        body = await request.json()
-        results = await run_in_threadpool(predict_tasks, sync, body["tasks"])
+        try:
+            tasks = [dict(task) for task in (await request.json())["tasks"]]
+        except (ValueError, KeyError, TypeError) as error:
+            words = (
+                f"The body must be JSON with a list of tasks. Got {type(error).__name__}. Send what Label Studio does."
+            )
+            return JSONResponse({"detail": words}, status_code=400)
+        results = await run_in_threadpool(predict_tasks, sync, tasks)
         return JSONResponse({"results": results, "model_version": sync.version})
 
     async def look(request: Any) -> Any:

@@ -50,7 +50,11 @@ class AnnotationRecord:
     def update(self, answers: Iterable[Answer]) -> int:
         """Write down what is new, changed or gone; how many lines that took. On the disk when this returns."""
         now = {answer.annotation: asdict(answer) for answer in answers if answer.annotation is not None}
-        rows = [entry | {"choices": list(entry["choices"]), "gone": False} for entry in now.values()]
+        rows = [
+            {name: cell for name, cell in entry.items() if name != "touched"}
+            | {"choices": list(entry["choices"]), "gone": False}
+            for entry in now.values()
+        ]
         lines = [row for row in rows if self.known.get(row["annotation"]) != row]
         lines += [entry | {"gone": True} for number, entry in self.known.items() if number not in now]
         if lines:

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode
 
+from skal._core.identity import digest_bytes
 from skal.exceptions import SampleError
 from skal.labelling._sources import ImageFolder, Source, TextTable
 from skal.labelling._sources._images import SUFFIXES
 from skal.labelling._studio._annotations import Answer, Control, answers_of, read_control
-from skal.labelling._studio._client import StudioClient, StudioError
+from skal.labelling._studio._client import StudioClient, StudioError, split_address
 
 SCORE = "skal_score"
 VIEW = "skal: what to label next"
@@ -23,6 +25,9 @@ _HIDDEN = (  # columns that push the samples out of the window
     "predictions_model_versions predictions_results file_upload storage_filename created_at updated_at updated_by "
     "avg_lead_time draft_exists allow_skip"
 )
+_STORAGE = ("s3", "gs", "azure-blob")  # what Label Studio fetches itself, with keys that it alone has
+_TRIES = 10  # at one look, for pictures that could not be had before
+_IN_A_ROW = 3  # failures after which a host is left alone until the next look
 _OURS = re.compile(r"skal-\d+-next")  # the model version of predictions that say what to label next
 
 
@@ -113,8 +118,54 @@ class StudioProject:
             raise SampleError(f"Project {self.number} must have tasks. Got none. Import some in Label Studio.")
         return Snapshot(control, {_key(task, control): task for task in tasks}, authors, settings.get("model_version"))
 
-    def open_source(self, snapshot: Snapshot, folder: Path, size: int = 32) -> Source:
-        """The samples: texts as they are in the tasks, pictures fetched once and kept in the folder."""
+    def fetch_pictures(self, snapshot: Snapshot, folder: Path, before: dict[str, str]) -> dict[str, str]:
+        """Fetch the pictures that are not in the folder yet; which cannot be had, and why.
+
+        Nothing is kept of a picture that does not come. ``before`` are those that did not come the last time: some of
+        them are asked for once more, without patience.
+        """
+        self._check_fields(snapshot)
+        if snapshot.control.kind == "text":
+            return {}
+        pictures = folder / "pictures"
+        pictures.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in pictures.iterdir()}
+        for name in there.difference(snapshot.tasks):
+            (pictures / name).unlink()
+        n_failed: dict[str, int] = {}  # of each host, in a row
+        failed: dict[str, str] = {}
+        left = {key: before[key] for key in before if key in snapshot.tasks and key not in there}
+        for key in [*(key for key in snapshot.tasks if key not in there and key not in before), *left]:
+            address = self._address(snapshot.tasks[key], snapshot.control.field)
+            host = split_address(address).netloc or self.client.url
+            if n_failed.get(host, 0) >= _IN_A_ROW or (key in before and len(failed) >= _TRIES):
+                left.setdefault(key, f"{host} does not answer.")
+                continue
+            left.pop(key, None)
+            try:
+                data = self.client.fetch(address, wait=key not in before and host not in n_failed)
+            except StudioError as error:
+                if error.status in (None, 401) and self.client.has_files_at(address):
+                    raise  # Label Studio itself is away, or refuses the token
+                if error.status is None or error.status == 429 or error.status >= 500:
+                    n_failed[host] = n_failed.get(host, 0) + 1
+                failed[key] = str(error)
+                continue
+            n_failed.pop(host, None)
+            part = pictures / f"{key}.part"
+            part.write_bytes(data)
+            part.replace(pictures / key)
+        return left | failed  # the next look begins with those that this one has left
+
+    def _address(self, task: dict[str, Any], field: str) -> str:
+        """Where a picture is; what is in a storage comes through Label Studio, which has the keys."""
+        address = str(task["data"][field])
+        if split_address(address).scheme not in _STORAGE:
+            return address
+        query = urlencode({"fileuri": urlsafe_b64encode(address.encode()).decode()})
+        return f"{self.client.url}tasks/{task['id']}/resolve/?{query}"
+
+    def _check_fields(self, snapshot: Snapshot) -> None:
         field = snapshot.control.field
         missing = [str(task["id"]) for task in snapshot.tasks.values() if not isinstance(task["data"].get(field), str)]
         if missing:
@@ -122,25 +173,18 @@ class StudioProject:
                 f"Every task must have {field!r} as a text, which the label config names. Got tasks without it: "
                 f"{', '.join(missing[:10])}. Delete them in Label Studio."
             )
+
+    def open_source(self, snapshot: Snapshot, folder: Path, size: int, missing: dict[str, str]) -> Source:
+        """The samples: texts as they are in the tasks, pictures that have come."""
         if snapshot.control.kind == "text":
+            field = snapshot.control.field
             return TextTable([task["data"][field] for task in snapshot.tasks.values()], list(snapshot.tasks))
-        pictures = folder / "pictures"
-        pictures.mkdir(parents=True, exist_ok=True)
-        for path in pictures.iterdir():
-            if path.name not in snapshot.tasks:
-                path.unlink()
-        for key, task in snapshot.tasks.items():
-            if not (pictures / key).exists():
-                try:
-                    data = self.client.fetch(task["data"][field])
-                except StudioError as error:
-                    if error.status in (None, 401):
-                        raise
-                    data = b""  # a picture that is not there cannot be read, and is not asked for
-                part = pictures / f"{key}.part"
-                part.write_bytes(data)
-                part.replace(pictures / key)
-        return ImageFolder(pictures, size=size, cache=folder)
+        if len(missing) == len(snapshot.tasks):
+            raise SampleError(
+                f"The pictures of the tasks must be there. Got none of {len(missing)}: {next(iter(missing.values()))} "
+                "Look at their addresses in Label Studio."
+            )
+        return ImageFolder(folder / "pictures", size=size, cache=folder)
 
     def write_scores(self, snapshot: Snapshot, scores: dict[str, float]) -> int:
         """Let the tasks have these scores, and all others none; how many were changed."""
@@ -228,10 +272,11 @@ def _says(prediction: dict[str, Any] | None) -> Any:
 
 
 def _key(task: dict[str, Any], control: Control) -> str:
-    """What a task is known by in our folder: its number, for a picture with the suffix of its file."""
+    """What a task is known by in our folder: its number, for a picture with its address and the suffix of its file."""
     if control.kind == "text":
         return str(task["id"])
-    address = urlsplit(str(task["data"].get(control.field, "")))
+    whole = str(task["data"].get(control.field, ""))
+    address = split_address(whole)
     found = re.search(r"\.\w+$", unquote(address.query or address.path).lower())
     suffix = found[0] if found is not None and found[0] in SUFFIXES else ".png"
-    return f"{task['id']}{suffix}"
+    return f"{task['id']}-{digest_bytes(whole.encode()).hex()[:8]}{suffix}"  # another address is another picture

@@ -11,8 +11,11 @@ annotations             the journal gets
 a label                 a label, or another one
 skipped by all          declined
 none, or a tie          open, if it was not
+several choices         open, and named
 of a deleted task       open
 ======================  =======================
+
+A picture that cannot be had is no sample until it comes; what people say of it is kept in ``annotations.jsonl``.
 """
 
 from __future__ import annotations
@@ -33,6 +36,17 @@ from skal.labelling._studio._client import StudioError
 from skal.labelling._studio._record import AnnotationRecord
 from skal.labelling._studio._studio_project import SCORE, Next, Snapshot, StudioProject
 from skal.loop._journal import make_event
+
+
+def look_pause(every: float, seconds: float) -> float:
+    """Seconds until the next look: longer for a large project, but a slow moment of the server stops nobody.
+
+    Examples
+    --------
+    >>> look_pause(5, 0.1), look_pause(5, 10), look_pause(5, 600), look_pause(300, 600)
+    (5, 20, 60, 300)
+    """
+    return max(every, min(2 * seconds, 60))
 
 
 class StudioSync:
@@ -57,6 +71,10 @@ class StudioSync:
         The project as it was at the last look.
     disagreements : dict from key to str
         Tasks on which as many say something else.
+    unclear : dict from key to str
+        Tasks with several choices where one is wanted.
+    missing : dict from key to str
+        Tasks whose pictures could not be had, and why.
     wake : threading.Event
         Set it to look at once.
     """
@@ -82,13 +100,15 @@ class StudioSync:
         self.wake, self._stopping, self._seconds = threading.Event(), False, 0.0
         self._written: tuple[str, dict[str, Next]] = ("", {})  # what to label next, as we wrote it last
         self.disagreements: dict[str, str] = {}
+        self.unclear: dict[str, str] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         self.snapshot = studio.read()
+        self.missing = studio.fetch_pictures(self.snapshot, self.folder, {})
         self.project = self._open(self.snapshot)
         self.record = AnnotationRecord(self.folder)  # while we hold the folder's lock
 
     def _open(self, snapshot: Snapshot) -> Project:
-        source = self.studio.open_source(snapshot, self.folder, self._size)
+        source = self.studio.open_source(snapshot, self.folder, self._size, self.missing)
         source.check_readable()
         model = choose_model(source, cache=self.folder, **self._how)
         classes = list(snapshot.control.classes)
@@ -103,7 +123,10 @@ class StudioSync:
         start = time.monotonic()
         snapshot = self.studio.read()
         self._seconds = time.monotonic() - start
-        if snapshot.shape != self.snapshot.shape:  # tasks came or went, or the label config changed
+        missing, changed = self.missing, snapshot.shape != self.snapshot.shape
+        if changed or missing:
+            self.missing = self.studio.fetch_pictures(snapshot, self.folder, missing)
+        if changed or len(self.missing) < len(missing):  # tasks came or went, or the label config changed, or pictures
             before = len(self.snapshot.tasks)
             self.project.close()
             self.project = self._open(snapshot)
@@ -120,11 +143,14 @@ class StudioSync:
         asked, changed = {self.project.source.ids[i] for i in rounds.questions()}, 0
         chosen_by = rounds.session.state.source
         self.disagreements = {key: each.disagreement for key, each in decisions.items() if each.disagreement}
+        self.unclear = {key: each.unclear for key, each in decisions.items() if each.unclear}
         strangers = {each.label for each in decisions.values() if each.label is not None} - classes
         if strangers:  # the label config had them once
             for name in sorted(strangers):
                 self.project.add_class(name)
         for key, wanted in decisions.items():
+            if rounds.position(key) is None:  # its picture has not come
+                continue
             line = rounds.known.get(key)
             if line is not None and line.get("annotator") == UNREADABLE and wanted.label is None:
                 continue
@@ -200,7 +226,7 @@ class StudioSync:
             except SampleError as error:  # of the label config or the tasks, which somebody may put right
                 pause = min(2 * pause, 60.0)
                 self._say(f"{error} The next attempt is in {pause:.0f} seconds; nothing is lost.")
-            self.wake.wait(max(pause, 2 * self._seconds))  # a large project is read less often
+            self.wake.wait(look_pause(pause, self._seconds))
             self.wake.clear()
 
     def stop(self) -> None:
@@ -212,9 +238,14 @@ class StudioSync:
         """How far it is, in a line."""
         status = self.project.status()
         words = f"{status['labelled']} of {status['samples']} labelled. {status['audit']['words']}"
-        if self.disagreements:
-            named = "; ".join(f"{key}: {said}" for key, said in list(self.disagreements.items())[:5])
-            words += f" Annotators disagree on {len(self.disagreements)} tasks, which count as open ({named})."
+        for tasks, what in (
+            (self.disagreements, "Annotators disagree on {} tasks, which count as open"),
+            (self.unclear, "Several choices are where one is wanted in {} tasks, which count as open"),
+            (self.missing, "The pictures of {} tasks did not come, which are left out until they do"),
+        ):
+            if tasks:
+                named = "; ".join(f"{key}: {said}" for key, said in sorted(tasks.items())[:5])
+                words += f" {what.format(len(tasks))} ({named})."
         if not self.snapshot.follows_us:
             words += (
                 f" “Label All Tasks” goes by the predictions of {self.snapshot.version}, which the project's settings "

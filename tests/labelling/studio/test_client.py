@@ -1,9 +1,5 @@
 """The client and the live loop against a small server that replays answers of Label Studio 1.23.2, good and bad."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from skal.cli import main
@@ -12,94 +8,8 @@ from skal.labelling._studio._client import StudioClient, StudioError
 from skal.labelling._studio._studio_project import SCORE, StudioProject
 from skal.labelling._studio._sync import StudioSync
 
+from .conftest import TOKEN, USERS, annotation
 from .record import CONFIG, TEXTS
-from .test_exports import RECORDED
-
-TOKEN = "1" * 40
-USERS = [{"id": 1, "email": "one@skal.test"}, {"id": 2, "email": "two@skal.test"}]
-
-
-class Replay(ThreadingHTTPServer):
-    """Answers as the recorded server did; ``troubles`` come first: a status, or None for a lost connection."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.troubles, self.seen, self.views, self.predictions = [], [], [], []
-        self.settings = {"id": 1, "sampling": "Sequential sampling", "model_version": None}
-        self.tasks = json.loads((RECORDED / "texts.json").read_text())
-        self.config = TEXTS
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, method, path, body):
-        if path == "/api/token/refresh":
-            return {"access": f"short-{len(self.seen)}"}
-        if path == "/api/users":
-            return USERS
-        if path.endswith("/export"):
-            return self.tasks
-        if path.endswith("/import/predictions"):
-            numbers = range(len(self.seen), len(self.seen) + len(body))
-            new = [each | {"id": 1000 * number} for each, number in zip(body, numbers, strict=True)]
-            self.predictions += new
-            for each in new:
-                next(task for task in self.tasks if task["id"] == each["task"])["predictions"].append(each["id"])
-            return {"created": len(body)}
-        if path.endswith("/model-versions/"):
-            self.predictions = [each for each in self.predictions if each["model_version"] != body["model_version"]]
-            return 0
-        if path.startswith("/api/projects/"):
-            self.settings |= body or {}
-            return self.settings | {"label_config": self.config}
-        if path == "/api/predictions/":
-            return self.predictions
-        if path.startswith("/api/predictions/"):
-            self.predictions = [each for each in self.predictions if str(each["id"]) != path.split("/")[3]]
-            return None
-        if path == "/api/dm/views/":
-            if method == "POST":
-                self.views.append({"id": 7} | body)
-                return self.views[-1]
-            return self.views
-        task = next(task for task in self.tasks if path == f"/api/tasks/{task['id']}/")
-        task["data"] = body["data"]
-        return task
-
-
-class Handler(BaseHTTPRequestHandler):
-    def handle_any(self):
-        size = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(size)) if size else None
-        path = self.path.split("?")[0]
-        self.server.seen.append((self.command, path, self.headers.get("Authorization")))
-        trouble = self.server.troubles.pop(0) if self.server.troubles else 200
-        if trouble is None:
-            self.close_connection = True
-            return
-        found = self.server.answer(self.command, path, body) if trouble == 200 else {"detail": "no"}
-        data = json.dumps(found).encode()
-        self.send_response(trouble)
-        if trouble == 429:
-            self.send_header("Retry-After", "7")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def server():
-    with Replay() as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield found
-        found.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +67,6 @@ def test_a_personal_token_is_renewed(server):
     assert all(each.startswith("Bearer short-") for each in sent)
 
 
-def test_another_server_does_not_get_the_token(server):
-    with Replay() as other:
-        threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        assert StudioClient(server.url, TOKEN).fetch(f"{other.url}/api/users")
-        assert other.seen[0][2] is None
-        other.shutdown()
-
-
 def test_no_token_no_address(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     command = ["label-studio", "--url", "localhost", "--project", "1", "--out", str(tmp_path)]
@@ -183,13 +85,6 @@ def test_configs_that_do_not_fit_are_refused(server):
     with pytest.raises(SampleError, match=r"'colours' must have choice=.single"):
         StudioProject(client, 1, "colours").read()
     assert StudioProject(client, 1, "animal").read().control.classes == ("cat", "dog")
-
-
-def annotation(task, number, who, label, **more):
-    value = {"choices": [label]}
-    result = [{"from_name": "mood", "to_name": "words", "type": "choices", "value": value}] if label else []
-    when = {"created_at": "2026-11-18T18:00:00Z", "updated_at": "2026-11-18T18:00:00Z", "lead_time": 1.0}
-    task["annotations"].append({"id": number, "completed_by": who, "result": result} | when | more)
 
 
 def labels(sync):
@@ -221,7 +116,7 @@ def test_the_journal_follows(server, tmp_path):
     annotation(first, 20, 2, "bad")  # a tie
     second["annotations"].clear()
     third["annotations"][0]["result"][0]["value"]["choices"] = ["bad"]
-    annotation(fourth, 21, 1, None, was_cancelled=True)
+    annotation(fourth, 21, 1, was_cancelled=True)
     server.troubles = [500, None]
     assert sync.look()["labels"] == 4
     assert waited == [1.0, 2.0]

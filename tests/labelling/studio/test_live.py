@@ -186,10 +186,18 @@ def test_predictions_that_people_chose_stay(studio, tmp_path):
     sync.close()
 
 
+class Bucket(SimpleHTTPRequestHandler):
+    """A web server that is enough of S3: every bucket is there."""
+
+    def do_HEAD(self):
+        self.send_response(200)
+        self.end_headers()
+
+
 @contextmanager
-def serve(folder):
+def serve(folder, kind=SimpleHTTPRequestHandler):
     """Another server, which has pictures."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(kind, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -211,6 +219,7 @@ def test_pictures_by_url_from_local_files_and_uploaded(studio, files, tmp_path):
         assert sync.project.worker.wait_until_idle()
         assert not sync.project.source.unreadable()
         found = [(tmp_path / "pictures" / key).read_bytes() for key in sync.snapshot.tasks]
+        assert not sync.missing
         assert found == [(files / f"p{i}.png").read_bytes() for i in range(6)]
         sync.look()
         for i, task in enumerate(studio.tasks(number)):
@@ -218,6 +227,57 @@ def test_pictures_by_url_from_local_files_and_uploaded(studio, files, tmp_path):
         assert sync.look()["labels"] == 6
         assert [row.label for row in sync.project.labels().itertuples()] == ["red", "blue"] * 3
         sync.close()
+
+
+@pytest.mark.parametrize("presign", [True, False])
+def test_pictures_in_a_storage(presign, studio, files, tmp_path):
+    """Label Studio has the keys: it hands out the picture, or an address that is good for some minutes."""
+    number = studio.make_project(PICTURES, [])
+    with serve(files.parent, Bucket) as s3:
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        storage = {
+            "project": number,
+            "bucket": files.name,
+            "s3_endpoint": s3,
+            "presign": presign,
+            "use_blob_urls": True,
+        }
+        studio.call("POST", "/api/storages/s3/", storage | keys)
+        tasks = [{"image": f"s3://{files.name}/p{i}.png"} for i in range(4)]
+        studio.call("POST", f"/api/projects/{number}/import", [*tasks, {"image": "s3://another/p0.png"}])
+        sync = open_sync(studio, number, tmp_path)
+        assert sync.project.worker.wait_until_idle()
+        found = [(tmp_path / "pictures" / key).read_bytes() for key in list(sync.snapshot.tasks)[:4]]
+        assert found == [(files / f"p{i}.png").read_bytes() for i in range(4)]
+        assert ["HTTP 404" in why for why in sync.missing.values()] == [True]
+        assert not sync.project.source.unreadable()
+        sync.look()
+        sync.close()
+
+
+def test_a_backbone(studio, files, tmp_path):
+    """The command with a frozen network of one's own: features once, for pictures that Label Studio has."""
+    own = "from pathlib import Path\nimport numpy as np\n\n\ndef colour(images):\n"
+    own += "    with Path(__file__).with_name('notes').open('a') as file:\n        file.write('x' * len(images))\n"
+    own += "    return np.stack([np.asarray(image.resize((1, 1)), dtype=np.float32).ravel() for image in images])\n"
+    (tmp_path / "own.py").write_text(own)
+    number = studio.make_project(PICTURES, [])
+    studio.upload(number, {f"p{i}.png": picture((40 * (i % 2) + i, 0, 90 - i)) for i in range(30)})
+    project = StudioProject(StudioClient(studio.url, TOKEN), number)
+    for _ in range(2):
+        options = {"backbone": f"{tmp_path / 'own.py'}:colour", "query_size": 5, "say": lambda text: None}
+        sync = StudioSync(project, tmp_path / "out", **options)
+        assert sync.project.worker.wait_until_idle()
+        sync.look()
+        for key, task in list(sync.snapshot.tasks.items())[:20]:
+            if not sync.snapshot.answers(key):
+                studio.annotate(task["id"], "colour", ("red", "blue")[task["id"] % 2])
+        sync.look()
+        assert sync.project.worker.wait_until_idle()
+        assert sync.version == "skal-20"
+        assert sync.project.model.words.endswith("own.py:colour")
+        sync.close()
+    assert len((tmp_path / "notes").read_text()) == 30
 
 
 def test_a_restart(studio, tmp_path):
