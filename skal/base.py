@@ -51,6 +51,8 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
         Whether the learner must hold labelled samples.
     tasks : sequence of str, default=("classification",)
         What it has something to say about: ``"classification"``, ``"regression"`` and ``"multilabel"``.
+    why_these_tasks : str, default=""
+        Why the others make no sense: a sentence for the error that refuses them.
     reads_outputs : bool, default=True
         Whether the estimator's outputs are looked at, so that bad ones are noticed.
     draws_from_pool : bool, default=False
@@ -79,6 +81,7 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     needs_network: bool = True
     needs_labels: bool = False
     tasks: Sequence[str] = ("classification",)
+    why_these_tasks: str = ""
     reads_outputs: bool = True
     draws_from_pool: bool = False
 
@@ -179,7 +182,7 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
 
     def _require(self, context: QueryContext) -> QueryContext:
         if context.task not in self.tasks:
-            context.require_task(self.tasks)
+            context.require_task(self.tasks, self.why_these_tasks)
         if self.needs_fitted:
             context.require_fitted()
         if self.needs_network:

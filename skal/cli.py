@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ...
     0
     """
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args(_join_range(sys.argv[1:] if argv is None else argv))
     try:
         args.run(args)
     except UsageError as error:
@@ -54,6 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"skal {args.command}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _join_range(words: Sequence[str]) -> list[str]:
+    """``--range -5,5`` as ``--range=-5,5``: argparse takes what begins with a minus for an option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] == "--range" and word[:1] == "-" and "," in word:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _parser() -> argparse.ArgumentParser:

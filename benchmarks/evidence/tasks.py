@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, f1_score
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -129,14 +130,24 @@ def make_model(name: str, task: str, n_inputs: int, seed: int) -> Any:
     return make_pipeline(StandardScaler(), net)
 
 
-def run(data: str, model: str, size: str, arm: str, seed: int) -> list[float]:
-    """After every round on the test set: the error in deviations of the test targets, or micro F1."""
+def run(data: str, model: str, size: str, arm: str, seed: int) -> dict[str, list[float]]:
+    """After every round on the test set: the error in deviations of the test targets, or micro F1 and other scores."""
     task, sizes = "multilabel" if data in MULTILABEL else "regression", SIZES[size]
     with np.load(Path(os.environ["SKAL_DATA_HOME"]) / task / f"{data}.npz") as found:
         X, y, X_test, y_test = (found[name] for name in ("X_train", "y_train", "X_test", "y_test"))
     generator = np.random.default_rng(seed)
     rows = generator.permutation(len(X))[: sizes.n_pool]
     start = generator.permutation(len(rows))[: sizes.n_initial]
+    X_test, y_test = X_test[:N_TEST], y_test[:N_TEST]
+    others: dict[str, list[float]] = {} if task == "regression" else {"macro": [], "precision": []}
+
+    def look(loop: Any, row: dict[str, Any]) -> None:
+        """Other scores of several labels; labels that no test sample has say nothing."""
+        there = y_test.any(axis=0)
+        others["macro"].append(float(f1_score(y_test[:, there], loop.predict(X_test)[:, there], average="macro")))
+        answers = loop.predict_proba(X_test)[:, there]
+        others["precision"].append(float(average_precision_score(y_test[:, there], answers, average="macro")))
+
     loops: dict[str, Any] = {"regression": ActiveLearningRegressor, "multilabel": ActiveLearningClassifier}
     loop = loops[task](
         make_model(model, task, X.shape[1], seed),
@@ -147,18 +158,20 @@ def run(data: str, model: str, size: str, arm: str, seed: int) -> list[float]:
         n_rounds=sizes.n_rounds,
         reinitialize=True,
         scoring="neg_root_mean_squared_error" if task == "regression" else "f1_micro",
+        callbacks=[look] if others else None,
         random_state=seed,
     )
-    loop.fit(X[rows], y[rows], eval_set=(X_test[:N_TEST], y_test[:N_TEST]))
+    loop.fit(X[rows], y[rows], eval_set=(X_test, y_test))
     scores = [row["eval_score"] for row in loop.history_]
-    return scores if task == "multilabel" else [-score / float(y_test[:N_TEST].std()) for score in scores]
+    return {"scores": scores if others else [-score / float(y_test.std()) for score in scores]} | others
 
 
-def read(out: Path) -> dict[Key, list[float]]:
-    """The runs that are there."""
+def read(out: Path, score: str = "scores") -> dict[Key, list[float]]:
+    """The runs that are there, by one of their scores."""
     path = out / "runs.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {tuple(line[name] for name in ("data", "model", "size", "arm", "seed")): line["scores"] for line in lines}
+    names = ("data", "model", "size", "arm", "seed")
+    return {tuple(line[name] for name in names): line[score] for line in lines if score in line}
 
 
 def gains(runs: dict[Key, list[float]], data: str, model: str, size: str, arm: str, other: str) -> np.ndarray:
@@ -212,25 +225,53 @@ def judge(runs: dict[Key, list[float]], data: Sequence[str], arm: str, other: st
     return rows
 
 
+def pool_gains(runs: dict[Key, list[float]], data: Sequence[str], arm: str, other: str) -> np.ndarray:
+    """What an arm gains over another, of all settings together."""
+    parts = [gains(runs, *setting, arm, other) for setting in find_settings(runs, data)]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def count_outcomes(runs: dict[Key, list[float]], data: Sequence[str], task: str) -> list[list[object]]:
+    """The default against every other arm that has been run beside it: all pairs together, and setting by setting."""
+    rows: list[list[object]] = []
+    for other in (name for name in ARMS if name != "auto"):
+        settings, own = judge(runs, data, "auto", other), pool_gains(runs, data, "auto", other)
+        if settings:
+            found = paired_difference(own, np.zeros(len(own)))
+            said = [str(row[-1]) for row in settings]
+            counts = [said.count(word) for word in ("better", "level", "worse")]
+            gain = f"{found.mean:+.3f} ± {found.mean - found.low:.3f}"
+            rows.append([task, other, gain, f"{(own > 0).sum()} / {len(own)}", len(settings), *counts])
+    return rows
+
+
+def compare_scores(out: Path, data: Sequence[str]) -> list[list[object]]:
+    """Arms with several labels over Random, by three scores side by side."""
+    scores = [read(out, name) for name in ("scores", "macro", "precision")]  # some runs have the first alone
+    by_score = [compare({key: found[key] for key in scores[1]}, data) for found in scores]
+    known = [{tuple(row[:3]): row[3:] for row in rows} for rows in by_score]
+    return [[*key, *(str(rows[key][0]) for rows in known), known[1][key][1]] for key in known[0]]
+
+
 def report(out: Path) -> None:
     """Print the tables."""
     runs = read(out)
     for several in (False, True):
-        parts = [("development", MULTILABEL_DEVELOPMENT if several else DEVELOPMENT)]
-        parts += [("judging", MULTILABEL_JUDGING if several else JUDGING)]
+        development, judging = (MULTILABEL_DEVELOPMENT, MULTILABEL_JUDGING) if several else (DEVELOPMENT, JUDGING)
+        parts = [(f"{name} (development)", [name]) for name in development] + [("judging", judging)]
         rows = [[part, *row] for part, names in parts for row in compare(runs, names)]
         what = "gain in micro F1" if several else "gain in log RMSE"
         print(markdown(["data", "model", "labels", "arm", f"{what} over Random, 95 %", "better"], rows), end="\n\n")
-    counts: list[list[object]] = []
+    header = ["model", "labels", "arm", "micro F1 over Random", "macro F1", "average precision", "better in macro F1"]
+    print(markdown(header, compare_scores(out, MULTILABEL_JUDGING)), end="\n\n")
     for names, other in ((JUDGING, "random"), (JUDGING, "bmdal_reg lcmd"), (MULTILABEL_JUDGING, "random")):
         rows = judge(runs, names, "auto", other)
         if rows:
             header = ["data", "model", "labels", f"gain of auto over {other}, 95 %", "better", "p by Holm", "so it is"]
             print(markdown(header, rows), end="\n\n")
-            said = [str(row[-1]) for row in rows]
-            task = "several labels" if names == MULTILABEL_JUDGING else "numbers"
-            counts.append([task, other, len(rows), *(said.count(word) for word in ("better", "level", "worse"))])
-    print(markdown(["task", "auto against", "settings", "better", "level", "worse"], counts))
+    counts = [*count_outcomes(runs, JUDGING, "numbers"), *count_outcomes(runs, MULTILABEL_JUDGING, "several labels")]
+    header = ["task", "auto against", "gain in all, 95 %", "better in", "settings", "better", "level", "worse"]
+    print(markdown(header, counts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -258,8 +299,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if arm in ARMS_OF["multilabel" if several else model] and key not in read(args.out):
                     line = dict(zip(("data", "model", "size", "arm", "seed"), key, strict=True))
                     start = time.perf_counter()
-                    scores = run(*key)
-                    line |= {"scores": scores, "seconds": round(time.perf_counter() - start, 1)}
+                    line |= run(*key)
+                    line |= {"seconds": round(time.perf_counter() - start, 1)}
                     with (args.out / "runs.jsonl").open("a") as file:
                         file.write(json.dumps(line) + "\n")
     return 0

@@ -10,7 +10,7 @@ network and with a forest, lets skal choose the measurements, and compares that 
 # Data whose truth we know
 # ------------------------
 # A function of five inputs with noise, from which 600 mixtures are at hand. Labels are far from zero and have a unit:
-# the loop scales them inside, and predicts in the unit that it was told.
+# the loop scales them for a network, and predicts in the unit that it was told.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -53,8 +53,9 @@ net = NeuralNetRegressor(
 # The loop
 # --------
 # ``scoring`` may be any of scikit-learn's. By its convention higher is better, so an error comes as its negative.
-# ``"lcmd"`` is what ``"auto"`` chooses for numbers: it takes the farthest sample of the cluster that is spread out
-# most, by the gradients of the network, or by what the trees of a forest predict.
+# ``"lcmd"`` takes the farthest sample of the cluster that is spread out most, by the gradients of the network, or by
+# what the trees of a forest predict. ``"auto"`` chooses it for networks; for trees on a table it is UHerding by their
+# leaves.
 
 models = {
     "network": make_pipeline(StandardScaler(), net),

@@ -29,6 +29,7 @@ Task = str
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
 TASKS = (CLASSIFICATION, REGRESSION, MULTILABEL)
 UNKNOWN = -1  # one of several labels of which nobody has said whether a sample has it
+_LARGEST = 1e150  # the square of a larger number may not be finite
 _CLASS = (str, bytes, int, float, np.generic, tuple)  # what may name a class
 
 _INSTEAD = {
@@ -55,23 +56,36 @@ def find_task(estimator: Any, y: Any = None) -> Task:
             return REGRESSION
     except (AttributeError, TypeError):  # it follows scikit-learn's conventions in part
         pass
-    several = _has_several_labels(estimator) if y is None else n_columns(y) > 1
-    return MULTILABEL if several else CLASSIFICATION
+    if y is not None:
+        return MULTILABEL if n_columns(y) > 1 else CLASSIFICATION
+    knows_several = getattr(_last_step(estimator), "multilabel_", False)
+    return MULTILABEL if knows_several or needs_rows(estimator) else CLASSIFICATION
 
 
-def _has_several_labels(estimator: Any) -> bool:
-    """Whether an estimator says by itself that a sample may have several labels."""
-    while isinstance(estimator, Pipeline):
-        estimator = estimator.steps[-1][1]
+def needs_rows(estimator: Any) -> bool:
+    """Whether a classifier can only be trained on several labels for each sample.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> needs_rows(MultiOutputClassifier(LogisticRegression())), needs_rows(LogisticRegression())
+    (True, False)
+    """
+    estimator = _last_step(estimator)
     if isinstance(estimator, NeuralNetClassifier) and not isinstance(estimator, NeuralNetBinaryClassifier):
         criterion = estimator.criterion
         return isinstance(criterion, type) and issubclass(criterion, BCEWithLogitsLoss)
-    by_kind = isinstance(estimator, (MultiOutputClassifier, ClassifierChain))
-    return by_kind or bool(getattr(estimator, "multilabel_", False))
+    return isinstance(estimator, (MultiOutputClassifier, ClassifierChain))
+
+
+def _last_step(estimator: Any) -> Any:
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return estimator
 
 
 def n_columns(y: Any) -> int:
-    """How many numbers a sample's label has; a look at the first is enough.
+    """How many numbers a sample's label has; a look at the first that is known is enough.
 
     Examples
     --------
@@ -80,7 +94,7 @@ def n_columns(y: Any) -> int:
     """
     if hasattr(y, "shape"):
         return int(y.shape[1]) if len(y.shape) == 2 else 1
-    first = y[0] if isinstance(y, (list, tuple)) and len(y) else 0
+    first = next((label for label in y if label is not None), 0) if isinstance(y, (list, tuple)) else 0
     if isinstance(first, np.ndarray) and first.ndim == 0:  # such as a masked entry
         return 1
     return len(first) if isinstance(first, (list, tuple, np.ndarray)) else 1
@@ -105,7 +119,7 @@ def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
     """
     if task == MULTILABEL:
         return _read_indicators(owner, y)
-    rows = np.asarray(y.toarray() if sp.issparse(y) else y)
+    rows = as_rows(owner, y.toarray() if sp.issparse(y) else y)
     numbers: np.ndarray | None
     try:
         numbers = rows.astype(np.float64) if rows.dtype.kind in "biufO" else None
@@ -125,13 +139,38 @@ def check_targets(owner: str, y: Any, task: Task) -> np.ndarray:
             f"The y of {owner} must be finite. Input y contains {what}. Got {n_bad} such values. Remove those samples, "
             "or correct them."
         )
+    if (np.abs(numbers) > _LARGEST).any():
+        raise InvalidParameterError(
+            f"The y of {owner} must be numbers of which squares can be taken, up to {_LARGEST:g}. Got "
+            f"{float(np.abs(numbers).max()):g}. Pass y in a larger unit: divide it by a power of ten."
+        )
     return numbers
+
+
+def as_rows(owner: str, y: Any) -> np.ndarray:
+    """Labels as an array; refused if some are longer than others.
+
+    Examples
+    --------
+    >>> as_rows("Mine", [[1.0, 2.0], [3.0]])
+    Traceback (most recent call last):
+        ...
+    skal.exceptions.InvalidParameterError: The y of Mine must have as many numbers for one sample as for another. ...
+    """
+    try:
+        return np.asarray(y)
+    except ValueError as error:
+        shapes = sorted({np.shape(np.asarray(label, dtype=object)) for label in y})
+        raise InvalidParameterError(
+            f"The y of {owner} must have as many numbers for one sample as for another. Got the shapes {shapes}. Give "
+            "every sample all of its numbers."
+        ) from error
 
 
 def _read_indicators(owner: str, y: Any) -> np.ndarray:
     """(n, L) zeros and ones, −1 for what is None, NaN, masked or −1."""
     y = y.toarray() if sp.issparse(y) else y
-    rows = np.asarray(np.ma.filled(y.astype(np.float64), np.nan) if isinstance(y, np.ma.MaskedArray) else y)
+    rows = as_rows(owner, np.ma.filled(y.astype(np.float64), np.nan) if isinstance(y, np.ma.MaskedArray) else y)
     if rows.dtype.kind == "O":
         with suppress(TypeError, ValueError):
             rows = rows.astype(np.float64)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_regressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import Pipeline
@@ -147,10 +146,11 @@ class AnswerForm:
             name, last = steps[-1]
             own = RidgeCV(np.logspace(-3, 3, 7)) if self.task == REGRESSION else MultiOutputClassifier(last)
             return Pipeline([*steps[:-1], (name, own)])
-        if find_task(estimator) != self.task:
+        found = find_task(estimator)
+        if found != self.task:
             expected = "a regressor" if self.task == REGRESSION else "a classifier of several labels"
             remedy = "Use model='linear'." if self.task == REGRESSION else "Wrap it in MultiOutputClassifier."
-            if is_regressor(estimator):
+            if found == REGRESSION:
                 remedy = "Say task='regression' to label numbers."
             raise InvalidParameterError.for_parameter("label", "model", expected, estimator, remedy)
         return estimator

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ _TYPES = dict.fromkeys(_TEXTS, "string") | {
 }  # also where all are missing
 _IN_WORDS = ("text", "table")  # kinds of samples that files of labels bring along
 SEPARATORS = {"csv": ",", "tsv": "\t"}
+_TABLES = tuple(f".{name}" for name in SEPARATORS)
 
 
 def export_labels(
@@ -168,6 +170,8 @@ def import_labels(folder: Any, path: Any, *, overwrite: bool = False, control: s
             journal.name_columns(named)
         if source is not None or settings:  # there ids and labels are texts
             pairs = [(str(key), form.parse(label, named)) for key, label in pairs]
+        elif file.suffix.lower() in _TABLES and not _kinds_of_labels(journal) - {list, float}:
+            pairs = _read_numbers(pairs)
         ids, texts = (None, None) if source is None else (source.ids, _texts_of(source))
         called: dict[Any, list[Any]] = {}
         found = resolve(file, _match(pairs, journal), ids, texts, called)
@@ -393,6 +397,23 @@ def _match(pairs: list[tuple[Any, Any]], journal: Journal) -> list[tuple[Any, An
             return value
 
     return [(like(key, by_text[0], kinds[0]), like(label, by_text[1], kinds[1])) for key, label in pairs]
+
+
+def _kinds_of_labels(journal: Journal) -> set[type]:
+    return {type(line["label"]) for line in journal.known.values() if line["label"] is not None}
+
+
+def _read_numbers(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Pairs of a table with rows or numbers for labels, if all can be nothing else: classes are no fractions."""
+    try:
+        said = [parse_json(label) for _, label in pairs]
+    except ValueError:
+        return pairs
+    are_numbers = all(type(label) in (int, float) and math.isfinite(label) for label in said)
+    if are_numbers and any(label % 1 for label in said):
+        return [(key, float(label)) for (key, _), label in zip(pairs, said, strict=True)]
+    are_rows = all(isinstance(label, list) and label and {type(x) for x in label} <= {int, float} for label in said)
+    return [(key, label) for (key, _), label in zip(pairs, said, strict=True)] if are_rows else pairs
 
 
 def _kind(values: list[Any]) -> type:

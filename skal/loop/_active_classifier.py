@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, check_targets, find_task
+from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, UNKNOWN, check_targets, find_task, needs_rows
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._active_loop import ActiveLearningLoop
 from skal.loop._labels import find_labels
@@ -166,6 +166,12 @@ class ActiveLearningClassifier(ClassifierMixin, ActiveLearningLoop):
         if task == REGRESSION:
             got, remedy = type(self.estimator).__name__, "Use ActiveLearningRegressor."
             raise InvalidTypeError.for_parameter(type(self).__name__, "estimator", "a classifier", got, remedy)
+        if task == CLASSIFICATION and y is not None and needs_rows(self.estimator):
+            raise InvalidParameterError(
+                f"The y of {type(self).__name__} must have a column for each of several labels with "
+                f"{type(self.estimator).__name__}. Got one label for each sample. Pass an indicator matrix, or a "
+                "classifier of one label: the one inside, or a NeuralNetBinaryClassifier."
+            )
         return task
 
     def _find_askable(self, y: Any, task: str) -> np.ndarray | None:

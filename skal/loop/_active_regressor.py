@@ -23,7 +23,8 @@ class ActiveLearningRegressor(RegressorMixin, ActiveLearningLoop):
     ----------
     estimator : regressor
         A skorch ``NeuralNetRegressor``, a Pipeline that ends in one, or any scikit-learn regressor. A clone of it is
-        fitted, on numbers less their mean and over their deviation; what it predicts is scaled back.
+        fitted: a net on numbers less their mean and over their deviation, and what it predicts is scaled back; anything
+        else on the numbers as they are.
     query_strategy : callable, str or None, default="auto"
         A strategy of skal that works on regressors, its name such as ``"lcmd"``, or a function ``f(learner, X_pool,
         n_instances)`` that returns positions; ``"auto"`` and None are the recommended strategy. An estimator is cloned,
@@ -60,7 +61,7 @@ class ActiveLearningRegressor(RegressorMixin, ActiveLearningLoop):
     Attributes
     ----------
     estimator_ : regressor
-        Fitted on the scaled labels.
+        Fitted; a net on the scaled labels.
     queried_ : (n_labelled,) int64 array
         Positions of the labelled samples, in the order they were labelled.
     history_ : list of dict

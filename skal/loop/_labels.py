@@ -44,6 +44,12 @@ def read_labels(labels: Any, no_label: int | None = None) -> tuple[list[Any], st
         array = np.empty(len(labels), dtype=object)
         array[:] = list(labels)
     dtype = array.dtype
+    if array.ndim > 1 and array.shape[1:] != (1,):
+        raise InvalidParameterError(
+            f"The labels must be one class for each sample. Got labels of shape {array.shape} instead. For several "
+            "labels at once wrap the estimator in sklearn.multioutput.MultiOutputClassifier; of one-hot rows pass "
+            "y.argmax(1)."
+        )
     unmasked = np.where(np.ma.getmaskarray(array), None, array)
     values = [_plain(value, no_label) for value in column_or_1d(unmasked, warn=True).tolist()]
     present = [value for value in values if value is not None]

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Labels that are no class: numbers, or several labels for each sample, and how an estimator is trained on them.
 
-An estimator is trained on numbers less their mean, over their deviation: a network learns them as well in cents as in
-millions. What it predicts is scaled back. Of several labels a classifier that is no network learns those of which both
-values have been seen; it predicts the others as they were. A sample may have labels that are known in part: a network
-learns from what is known, and other classifiers, which cannot, from the samples that are known as a whole.
+A network is trained on numbers less their mean, over their deviation: it learns them as well in cents as in millions,
+and what it predicts is scaled back. Any other regressor gets the numbers as they are: it may need them positive, or
+between bounds. Of several labels a classifier that is no network learns those of which both values have been seen; it
+predicts the others as they were. A sample may have labels that are known in part: a network learns from what is known,
+and other classifiers, which cannot, from the samples that are known as a whole.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch.nn import BCEWithLogitsLoss
 from torch.utils.data import Dataset
 
 from skal._core.containers import take_rows
-from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, Task, check_targets, n_columns
+from skal._core.tasks import MULTILABEL, REGRESSION, UNKNOWN, Task, as_rows, check_targets, n_columns
 from skal.exceptions import AdjustedInputWarning, InvalidParameterError, NoLabelledDataError, shorten
 from skal.loop._fitting import Trainer
 from skal.loop._progress import LoopState
@@ -57,7 +59,7 @@ def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | Non
     known = [i for i, value in enumerate(values) if not _is_missing(value, task)]
     if not known:
         return [None] * len(values), None
-    rows = check_targets(owner, _stack(owner, [values[i] for i in known]), task).tolist()
+    rows = check_targets(owner, [values[i] for i in known], task).tolist()
     found = dict(zip(known, rows, strict=True))
     return [found.get(i) for i in range(len(values))], _DTYPES[task]
 
@@ -74,14 +76,20 @@ def _is_missing(value: Any, task: Task) -> bool:
         return False
 
 
-def _stack(owner: str, values: list[Any]) -> np.ndarray:
-    widths = {np.shape(value) for value in values}
-    if len(widths) > 1:
+@contextmanager
+def _explain_one_label(rules: Rules, estimator: Any, y: np.ndarray) -> Iterator[None]:
+    """Goes around a fit on rows: an estimator that learns one label for each sample says so in few words."""
+    try:
+        yield
+    except ValueError as error:
+        if "1d array" not in str(error) or y.ndim == 1:
+            raise
+        wrapper = "MultiOutputRegressor" if rules.task == REGRESSION else "MultiOutputClassifier"
         raise InvalidParameterError(
-            f"The y of {owner} must have as many numbers for one sample as for another. Got the shapes "
-            f"{sorted(widths)}. Give every sample all of its numbers."
-        )
-    return np.array(values)
+            f"The estimator of {rules.owner} must learn {y.shape[1]} labels for each sample. Got "
+            f"{type(estimator).__name__}, which learns one. Wrap it in sklearn.multioutput.{wrapper}, or pass one "
+            "label for each sample."
+        ) from error
 
 
 class RowTrainer(Trainer):
@@ -91,7 +99,7 @@ class RowTrainer(Trainer):
 
     def check_labels(self, state: LoopState) -> None:
         """Refuse labels that have more or fewer numbers than others."""
-        _stack(self.rules.owner, state.labels)
+        as_rows(self.rules.owner, state.labels)
 
     def can_fit(self, state: LoopState) -> bool:
         """One label is enough."""
@@ -106,7 +114,8 @@ class RowTrainer(Trainer):
             if self.rules.network:
                 fit_network(estimator, X, y, names, [])
             else:
-                estimator.fit(X, y)
+                with _explain_one_label(self.rules, estimator, y):
+                    estimator.fit(X, y)
             self._set_trained(estimator, names, state, None)
         state.fitted = {"round": state.round, "n_labelled": len(state.labelled), "n_changes": state.n_changes}
 
@@ -175,10 +184,13 @@ class RowTrainer(Trainer):
 
 
 class NumberTrainer(RowTrainer):
-    """Trains the regressor of one run, on scaled numbers."""
+    """Trains the regressor of one run: a network on scaled numbers, anything else on the numbers as they are."""
 
     def _predictor_of(self, estimator: Any, labels: np.ndarray) -> NumberPredictor:
         numbers = labels.reshape(len(labels), -1)
+        if not self.rules.network:
+            k = numbers.shape[1]
+            return NumberPredictor(estimator, np.zeros(k), np.ones(k), labels.ndim == 1)
         scale = numbers.std(axis=0)
         # what varies by less than its own rounding does not vary
         tiny = np.finfo(np.float64).eps * np.abs(numbers).max(axis=0, initial=0.0) * 8

@@ -86,6 +86,7 @@ class DynamicAL(ScoreStrategy):
         "n_features": Integer(1, MOST_FEATURES, optional=True, words=("auto",)),
         "backend": Choice("auto", "structured", "backpack", "func"),
     }
+    why_these_tasks = "It takes the prediction for the label, and of a number that leaves a gradient of zero."
 
     def __init__(
         self,

@@ -141,7 +141,8 @@ class PredictiveStd(ScoreStrategy):
 
     def _by_dropout(self, context: QueryContext) -> np.ndarray:
         context.require_network()
-        context.require_task(["regression"])
+        if context.meaning.has_probabilities:
+            raise self._unusable("a network that predicts numbers", context)
         network, seeds = context.network, seeds_of(self, make_generator(type(self).__name__, self.random_state))
         owner, batch_size = context.owner, context.batch_size
 

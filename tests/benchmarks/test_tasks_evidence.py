@@ -31,6 +31,9 @@ def test_runs_are_kept_and_not_made_twice(data_home, capsys):
     made = {(line["data"], line["model"], line["arm"]) for line in map(json.loads, lines.splitlines())}
     scene = {("scene", model, arm) for model in ("logistic", "forest") for arm in ("random", "margin")}
     assert made == {("concrete", "forest", "random"), ("concrete", "forest", "lcmd")} | scene
+    several = [line for line in map(json.loads, lines.splitlines()) if line["data"] == "scene"]
+    assert all(0 <= x <= 1 for line in several for name in ("scores", "macro", "precision") for x in line[name])
+    assert {len(line["macro"]) for line in several} == {2}
     tasks.main(words)
     assert (data_home / "runs.jsonl").read_text() == lines
     tasks.main(["report", "--out", str(data_home)])
@@ -61,7 +64,28 @@ def test_settings_are_judged_with_corrected_p_values():
     assert rows[0][3].startswith("+0.500")
 
 
+def test_the_default_is_counted_against_every_arm():
+    worse, better = ([[1.0, np.exp(gain + e)] for e in np.linspace(-0.01, 0.01, 6)] for gain in (0.3, -0.3))
+    runs = runs_of("bike", "mlp", {"random": worse, "lcmd": better, "auto": [[1.0, 1.0]] * 6})
+    rows = tasks.count_outcomes(runs, ["bike"], "numbers")
+    assert [row[:2] for row in rows] == [["numbers", "random"], ["numbers", "lcmd"]]
+    assert [row[3:] for row in rows] == [["6 / 6", 1, 1, 0, 0], ["0 / 6", 1, 0, 0, 1]]
+    assert rows[0][2].startswith("+0.300")
+    assert rows[1][2].startswith("-0.300")
+
+
+def test_scores_of_several_labels_side_by_side(tmp_path):
+    names = ("data", "model", "size", "arm", "seed")
+    for arm, shift in (("random", 0.0), ("margin", 0.1)):
+        key = dict(zip(names, ("scene", "forest", "few", arm, 0), strict=True))
+        scores = {"scores": [0.5, 0.5 + shift], "macro": [0.4, 0.4 - shift], "precision": [0.3, 0.3]}
+        with (tmp_path / "runs.jsonl").open("a") as file:
+            file.write(json.dumps(key | scores) + "\n")
+    rows = tasks.compare_scores(tmp_path, ["scene"])
+    assert rows == [["forest", "few", "margin", "+0.100", "-0.100", "+0.000", "0 / 1"]]
+
+
 @pytest.mark.parametrize("arm", ["scikit-activeml greedy", "scikit-activeml trees", "scikit-activeml committee"])
 def test_another_library_in_the_same_loop(arm, data_home):
     pytest.importorskip("skactiveml")
-    assert len(tasks.run("concrete", "forest", "few", arm, 0)) == 2
+    assert len(tasks.run("concrete", "forest", "few", arm, 0)["scores"]) == 2

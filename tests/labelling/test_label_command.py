@@ -1,6 +1,7 @@
 """``skal label`` as a process: its sentences, its end, and what is left when it is killed."""
 
 import json
+import re
 import socket
 import threading
 
@@ -63,6 +64,49 @@ def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_pa
     assert "40 labels in" in printed
     assert "skal export" in printed
     assert labels_of(out) == said
+
+
+@pytest.mark.parametrize("bounds", [["--range", "-5,5"], ["--range=-5,5"]], ids=["apart", "as one"])
+def test_numbers_with_a_unit_and_bounds(bounds, command, image_folder, tmp_path):
+    out = tmp_path / "out"
+    task = ["--task", "regression", "--unit", "°C", "--hold-out", "0"]
+    running = command(image_folder, *task, *bounds, "--out", out)
+    client = Client(running.address)
+    form = client.call("status")["form"]
+    assert (form["task"], form["unit"], form["low"], form["high"]) == ("regression", "°C", -5, 5)
+    (item,) = client.call("next", n=1)["items"]
+    client.call("answer", id=item["id"], label=-4.5)
+    client.call("finish")
+    assert running.end()[0] == 0
+    assert labels_of(out) == {item["id"]: -4.5}
+    again = command("--out", out)  # the folder knows its task
+    client = Client(again.address)
+    status, _, answer = client.request(
+        "POST", f"{client.root}api/answer", {"client": "test", "id": item["id"], "label": -6}
+    )
+    assert (status, b"at least -5 and at most 5" in answer) == (400, True)
+
+
+def test_several_labels_of_a_sample(command, image_folder, tmp_path):
+    out = tmp_path / "out"
+    running = command(image_folder, "--task", "multilabel", "--classes", "red,dark", "--out", out)
+    client = Client(running.address)
+    (item,) = client.call("next", n=1)["items"]
+    client.call("answer", id=item["id"], label=["dark"])
+    assert labels_of(out)[item["id"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--task", "regression", "--range", "5"], "--range needs two numbers.*Got 5. Say --range 0,100"),
+        (["--task", "regression", "--range", "-5,-9"], "'bounds' .* the lower one first"),
+        (["--unit", "m", "--classes", "a,b"], "'unit' .* left out with classification"),
+    ],
+)
+def test_bounds_and_units_that_make_no_sense(arguments, said, image_folder, tmp_path, capsys):
+    assert main(["label", str(image_folder), *arguments, "--out", str(tmp_path / "out"), "--no-browser"]) in (1, 2)
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_a_folder_of_broken_pictures_alone_is_refused(tmp_path, capsys):

@@ -41,6 +41,37 @@ def test_csv_and_jsonl(kind, tmp_path):
     assert {line["id"]: line["label"] for line in lines} == known
 
 
+@pytest.mark.parametrize("to", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("kind", LOOPS)
+def test_tables_there_and_back(kind, to, tmp_path):
+    """Into the folder itself, into a fresh one, and into one that has some of the labels; a session goes on there."""
+    known = label(kind, tmp_path / "one")
+    file = tmp_path / f"labels.{to}"
+    file.write_text(export_labels(tmp_path / "one", to=to))
+    assert import_labels(tmp_path / "one", file) == {"new": 0, "changed": 0, "same": 8}
+    few = tmp_path / f"few.{to}"
+    few.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    import_labels(tmp_path / "three", few)
+    for folder in ("two", "three"):
+        import_labels(tmp_path / folder, file)
+        lines = map(json.loads, export_labels(tmp_path / folder, to="jsonl").splitlines())
+        assert {line["id"]: line["label"] for line in lines} == known
+        loop, _ = LOOPS[kind]
+        with loop.set_params(checkpoint=tmp_path / folder).start(X, ids=[f"s{i}" for i in range(40)]) as session:
+            assert len(session.labels()) == 8
+
+
+def test_texts_that_look_like_numbers_in_part_stay_texts(tmp_path):
+    for labels in (["1.5", "cat"], ["2.0", "3.0"], ["[1, 0]", "cat"], ["[]", "[1]"], ["true", "1.5"], ["NaN", "1.5"]):
+        file = tmp_path / "labels.csv"
+        with file.open("w", newline="") as cells:
+            csv.writer(cells).writerows([["id", "label"], *enumerate(labels)])
+        folder = tmp_path / labels[0]
+        import_labels(folder, file)
+        lines = map(json.loads, export_labels(folder, to="jsonl").splitlines())
+        assert [line["label"] for line in lines] == labels
+
+
 @pytest.mark.parametrize("kind", LOOPS)
 def test_label_studio_there_and_back(kind, tmp_path):
     known = label(kind, tmp_path / "one")

@@ -13,6 +13,8 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -104,8 +106,11 @@ def test_a_session_is_told_rows():
         (np.column_stack([Y, np.ones(80, dtype=int)]), r"present in some .*Got all of the 80 samples with label 3"),
         (np.column_stack([Y, np.zeros(80, dtype=int)]), r"present in some .*Got none of the 80 samples with label 3"),
         (Y + 0.5, "indicator matrix"),
+        ([[0, 1]] * 40 + [[1, 0]] * 39 + [[1]], r"as many numbers .* Got the shapes \[\(1,\), \(2,\)\]"),
+        (Y[:, 0], "a column for each of several labels with MultiOutputClassifier.*Got one label for each sample"),
+        (Y[:, :1], "a column for each of several labels with MultiOutputClassifier.*Got one label for each sample"),
     ],
-    ids=["twos", "all", "none", "fractions"],
+    ids=["twos", "all", "none", "fractions", "ragged", "one label", "a column"],
 )
 def test_bad_indicators_are_named(targets, text):
     with pytest.raises(InvalidParameterError, match=text):
@@ -132,3 +137,25 @@ def test_named_columns_are_in_the_journal_and_others_are_refused(tmp_path):
     ):
         session.tell(Y[session.ask()])
     assert not (tmp_path / "other" / "labels.jsonl").exists()
+
+
+def test_a_classifier_of_one_class_each_says_so():
+    loop = make_loop()
+    for estimator in (LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression())):
+        with pytest.raises(InvalidParameterError, match=r"must learn 3 labels .* Wrap it in .*MultiOutputClassifier"):
+            loop.set_params(estimator=estimator).fit(X, Y)
+    session = make_loop().set_params(estimator=LogisticRegression()).start(X)
+    with pytest.raises(InvalidParameterError, match=r"one class for each sample.*\(20, 3\).*MultiOutputClassifier"):
+        session.tell(Y[session.ask()])
+    assert len(session.labels()) == 0
+
+
+def test_a_classifier_that_was_fitted_on_several_labels_may_learn_one():
+    estimator = OneVsRestClassifier(LogisticRegression()).fit(X, Y)
+    loop = make_loop().set_params(estimator=estimator).fit(X, Y[:, 0])
+    assert loop.predict(X).shape == (80,)
+
+
+def test_the_first_sample_may_be_unknown():
+    session = make_loop().start(X, [None, *Y[1:30].tolist(), *[None] * 50])
+    assert len(session.labels()) == 29

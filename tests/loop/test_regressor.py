@@ -7,12 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch.utils.data import TensorDataset
@@ -84,18 +86,45 @@ def test_any_regressor(estimator, targets, strategy):
     assert loop.score(X, targets) > 0  # better than the mean, a million away from zero
 
 
-def test_it_trains_on_scaled_numbers_and_predicts_unscaled_ones():
-    loop = make_loop(Ridge(alpha=0.5)).fit(X, y)
+def test_a_network_is_trained_on_scaled_numbers():
+    net = make_pipeline(StandardScaler(), make_net(max_epochs=60))
+    loop = make_loop(net).fit(X, y)
     labels = y[loop.queried_]
-    inner = Ridge(alpha=0.5).fit(X[loop.queried_], (labels - labels.mean()) / labels.std())
-    assert loop.predict(X) == pytest.approx(inner.predict(X) * labels.std() + labels.mean())
-    assert loop.estimator_.coef_ == pytest.approx(inner.coef_)
+    inner = loop.estimator_.predict(X[loop.queried_])
+    assert loop.predict(X[loop.queried_]) == pytest.approx(inner[:, 0] * labels.std() + labels.mean())
+    assert np.abs(inner).max() < 10
 
 
-def test_the_answer_does_not_depend_on_units():
-    first, second = (make_loop().fit(X, targets) for targets in (Y[:, 0], 3 + 1000 * Y[:, 0]))
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp),
+        PoissonRegressor(),
+        make_pipeline(StandardScaler(), GammaRegressor()),
+        RandomForestRegressor(5, criterion="poisson", random_state=0),
+        GridSearchCV(PoissonRegressor(), {"alpha": [0.1, 1.0]}, cv=2),
+        Ridge(alpha=0.5),
+    ],
+    ids=["log of y", "Poisson", "Gamma in a pipeline", "Poisson forest", "search", "Ridge"],
+)
+def test_other_regressors_get_the_numbers_as_they_are(estimator):
+    """They may need them positive: the model is that of a fit without a loop."""
+    positive = np.exp(X[:, 0].astype(np.float64)) + 0.1
+    loop = make_loop(estimator, "auto").fit(X, positive)
+    alone = clone(estimator)
+    alone.set_params(**{name: value for name, value in loop.estimator_.get_params().items() if "random_state" in name})
+    alone.fit(X[loop.queried_], positive[loop.queried_])
+    assert loop.predict(X) == pytest.approx(alone.predict(X))
+    assert loop.estimator_.predict(X) == pytest.approx(loop.predict(X))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "lcmd", "max_det", "predictive_std", "ntk_lookahead", "uherding", "bait"])
+@pytest.mark.parametrize("make", [make_net, lambda: RandomForestRegressor(10, random_state=0)], ids=["net", "forest"])
+def test_the_answer_does_not_depend_on_units(make, strategy):
+    """By a power of two nothing is rounded."""
+    first, second = (make_loop(make(), strategy).fit(X, targets) for targets in (Y[:, 0], 1024 * Y[:, 0]))
     assert first.queried_.tolist() == second.queried_.tolist()
-    assert second.predict(X) == pytest.approx(3 + 1000 * first.predict(X), rel=1e-3)
+    assert second.predict(X) == pytest.approx(1024 * first.predict(X), rel=1e-6)
 
 
 def test_only_queried_labels_matter():
@@ -177,12 +206,21 @@ def test_datasets_and_data_frames():
         (np.zeros((80, 2, 2)), InvalidParameterError, r"Got shape \(80, 2, 2\)"),
         (np.array(["a", "b"] * 40), InvalidParameterError, "must be numbers"),
         (y[:-1], InvalidParameterError, "one label for each of the 80 samples"),
+        (1e300 * y, InvalidParameterError, r"up to 1e\+150\. Got 1.*e\+306\. Pass y in a larger unit"),
+        ([[1.0, 2.0]] * 79 + [[1.0]], InvalidParameterError, r"as many numbers .* Got the shapes \[\(1,\), \(2,\)\]"),
+        ([1.0] * 79 + [[1.0, 2.0]], InvalidParameterError, r"as many numbers .* Got the shapes \[\(\), \(2,\)\]"),
     ],
-    ids=["nan", "inf", "constant", "shape", "text", "too few"],
+    ids=["nan", "inf", "constant", "shape", "text", "too few", "huge", "ragged", "rows among numbers"],
 )
 def test_bad_targets_are_named(targets, error, text):
     with pytest.raises(error, match=text):
         make_loop(Ridge()).fit(X, targets)
+
+
+def test_a_regressor_of_one_number_says_so():
+    for estimator in (GradientBoostingRegressor(), make_pipeline(StandardScaler(), SVR())):
+        with pytest.raises(InvalidParameterError, match=r"must learn 2 labels .* Wrap it in .*MultiOutputRegressor"):
+            make_loop(estimator).fit(X, Y)
 
 
 def test_numbers_of_another_count_than_the_network_has_outputs():

@@ -9,13 +9,20 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import (
+    BaggingRegressor,
+    ExtraTreesRegressor,
+    GradientBoostingRegressor,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
-from skorch import NeuralNetClassifier
+from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -74,7 +81,8 @@ def tables():
     module = sys.modules[type(strategy_named("auto")).__module__]
     for text in (PAGE.read_text(encoding="utf-8"), module.__doc__):
         lines = text[text.index("| the estimator works on |") :].splitlines()[2:]
-        yield [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines[: len(ROWS)]]
+        cells = (line.split("|")[1:-1] for line in lines[: len(ROWS) + 3])
+        yield [[cell.strip().replace("`", "") for cell in row] for row in cells]
 
 
 def recommended(make, samples, fitted):
@@ -101,10 +109,49 @@ def test_the_table_is_what_is_done(row, case):
     found = [recommended(*case, fitted) for fitted in (False, True)]
     for table in (page, module):
         assert table[row][0] == list(ROWS)[row]
-        names = [cell.replace("`", "").replace(";", "").split(" ")[0] for cell in table[row][1:]]
+        names = [cell.replace(";", "").split(" ")[0] for cell in table[row][1:]]
         assert names == [type(strategy).__name__ for strategy in found]
     if row == 0:
         assert found[1].kernel == "forest"
+
+
+def number_network():
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
+    return NeuralNetRegressor(module, max_epochs=1, train_split=None, verbose=0)
+
+
+# what predicts numbers: the strategy after the first training
+NUMBERS = [
+    (RandomForestRegressor(10), X, "UHerding"),
+    (make_pipeline(StandardScaler(), ExtraTreesRegressor(10)), X, "UHerding"),
+    (GradientBoostingRegressor(n_estimators=10), X, "UHerding"),
+    (make_pipeline(COLUMNS, RandomForestRegressor(10)), TABLE, "UHerding"),
+    (RandomForestRegressor(10), DIRECTIONS, "LCMD"),
+    (HistGradientBoostingRegressor(), X, "LCMD"),
+    (BaggingRegressor(Ridge(), 5), X, "LCMD"),
+    (Ridge(), X, "LCMD"),
+    (number_network(), X, "LCMD"),
+]
+
+
+@pytest.mark.parametrize(("estimator", "samples", "afterwards"), NUMBERS)
+def test_numbers(estimator, samples, afterwards):
+    learner = SimpleNamespace(estimator=estimator, X_training=None, y_training=None)
+    first = recommend(learner, samples)
+    assert type(first.strategy_) is MaxHerding
+    assert first.strategy_.normalize is False
+    labelled, targets = samples[:10], np.linspace(0, 1, 10, dtype=np.float32)[:, None]
+    estimator.fit(labelled, targets if isinstance(estimator, NeuralNetRegressor) else targets[:, 0])
+    learner = SimpleNamespace(estimator=estimator, X_training=labelled, y_training=targets[:, 0])
+    then = recommend(learner, samples)
+    assert type(then.strategy_).__name__ == afterwards
+    assert then.reason_.startswith("numbers are predicted")
+    if afterwards == "UHerding":
+        assert then.strategy_.kernel == "forest"
+    by_trees = afterwards == "UHerding"
+    for table in tables():
+        (row,) = [cells for cells in table if cells[0].startswith("trees" if by_trees else "anything else")]
+        assert row[1:] == ["MaxHerding by distance", f"{afterwards} by their leaves" if by_trees else afterwards]
 
 
 def words():

@@ -5,8 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.ensemble import ExtraTreesClassifier, GradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
@@ -21,7 +28,7 @@ from skal.checks import (
 )
 from skal.exceptions import NoLabelledDataError
 from skal.features import TableFeatures
-from skal.strategies import MaxHerding, NTKLookahead, UHerding
+from skal.strategies import MaxHerding, NTKLookahead, PredictiveStd, UHerding
 
 N_LABELLED, BATCH = 24, 6
 rng = np.random.default_rng(0)
@@ -78,6 +85,49 @@ def test_coverage_by_its_definition(name):
     proba = np.sort(learner.estimator.predict_proba(X[N_LABELLED:]), axis=1)
     strategy = UHerding(kernel="forest", temperature=1.0)
     assert_greedy(strategy.select(learner, X[N_LABELLED:], BATCH)[0], K, 1 - (proba[:, -1] - proba[:, -2]))
+
+
+def spread_of_trees(model):
+    """The deviation of what the trees predict."""
+    forest, rows = (model[-1], model[:-1].transform(X)) if hasattr(model, "steps") else (model, X)
+    return np.std([tree.predict(rows[N_LABELLED:]) for tree in forest.estimators_], axis=0)
+
+
+def posterior_of_inputs(model):
+    """The deviation of a linear model on the inputs, by its own oracle: see test_predictive_std.py."""
+    learner = SimpleNamespace(estimator=model, X_training=X[:N_LABELLED], y_training=NUMBERS[:N_LABELLED])
+    return PredictiveStd(source="posterior").scores(learner, X[N_LABELLED:])
+
+
+def beside_numbers(model):
+    return RandomForestRegressor(100, random_state=0).fit(X[:N_LABELLED], NUMBERS[:N_LABELLED]).apply(X)
+
+
+NUMBERS = X[:, 0] + X[:, 1] / 10
+REGRESSORS = {
+    "forest": (RandomForestRegressor(20, random_state=1), lambda model: model.apply(X), spread_of_trees),
+    "in a pipeline": (
+        make_pipeline(StandardScaler(), ExtraTreesRegressor(30, random_state=1, bootstrap=True)),
+        lambda model: model[-1].apply(model[:-1].transform(X)),
+        spread_of_trees,
+    ),
+    "boosted": (
+        GradientBoostingRegressor(n_estimators=15, random_state=0),
+        lambda model: model.apply(X),
+        posterior_of_inputs,
+    ),
+    "beside": (Ridge(), beside_numbers, posterior_of_inputs),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_numbers_by_the_definition(name):
+    """All picks of a batch: leaves of trees that predict numbers, weighed by how far from sure the model is."""
+    estimator, leaves_of, weights_of = REGRESSORS[name]
+    model = estimator.fit(X[:N_LABELLED], NUMBERS[:N_LABELLED])
+    learner = SimpleNamespace(estimator=model, X_training=X[:N_LABELLED], y_training=NUMBERS[:N_LABELLED])
+    picked, _ = UHerding(kernel="forest").select(learner, X[N_LABELLED:], BATCH)
+    assert_greedy(picked, kernel_of(leaves_of(model)), weights_of(model))
 
 
 def test_look_ahead_by_its_definition():

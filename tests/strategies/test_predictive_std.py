@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
+from skal.checks import make_learner
 from skal.exceptions import InvalidParameterError, NoNetworkError, UnsupportedLayerError
 from skal.strategies import PredictiveStd, UHerding
 
@@ -92,6 +93,9 @@ def test_a_source_that_is_not_there_is_named():
             scores(SVR(), source=source)
     with pytest.raises(NoNetworkError, match="must be a skorch net"):
         scores(SVR(), source="dropout")
+    learner, X_pool = make_learner()
+    with pytest.raises(InvalidParameterError, match=r"'source' .* Use a network that predicts numbers"):
+        PredictiveStd(source="dropout").scores(learner, X_pool)
 
 
 def test_herding_is_weighed_by_the_deviations_themselves():

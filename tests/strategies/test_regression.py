@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
@@ -76,6 +77,11 @@ def test_others_refuse_in_words(name, kind):
         strategy_of(name).select(learner_for(kind), X[12:], 2)
 
 
+def test_the_refusal_of_dynamic_al_says_why():
+    with pytest.raises(InvalidTypeError, match=r"of a number that leaves a gradient of zero\. Got regression"):
+        strategy_of("DynamicAL").select(learner_for("one output"), X[12:], 2)
+
+
 @pytest.mark.parametrize("criterion", ["mlmoc", "emoc", "eer"])
 def test_look_ahead_has_no_label_to_guess(criterion):
     with pytest.raises(InvalidTypeError, match="NTKLookahead must be classification"):
@@ -144,7 +150,7 @@ def test_bait_of_numbers_weighs_all_samples_alike(k):
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_badge_measures_the_distances_of_gradients(k):
-    """Every pick at its distance from those before; the draws themselves are tested with classes."""
+    """Every pick at its distance from those before."""
     learner, X_pool = make_regression_learner(k=k)
     phi = QueryContext(learner, X_pool).features("tangent").double().numpy()
     indices, squares = BADGE(random_state=0).select(learner, X_pool, 12)
@@ -153,6 +159,29 @@ def test_badge_measures_the_distances_of_gradients(k):
     pool, _ = tangent_rows(learner, X_pool)  # the features are a sketch of these
     estimate = phi @ phi.T / np.square(phi).sum(axis=1).mean()
     assert np.abs(estimate - pool @ pool.T).mean() < 0.05
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_badge_draws_by_the_squared_distances(k):
+    """Second and third pick: each with a probability in proportion to its squared distance to those before."""
+    learner, X_pool = make_regression_learner(n_pool=5, k=k)
+    phi = QueryContext(learner, X_pool).features("tangent").double().numpy()
+    squares = np.square(phi[:, None] - phi[None]).sum(axis=2)
+    first = int(np.square(phi).sum(axis=1).argmax())
+    law = np.zeros((5, 5))
+    for i in set(range(5)) - {first}:
+        nearest = np.minimum(squares[first], squares[i])
+        law[i] = squares[first, i] / squares[first].sum() * nearest / nearest.sum()
+    strategy, counts = BADGE(random_state=np.random.default_rng(0)), np.zeros((5, 5))
+    for _ in range(300):
+        picked = strategy.select(learner, X_pool, 3)[0]
+        assert picked[0] == first
+        counts[picked[1], picked[2]] += 1
+    possible = law > 0
+    assert counts[~possible].sum() == 0
+    assert chisquare(counts[possible], 300 * law[possible]).pvalue > 1e-3
+    uniform = np.full(possible.sum(), 300 / possible.sum())
+    assert chisquare(counts[possible], uniform).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["forest", "one output"])
