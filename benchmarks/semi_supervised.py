@@ -283,7 +283,7 @@ def _shot(study: Study, name: str, trial: int, first: bool, n_labels: int) -> di
 
 
 def _shots_table(study: Study, first: bool) -> str:
-    names = [name for name in STRATEGIES if name not in ("Margin", "ALBL", "NPC, whole network")]
+    names = [name for name in STRATEGIES if name not in ("Margin", "ALBL")]
     n_trials, n_labels = (2, 15) if study.quick else (N_TRIALS, 40)
     scores: dict[str, list[float]] = {name: [] for name in names}
     for trial in range(n_trials):

@@ -58,9 +58,10 @@ def mean_std(values: Sequence[Any], digits: int = 3) -> str:
     return f"{array.mean():.{digits}g} ± {array.std(ddof=1) if len(array) > 1 else 0.0:.2g}"
 
 
-def paired_gap(differences: Any) -> str:
+def paired_gap(differences: Any, decimals: int = 1) -> str:
     """The mean of paired differences, its 95 % interval (Student's t), and how many are above 0."""
     gaps = np.asarray(differences, dtype=float)
     n, mean = len(gaps), gaps.mean()
     half = student.ppf(0.975, n - 1) * gaps.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
-    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f}; {(gaps > 0).sum()} of {n})"
+    text, low, high = (f"{value:+.{decimals}f}" for value in (mean, mean - half, mean + half))
+    return f"{text} ({low} to {high}; {(gaps > 0).sum()} of {n})"

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NPC (Kong et al. 2022): active semi-supervised learning with FixMatch and DARP, as ``_transcripts`` transcribes it.
 
-Zero-shot is a query from random weights, single-shot one query from the first model; the table's columns are 40 and 60
-labels for both. FixMatch's settings come from its paper. The number of training steps is open in the paper, and our
-choice here. The paper's first model is the median of five trials; ours is a single one.
+Zero-shot is a query from random weights, single-shot one query from the first model, of BADGE and NPC alone. The
+table's columns are 40 and 60 labels for both, and its caption has Q = 30 and 50. With ten labels first that is
+single-shot. Zero-shot has no labels first, so that its one query has 40 or 60 here; the paper may have queried 30 or 50
+beside ten labels that the query did not use. FixMatch's settings come from its paper. The number of training steps is
+open in the paper, and our choice here. The paper's first model is the median of five trials; ours is a single one.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ BASE = Protocol(
     **TRAINING,
     notes="The number of training steps is ours; the first model is not the median of five.",
 )
+PAIR: dict[str, Any] = {"strategies": ("badge", "npc(kernel='last_layer')")}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "npc_cifar10": {"": {}},
     "npc_cifar100": {"": {"data": "cifar100", "n_initial": 100, "query_size": 200, "n_rounds": 4}},
-    "npc_zero_shot": {f"_{n}": {"n_initial": n, "n_rounds": 0, "initial": "zero_shot"} for n in (40, 60)},
-    "npc_single_shot": {f"_{n}": {"query_size": n - 10, "n_rounds": 1} for n in (40, 60)},
+    "npc_zero_shot": {f"_{n}": {**PAIR, "n_initial": n, "n_rounds": 0, "initial": "zero_shot"} for n in (40, 60)},
+    "npc_single_shot": {f"_{n}": {**PAIR, "query_size": n - 10, "n_rounds": 1} for n in (40, 60)},
 }
 SMALL: dict[str, Any] = {"seeds": 10, "max_epochs": 20, "n_pool": 2000, "n_test": 2000}
 

@@ -25,9 +25,9 @@ SGD: dict[str, Any] = {
 }
 
 
-def rates(n_classes: int) -> dict[str, Any]:
+def rates(n_classes: int, largest: float = 1.25) -> dict[str, Any]:
     """What the authors' learning rate and weight decay are for ``SquaredLoss``."""
-    return {"lr": 1.25 * 2 / n_classes, "weight_decay": 1e-4 * n_classes / 2}
+    return {"lr": largest * 2 / n_classes, "weight_decay": 1e-4 * n_classes / 2}
 
 
 ONE_BLOCK: dict[str, Any] = {"net": "wide_resnet", "net_params": {"depth": 10, "width": 40, "groups": 1}}

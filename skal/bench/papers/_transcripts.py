@@ -73,6 +73,8 @@ NPC: dict[str, Any] = {
     "inputs": NOT_STATED,
 }
 
+TABLE_3: dict[str, Any] = {"data": "CIFAR-10", "strategies": ["BADGE", "NPC"]}
+
 PAPERS: dict[str, list[dict[str, Any]]] = {
     # a budget of 1,000; rows are R × b, columns data and networks
     "dynamic_al_table1": [
@@ -90,9 +92,18 @@ PAPERS: dict[str, list[dict[str, Any]]] = {
     "dynamic_al_table9": [{**DYNAMIC_AL, **CALTECH, "rounds": "0 to 4", "b": 1000, "strategies": SIX}],
     "dynamic_al_table11": [{**DYNAMIC_AL, **RESNET, **REINITIALISED, "b": 500}],
     "dynamic_al_table12": [{**DYNAMIC_AL, **VGG, **REINITIALISED, "b": 500}],
-    # Figure 10, E.6
+    # Figure 10, E.6: "r=15" with b = 500, "8677 images in total", "at the last round, we run out of all images in the
+    # pool"; section 5.1 has a fifth of every class for testing
     "dynamic_al_figure10": [
-        {**DYNAMIC_AL, **CALTECH, "rounds until no image is left": 15, "b": 500, "strategies": NOT_STATED}
+        {
+            **DYNAMIC_AL,
+            **CALTECH,
+            "rounds until no image is left": 15,
+            "images": 8677,
+            "share for testing": 0.2,
+            "b": 500,
+            "strategies": NOT_STATED,
+        }
     ],
     # Figure 5
     "dynamic_al_gamma": [
@@ -120,8 +131,9 @@ PAPERS: dict[str, list[dict[str, Any]]] = {
     ],
     "npc_cifar10": [{**NPC, "data": "CIFAR-10", "M": 10, "b": 20, "labels in the table": [30, 50, 70]}],
     "npc_cifar100": [{**NPC, "data": "CIFAR-100", "M": 100, "b": 200, "labels in the table": [300, 500, 700, 900]}],
+    # Table 3; its caption has Q = 30 and 50 for both, and zero-shot has no labels before the query
     "npc_zero_shot": [
-        {**NPC, "data": "CIFAR-10", "first labels": "by the strategy", "labels in the table": [n]} for n in (40, 60)
+        {**NPC, **TABLE_3, "first labels": "by the strategy", "labels in the table": [n]} for n in (40, 60)
     ],
-    "npc_single_shot": [{**NPC, "data": "CIFAR-10", "M": 10, "labels in the table": [n]} for n in (40, 60)],
+    "npc_single_shot": [{**NPC, **TABLE_3, "M": 10, "b": n - 10, "labels in the table": [n]} for n in (40, 60)],
 }

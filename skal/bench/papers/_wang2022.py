@@ -36,7 +36,8 @@ TABLES: dict[str, dict[str, Any]] = {
     "table9": {**WITHOUT_BADGE, "query_size": 1000, "n_rounds": 4},
     "table11": {**RESNET, **REINITIALIZED, "query_size": 500},
     "table12": {**SVHN, **REINITIALIZED, "query_size": 500},
-    # E.6 has 15 rounds, until no image is left; four fifths of the 8,677 images hold 12 whole ones
+    # E.6 has 15 rounds of 500 from 8,677 images: 8,000 with the first labels, and a fifth is for testing, which leaves
+    # 6,942 to train with. They hold 12 whole rounds; the paper does not say how it has 15
     "figure10": {**WITHOUT_BADGE, "query_size": 500, "n_rounds": 12},
     "gamma": {
         "strategies": tuple(f"dynamic_al(gamma={gamma})" for gamma in (0, 1, 2, "inf")),
