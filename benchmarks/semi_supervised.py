@@ -291,10 +291,12 @@ def _shots_table(study: Study, first: bool) -> str:
             key = f"{'single' if first else 'zero'}-shot {n_labels} {name} {trial}"
             args = (study, name, trial, first, n_labels)
             scores[name].append(study.measured(key, lambda args=args: _shot(*args))["score"])
-    rows: list[list[object]] = [[names[0], _mean(scores[names[0]]), ""]]
-    for name in names[1:]:
-        rows.append([name, _mean(scores[name]), paired_gap(np.subtract(scores[name], scores[names[0]]))])
-    return markdown(["strategy", f"{n_labels} labels", "− random"], rows)
+    rows: list[list[object]] = []
+    for name, found in scores.items():
+        compared = [np.subtract(found, scores[other]) for other in ("Random (passive)", "BADGE")]
+        gaps = [paired_gap(gap) if gap.any() else "" for gap in compared]
+        rows.append([name, _mean(found), *gaps])
+    return markdown(["strategy", f"{n_labels} labels", "− Random", "− BADGE"], rows)
 
 
 def zero_shot_table(study: Study) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ HEADER = ["sum on diagonal", "sum off diagonal", "Frobenius", "λ_max", "λ_min"
 ACCURACIES = ("pntk_accuracy", "entk_accuracy")
 
 
+@lru_cache(maxsize=1)
 def load_images(size: str, n: int, n_test: int, seed: int) -> tuple[np.ndarray, ...]:
     """Training images and labels, test images and labels; halved where the size is scaled."""
     data = images(SIZES[size]["data"], size, n, seed)
@@ -162,10 +163,10 @@ def _make_variant(name: str, width: int, shape: Shape) -> nn.Module:
 def _variants(size: str, kept: Kept, folder: Path | None) -> str:
     """What the figures of A.7.5 show, and by how much the two relative differences differ from those of ReLU."""
     settings = SIZES[size]["nonlinearities"]
-    makers: Makers = {
-        (name, width): partial(_make_variant, name, width) for width in settings["fcn"] for name in VARIANTS
-    }
-    found = _all_reports(makers, size, settings, kept)
+    found = {}
+    for width in settings["fcn"]:  # all seeds of a width before the next
+        makers: Makers = {(name, width): partial(_make_variant, name, width) for name in VARIANTS}
+        found |= _all_reports(makers, size, settings, kept)
     keys = ("on_diagonal", "off_diagonal", "frobenius", "lambda_max", "prediction_difference")
     first = next(iter(VARIANTS))
     values, gaps = [], []
