@@ -244,7 +244,7 @@ def _pair_seconds(shape: Shape, n_classes: int, depth: int) -> dict[str, float]:
 
 def _pair_times(size: str, kept: Kept, folder: Path | None) -> str:
     rows: list[list[object]] = []
-    for name, (shape, n_classes) in list(PAIRS.items())[: 2 if size == "quick" else 3]:
+    for name, (shape, n_classes) in list(PAIRS.items())[: 3 if size == "full" else 2]:
         for depth in DEPTHS[size]:
             found = kept(f"{name} {depth}", partial(_pair_seconds, shape, n_classes, depth))
             times = f"{found['entk'] / found['pntk']:.1f}"
