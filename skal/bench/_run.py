@@ -24,10 +24,11 @@ from skorch import NeuralNet
 from skal._core.guard import preserve_rng
 from skal._core.parallel import one_thread
 from skal._version import __version__
+from skal._vocabulary import SCORES
 from skal.base import QueryStrategy
 from skal.bench._networks import make_net, name_addition
 from skal.bench._pools import Data
-from skal.bench._protocol import SCORES, Protocol
+from skal.bench._protocol import Protocol
 from skal.config import config_context
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner

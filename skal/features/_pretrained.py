@@ -240,7 +240,7 @@ def pretrained(name: str, *, size: int | None = None, device: str | None = None)
         if found is None:
             raise SkalError(
                 f"pretrained({name!r}) needs a network for {name} with its weights. Got an environment without one. "
-                f"Run: {EXTRA}"
+                f"{EXTRA}"
             )
         name = found
     check_name(name)

@@ -17,18 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.multioutput import MultiOutputClassifier
-from sklearn.pipeline import Pipeline
 
-from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS, Task, find_task
 from skal._files.json_text import format_json, parse_json
+from skal._vocabulary import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS, Task
 from skal.exceptions import CheckpointError, InvalidParameterError, shorten
-from skal.loop._journal import Journal
 from skal.validation import Choice, Real
+
+if TYPE_CHECKING:
+    from skal.loop._journal import Journal
 
 _SETTINGS = ("task", "unit", "low", "high")
 
@@ -141,6 +140,13 @@ class AnswerForm:
         """The estimator for this task in the place of a linear classifier; others as they are, if they fit."""
         if self.task == CLASSIFICATION:
             return estimator
+        # not for those who only ask what an answer may be
+        from sklearn.linear_model import LogisticRegression, RidgeCV
+        from sklearn.multioutput import MultiOutputClassifier
+        from sklearn.pipeline import Pipeline
+
+        from skal._core.tasks import find_task
+
         steps = list(estimator.steps) if isinstance(estimator, Pipeline) else [("linear", estimator)]
         if isinstance(steps[-1][1], LogisticRegression):
             name, last = steps[-1]

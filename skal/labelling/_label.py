@@ -20,13 +20,14 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._answer_form import AnswerForm
 from skal.labelling._ending import Labelled
 from skal.labelling._models import aim_model, choose_model
+from skal.labelling._options import LIMITS, Door
 from skal.labelling._project import Project
-from skal.labelling._server import Door, LabelServer
+from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.labelling._team import Team
 from skal.loop._row_labels import read_rows
 from skal.stopping import StoppingCriterion
-from skal.validation import Integer, as_list
+from skal.validation import as_list
 
 
 def label(
@@ -131,7 +132,7 @@ def label(
     >>> len(found.labels)
     0
     """
-    Integer(0, 65_535, remedy="Pass 0 for any port that is free.").check("label", "port", port)
+    LIMITS["port"].check("label", "port", port)
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     settings |= {"max_error": max_error, "team": Team(team, overlap, decider)}
     settings["form"] = AnswerForm(task, unit, *((None, None) if bounds is None else bounds))

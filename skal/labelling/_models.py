@@ -266,7 +266,7 @@ def _on_table(table: pd.DataFrame) -> Model:
 
 
 def _note(what: str, instead: str) -> str:
-    return f"There is no {what} here. {instead}, so expect little from a few hundred labels. This helps: {EXTRA}"
+    return f"There is no {what} here. {instead}, so expect little from a few hundred labels. {EXTRA}"
 
 
 def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress], None] | None]:

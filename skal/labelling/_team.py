@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skal.exceptions import InvalidParameterError
-from skal.loop._consensus import code_answers, cohen_kappa, krippendorff_alpha
-from skal.loop._journal import Journal
-from skal.validation import Real, as_list
+from skal.labelling._options import LIMITS
+from skal.validation import as_list
+
+if TYPE_CHECKING:
+    from skal.loop._journal import Journal
 
 _LONGEST = 60  # letters of a name
 
@@ -42,14 +44,16 @@ class Team:
     SHARE = 0.2  # and given to at most this share of the samples
 
     def __init__(self, people: Sequence[str], overlap: float = 0.1, decider: str | None = None) -> None:
-        Real(0.0, 1.0, remedy="Pass a share of the samples, such as 0.1.").check("label", "overlap", overlap)
+        LIMITS["overlap"].check("label", "overlap", overlap)
         expected, remedy = "a list of distinct names", "Pass for example team=['ann', 'ben']."
         names = as_list("label", "team", people, expected=expected, remedy=remedy)
         good = [name for name in names if isinstance(name, str) and 0 < len(name.strip()) <= _LONGEST]
         if len(good) < len(names) or len(set(names)) < len(names):
             raise InvalidParameterError.for_parameter("label", "team", expected, people, remedy)
         if decider is not None and decider not in names:
-            raise InvalidParameterError.for_parameter("label", "decider", f"one of {names}", decider, "Add the name.")
+            among = f"one of {names}" if names else "left out without a team"
+            remedy = "Add the name to the team." if names else "Name the team, too: several people."
+            raise InvalidParameterError.for_parameter("label", "decider", among, decider, remedy)
         self.people, self.overlap = list(names), overlap
         self.decider = decider or (names[0] if names else None)
         self._waiting: dict[Any, None] = {}  # samples of the overlap with one answer
@@ -107,6 +111,8 @@ def describe_agreement(journal: Journal, people: Sequence[str]) -> dict[str, Any
         ``alpha`` (Krippendorff's, None without a common sample), ``common`` (samples), ``pairs`` with Cohen's
         ``kappa``, and how many ``answers`` each person has given.
     """
+    from skal.loop._consensus import code_answers, cohen_kappa, krippendorff_alpha  # not to check names alone
+
     said = {key: {who: event["label"] for who, event in each.items()} for key, each in journal.answers.items()}
     counts = {name: sum(name in each for each in said.values()) for name in people}
     answers, _, found, _ = code_answers({key: each for key, each in said.items() if len(each) > 1})

@@ -20,12 +20,13 @@ from skorch import NeuralNet
 from skal._core.containers import count_masked, n_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.tasks import CLASSIFICATION, Task
+from skal._vocabulary import STRATEGIES, names_a_strategy
 from skal.base import as_strategy
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._progress import LoopState
 from skal.models._net_training import final_network
 from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
-from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
+from skal.strategies._names import named_strategy
 from skal.validation import Choice, Integer, Seed
 
 AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
@@ -321,6 +322,6 @@ def _strategy_or_rule(owner: str, initial: Any) -> Any:
     rules = ["random", "stratified"]
     if isinstance(initial, str) and initial not in rules:
         if not names_a_strategy(initial):
-            Choice(*rules, *sorted(set(KNOWN) - set(rules))).check(owner, "initial", initial)
+            Choice(*rules, *sorted(set(STRATEGIES) - set(rules))).check(owner, "initial", initial)
         return named_strategy(owner, "initial", initial)
     return named_strategy(owner, "initial", initial) if callable(initial) else initial
