@@ -73,7 +73,7 @@ def describe_device() -> str:
 
 
 def describe_network(name: str) -> str:
-    """Whether a network is at hand, with the weights that were tested."""
+    """Say whether a network is installed with the weights that were tested."""
     try:
         check_files(name)
     except SkalError as error:

@@ -628,7 +628,7 @@ class QueryContext:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """What makes features of raw samples, fitted on the pool without labels; None where they are taken as they are.
+        """A transformer of raw samples, fitted on the pool without labels; None if samples are used as they are.
 
         Columns of a table by their kind, texts and sparse rows by a truncated decomposition, behind the steps before
         the classifier. See :mod:`skal.features`.
@@ -698,7 +698,7 @@ class QueryContext:
 
     @cached_property
     def _sketching(self) -> tuple[TangentEngine, str]:
-        """What gives sketched gradients, and of which kernel."""
+        """The engine for sketched gradients, and the kernel that they belong to."""
         engine = self.tangent_engine(memory=self.memory // 4)
         return engine, settle_kernel(engine, self.pool, self.meaning.kernel, self.owner)
 
@@ -856,7 +856,7 @@ class QueryContext:
 
 
 def _form(rows: Any) -> str | None:
-    """What all rows have in common: names of columns, or a shape; None where that cannot be told."""
+    """The names of columns, or the shape, that all rows share; None if there is none."""
     if isinstance(rows, Mapping):
         return ", ".join(f"{key}: {_form(value)}" for key, value in sorted(rows.items()))
     if hasattr(rows, "columns"):

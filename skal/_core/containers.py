@@ -39,7 +39,7 @@ def is_lazy(X: Any) -> bool:
 
 
 def n_rows(X: Any, name: str = "X") -> int:
-    """How many samples there are.
+    """The number of samples.
 
     Examples
     --------
@@ -375,7 +375,7 @@ def _memmap_reference(X: np.memmap) -> Any | None:
 
 
 def open_reference(reference: Any) -> Any:
-    """What :func:`reference_to` stood for."""
+    """Open what :func:`reference_to` stood for."""
     if isinstance(reference, Mapping):
         return {key: open_reference(value) for key, value in reference.items()}
     return reference() if isinstance(reference, partial) else reference

@@ -63,7 +63,7 @@ class LastLayer:
 
     @property
     def is_linear_end(self) -> bool:
-        """Whether it gives the logits by a weight (C, width)."""
+        """True if the layer gives the logits by a weight (C, width)."""
         weight = getattr(self.layer, "weight", None)
         return self.gives_logits and weight is not None and weight.ndim == 2 and weight.shape[1] == self.width
 
@@ -353,7 +353,7 @@ def row_digests(x: Tensor) -> Tensor:
 
 
 def keeps_order(x: Tensor, second: Tensor, epsilon: float) -> bool:
-    """Whether the rows of the second tensor are those of x with the first at the end, and x ends as it begins."""
+    """True if the second tensor is x with its first row moved to the end, and x ends with its first row."""
     return x.shape == second.shape and are_alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
 
 

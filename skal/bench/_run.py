@@ -96,7 +96,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """How the run is made, with the versions that its outcome depends on."""
+        """The settings of the run, with the versions that its outcome depends on."""
         addition = name_addition(self.strategy)
         network = f"{self.protocol.net} with {addition}" if addition else self.protocol.net
         packages = ("numpy", "scipy", "scikit-learn", "torch", "skorch")

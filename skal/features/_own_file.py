@@ -212,7 +212,7 @@ def _same_name(text: str, name: str) -> bool:
 
 
 def _is_plain(made: Any) -> bool:
-    """Whether it is a function, and not something that can be called beside what it is."""
+    """True for a plain function, and False for a network or a transformer that can be called, too."""
     return callable(made) and not isinstance(made, torch.nn.Module) and not hasattr(made, "transform")
 
 

@@ -72,11 +72,11 @@ class AnswerForm:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> AnswerForm:
-        """That of a folder."""
+        """The form that a folder's settings describe."""
         return cls(**{name: settings[name] for name in _SETTINGS if settings.get(name) is not None})
 
     def settings(self) -> dict[str, Any]:
-        """What a folder keeps of it."""
+        """The settings that a folder keeps."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def read(self, said: Any, classes: Sequence[str]) -> Any:
@@ -115,7 +115,7 @@ class AnswerForm:
         return self.read(text, classes)
 
     def show(self, label: Any, classes: Sequence[str]) -> Any:
-        """What the page and files have of a label of the journal."""
+        """A label of the journal as the page and files show it."""
         if isinstance(label, list) and self.task == MULTILABEL and -1 not in label:  # known in part: as it is
             if len(label) != len(classes):
                 remedy = "Name all of the classes that the project began with."

@@ -381,7 +381,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _rest(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the model says of the samples without a label."""
+    """Predict the samples that have no label."""
     from tqdm.auto import tqdm
 
     from skal.labelling._exchange import labelled_rows
@@ -415,7 +415,7 @@ def add_predict(commands: Any) -> None:
 
 
 def _add_columns(parser: argparse.ArgumentParser) -> None:
-    """Which columns of a CSV or JSONL file the samples are."""
+    """Add the options that name the columns of a CSV or JSONL file."""
     either = parser.add_mutually_exclusive_group()
     texts = "the column of the texts (text, or the only one beside id)"
     either.add_argument("--text", metavar="COLUMN", help=texts)
@@ -424,7 +424,7 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def _columns(args: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
-    """What the user says of the columns of a file, or else what is known of them."""
+    """The columns that the user names, or else those that are known."""
     from skal.labelling._settings import chosen_columns, parse_names
 
     if args.text is None and args.columns is None:

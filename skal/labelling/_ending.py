@@ -21,7 +21,7 @@ from skal.stopping._forecast import ENOUGH
 
 @dataclass(frozen=True)
 class Labelled:
-    """What labelling has come to.
+    """The outcome of labelling.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Ending:
         return [position for position in self._rounds.pool().tolist() if position not in by_model]
 
     def final(self) -> FinalLabels:
-        """Who has labelled what, and the certificate if there is one."""
+        """The final labels with who gave them, and the certificate if there is one."""
         with self._rounds.lock:
             return self._rounds.session.final()
 

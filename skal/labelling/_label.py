@@ -229,7 +229,7 @@ def _read_labels(source: Source, y: Any, task: str) -> dict[str, Any]:
 
 
 def _has_screen() -> bool:
-    """Whether a browser would have a window; without one Python may start a text browser, which would wait."""
+    """True if a browser could open a window; without one Python may start a text browser, which would wait."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 

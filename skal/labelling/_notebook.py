@@ -43,7 +43,7 @@ def pack_modules() -> str:
 
 
 def reply(project: Project, message: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """What to answer to a message of the cell, and bytes beside it."""
+    """The answer to a message of the cell, with bytes if there are any."""
     number = message.get("number")
     try:
         if "picture" in message:

@@ -37,7 +37,7 @@ def parse_classes(text: str) -> list[str]:
 
 
 def chosen_columns(settings: dict[str, Any]) -> dict[str, Any]:
-    """Which columns of a file were labelled, for :func:`skal.labelling._sources.open_source`."""
+    """The columns of a file that were labelled, for :func:`skal.labelling._sources.open_source`."""
     return {name: settings.get(name) for name in ("text", "columns")}
 
 
@@ -135,7 +135,7 @@ def write_doubts(folder: Path, doubts: dict[str, dict[str, Any]]) -> None:
 
 
 def read_doubts(folder: Path) -> dict[str, dict[str, Any]]:
-    """What was kept; empty if nothing was, or it cannot be read."""
+    """Read the doubts that were kept; empty if there are none, or they cannot be read."""
     try:
         found = parse_json(read_regular(folder / _DOUBTS))
     except (OSError, ValueError):

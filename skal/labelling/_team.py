@@ -40,7 +40,7 @@ class Team:
     """
 
     # benchmarks/second_opinions.py says what these two are worth
-    PAYS = 0.2  # a second look at a doubtful label must show another one so often
+    PAYS = 0.2  # a second look at a doubtful label must show another one in at least this share of cases
     SHARE = 0.2  # and given to at most this share of the samples
 
     def __init__(self, people: Sequence[str], overlap: float = 0.1, decider: str | None = None) -> None:
@@ -65,7 +65,7 @@ class Team:
         return bool(self.people)
 
     def is_shared(self, key: Any) -> bool:
-        """Whether a sample goes to two people: chance says so, the same whenever it is asked."""
+        """True if a sample goes to two people; this is random, but always the same for the same sample."""
         number = int.from_bytes(blake2b(str(key).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
         return number < self.overlap * 2**64
 
@@ -75,7 +75,7 @@ class Team:
             self.note(key, {} if key in journal.decided else {who: event["label"] for who, event in said.items()})
 
     def note(self, key: Any, said: Mapping[str, Any]) -> None:
-        """These people have said these labels of a sample by now."""
+        """Take note of the labels that people have given a sample so far."""
         self._answered.add(key)
         if len(said) == 1 and self.is_shared(key):
             self._waiting[key] = None
@@ -92,7 +92,7 @@ class Team:
 
     @property
     def pays(self) -> bool:
-        """Whether one more second look at a doubtful label is worth a new sample; at first it is tried."""
+        """True while a second look at a doubtful label is worth a new sample; the first ones are taken to find out."""
         often = (sum(self._looks.values()) + 2) / (len(self._looks) + 4) >= self.PAYS
         return often and len(self._looks) < self.SHARE * len(self._answered)
 

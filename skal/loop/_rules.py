@@ -204,7 +204,7 @@ class Rules:
         return min(planned, self.n_samples)
 
     def next_size(self, state: LoopState, n_pool: int) -> int:
-        """How many samples to ask for."""
+        """The number of samples to ask for."""
         size = self.initial_size if state.round == 0 else self.query_size
         left = n_pool if self.budget is None else self.budget - len(state.labelled)
         return max(0, min(size, left, n_pool))

@@ -41,7 +41,7 @@ class SessionView:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will be asked."""
+        """True when nothing more will be asked."""
         return self.state.stop_reason is not None
 
     def labels(self) -> pd.DataFrame:

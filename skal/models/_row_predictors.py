@@ -45,7 +45,7 @@ class NumberPredictor:
         return scaled[:, 0] if self.one else scaled
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:
-        """What the labels were that it was trained on."""
+        """Describe the labels that the model was trained on."""
         if len(codes) == 0:
             return {}
         numbers = codes.reshape(len(codes), -1) * self.scale + self.mean

@@ -203,7 +203,7 @@ class NTKLookahead(ScoreStrategy):
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
-        """Whether the evaluation set is a random part of the pool: if asked for; ``"auto"`` draws from larger ones."""
+        """True if the evaluation set is drawn at random from the pool; ``"auto"`` does so for large pools."""
         return isinstance(self.evaluation, int)
 
     def check_params(self) -> None:

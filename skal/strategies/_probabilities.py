@@ -154,7 +154,7 @@ def fit_temperature(context: QueryContext, n_splits: int = 3) -> float:
 
 
 def _spread(proba: np.ndarray) -> float:
-    """How far the logits are from one another."""
+    """The distances between the logits."""
     logits = _logs(proba)
     return float(np.std(logits - logits.mean(axis=1, keepdims=True)))
 
