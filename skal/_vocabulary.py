@@ -94,7 +94,7 @@ def parse_strategy(spec: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def names_a_strategy(spec: str) -> bool:
-    """Whether a text begins with the name of a strategy."""
+    """True if a text begins with the name of a strategy."""
     name = spec.split("(")[0].strip()
     return name in STRATEGIES or name in STRATEGIES.values()
 

@@ -340,7 +340,7 @@ def target_weights(target: Any) -> np.ndarray | None:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
+    """True if a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
 
     Parameters
     ----------

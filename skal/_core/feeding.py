@@ -341,7 +341,7 @@ def _leaves(sample: Any) -> list[_Leaf | None]:
 
 
 def _alike(known: _Leaf | None, new: _Leaf | None) -> bool:
-    """Whether two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
+    """True if two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
     if known is None or new is None or known[:2] != new[:2]:
         return known is None and new is None
     rounding, _, entries = known

@@ -187,7 +187,7 @@ def _look_at(network: Network, samples: Samples, found: _Call, number: int, seen
 
 
 def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon: float) -> bool:
-    """Whether a linear layer made the network's output row by row, so that it has received the samples in their order.
+    """True if a linear layer made the network's output row by row, so that it has received the samples in their order.
 
     What it gave is the output to the last bit, and no two rows are alike but the first and the last, which are the same
     sample: samples in another order would have shown.
@@ -219,7 +219,7 @@ def _observe(network: Network, batch: Any, name: str, number: int) -> tuple[Tens
 
 
 def _are_logits(given: Tensor | None, output: Tensor, criterion: nn.Module | None) -> bool:
-    """Whether the loss depends on what the layer gave as it does on logits.
+    """True if the loss depends on what the layer gave as it does on logits.
 
     That is so if it is the network's output; for a softmax before NLLLoss; and for a log-softmax, which changes nothing
     about the cross-entropy. A softmax before the squared loss has a derivative of its own.
@@ -358,7 +358,7 @@ def keeps_order(x: Tensor, second: Tensor, epsilon: float) -> bool:
 
 
 def ends_as_it_begins(x: Tensor, epsilon: float) -> bool:
-    """Whether the first row of x is its last, up to rounding."""
+    """True if the first row of x is its last, up to rounding."""
     return are_alike(x[0], x[-1], x, epsilon)
 
 

@@ -209,7 +209,7 @@ class Network:
                 yield tree_unflatten(_take(leaves, slice(start, start + size)), structure)
 
     def reads_arrays(self, samples: Samples) -> bool:
-        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
+        """True if batches are slices of arrays, not what a Dataset or the net's own loader makes.
 
         Parameters
         ----------
@@ -497,7 +497,7 @@ class Network:
             return self.to_logits(self.all_outputs(samples, batch_size))
 
     def n_classes(self, samples: Samples) -> int:
-        """How many logits the network gives, from the outputs of two samples.
+        """Count the network's logits, from the outputs of two samples.
 
         A batch norm without running statistics cannot take one.
 

@@ -47,7 +47,7 @@ def format_json(value: Any, indent: int | None = None) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8; half of a surrogate pair cannot.
+    """True if a text can be written in UTF-8; half of a surrogate pair cannot.
 
     Examples
     --------

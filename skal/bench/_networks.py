@@ -30,7 +30,7 @@ ABSENT = -30.0  # logit of a class without a label, whose probability is 0 in sc
 
 
 def name_addition(strategy: Any) -> str:
-    """What a strategy adds to the network of all strategies: ``dropout``, ``loss prediction`` or nothing."""
+    """Name what a strategy adds to the network of all strategies: ``dropout``, ``loss prediction`` or nothing."""
     if isinstance(strategy, (BALD, EPIG)):
         return "dropout"
     return "loss prediction" if isinstance(strategy, LearningLoss) else ""

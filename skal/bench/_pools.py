@@ -29,7 +29,7 @@ _NOISE = 0.1  # of a near copy, in standard deviations of the inputs
 
 @dataclass(frozen=True)
 class Pool:
-    """What all strategies of a seed start with.
+    """The common start of all strategies of a seed.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ _CONSTRAINTS: dict[str, Constraint] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is run: data, network, training, labels and strategies.
+    """The settings of a benchmark: data, network, training, labels and strategies.
 
     Parameters
     ----------

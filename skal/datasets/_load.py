@@ -84,7 +84,7 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
 
 
 def find(name: str, data_home: str | os.PathLike[str] | None = None) -> tuple[Layout, list[Path], str]:
-    """How a data set lies on the disk, the paths of its files, and a line that says what was found; nothing is read."""
+    """Find a data set: its layout, the paths of its files, and a line that says what was found; nothing is read."""
     path = Path(name) if isinstance(name, str) and name.endswith(".npz") else None
     if path is not None and path.is_file():
         return Layout("", (), read_npz, check_npz), [path], f"{path.stem}, read from {path}"
@@ -115,7 +115,7 @@ def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
 
 
 def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
-    """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
+    """Its layout in the folder, the paths of its files, and a line that says what was found."""
     if name == "digits":
         return Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
     known = _catalogue().get(name)

@@ -64,7 +64,7 @@ class FileFeatures(FixedTransformer):
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a network, which takes tensors."""
+        """True if it is a network, which takes tensors."""
         return isinstance(self._load(), torch.nn.Module)
 
     def describe(self) -> dict[str, Any]:

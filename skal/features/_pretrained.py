@@ -77,7 +77,7 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
         return texts if kind_of(self.name) == "texts" else pictures
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``transform`` may be called: always."""
+        """True if ``transform`` may be called: always."""
         return True
 
     def __sklearn_tags__(self) -> Any:

@@ -34,7 +34,7 @@ _SETTINGS = ("task", "unit", "low", "high")
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """What an answer may be.
+    """The form of an answer: a class, several, or a number.
 
     Attributes
     ----------

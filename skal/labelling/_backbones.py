@@ -62,7 +62,7 @@ def at_hand(source: Source) -> str | None:
 
 
 def load_backbone(text: Any, source: Source) -> Backbone:
-    """What a user names: "images", "texts", a name of :func:`skal.features.pretrained`, or ``FILE.py:NAME``.
+    """Load what a user names: "images", "texts", a name of :func:`skal.features.pretrained`, or ``FILE.py:NAME``.
 
     ``NAME`` is an ``nn.Module``, a transformer, a function from samples to an (n, d) array, or a class or a function
     without arguments that makes one of these. A module is given a batch of tensors, pictures of ``--size`` pixels in

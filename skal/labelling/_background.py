@@ -142,7 +142,7 @@ class BackgroundRounds:
 
     @property
     def certified(self) -> bool:
-        """Whether there is a certificate, so that the model labels some samples."""
+        """True if there is a certificate, so that the model labels some samples."""
         return self._engine.state.final is not None
 
     def step(self, audit: int = 0) -> None:

@@ -114,7 +114,7 @@ class Ending:
             return self._rounds.session.final()
 
     def describe(self, n_classes: int) -> dict[str, Any]:
-        """What the page says about accuracy and about finishing."""
+        """The page's statements about accuracy and about finishing."""
         state, report = self._rounds.session.state, self._worker.report
         held = [state.answers[i] for i in state.audit if state.answers.get(i) is not None]
         enough = report is not None and report.accuracy.n_labels >= ENOUGH

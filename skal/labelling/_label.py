@@ -234,7 +234,7 @@ def _has_screen() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this runs in a kernel that shows widgets."""
+    """True if this runs in a kernel that shows widgets."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and hasattr(shell, "kernel")

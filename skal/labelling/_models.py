@@ -41,7 +41,7 @@ from skal.nets import CNN
 
 @dataclass
 class Model:
-    """What is trained while somebody labels.
+    """The model that is trained while somebody labels.
 
     Attributes
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``skal label`` and its relatives may be given: rules that the command line asks before torch is loaded."""
+"""Rules for what ``skal label`` and its relatives may be given, which the command line asks before torch is loaded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def find_model(folder: Any) -> Path:
 
 @dataclass(frozen=True)
 class Door:
-    """Where the server listens, and how people come there. A secret must not travel in clear text.
+    """The address at which the server listens, and the one that people open. A secret must not travel in clear text.
 
     Attributes
     ----------

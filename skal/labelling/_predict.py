@@ -24,7 +24,7 @@ _PART = 256  # samples that are written at once
 
 
 class Prediction(NamedTuple):
-    """What a model says of one sample.
+    """A model's prediction for one sample.
 
     Attributes
     ----------

@@ -212,7 +212,7 @@ class LabelsTrainer(RowTrainer):
 
     @property
     def _learns_parts(self) -> bool:
-        """Whether the estimator learns from samples that are known in part, by a loss that leaves the rest out."""
+        """True if the estimator learns from samples that are known in part, by a loss that leaves the rest out."""
         net = final_network(self.rules.estimator)
         return net is not None and (net.criterion is BCEWithLogitsLoss or _is_loss(net.criterion, KnownLabelsLoss))
 

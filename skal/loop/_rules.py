@@ -282,7 +282,7 @@ class Rules:
 
 
 def uses_unlabelled(estimator: Any) -> bool:
-    """Whether the estimator learns from samples with the label −1.
+    """True if the estimator learns from samples with the label −1.
 
     One of your own says so with the attribute ``uses_unlabelled = True``; scikit-learn's are known.
 
@@ -299,7 +299,7 @@ def uses_unlabelled(estimator: Any) -> bool:
 
 
 def _is_warm_started(estimator: Any) -> bool:
-    """Whether there is a ``warm_start=True`` somewhere, so that fits depend on history."""
+    """True if there is a ``warm_start=True`` somewhere, so that fits depend on history."""
     params = estimator.get_params(deep=True)
     return any(bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start")
 

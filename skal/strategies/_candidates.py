@@ -273,7 +273,7 @@ class Room:
         return self.fits_whole(n_points) and n_points**2 < n_batches * size**2
 
     def fits_whole(self, n_points: int) -> bool:
-        """Whether the kernel on this many points fits beside their gradients."""
+        """True if the kernel on this many points fits beside their gradients."""
         return KERNEL_BYTES * (n_points + self.n) ** 2 + self.kept * n_points <= self.memory
 
 

@@ -196,7 +196,7 @@ class DynamicAL(ScoreStrategy):
         return _SKETCH if self.n_features == "auto" else int(self.n_features)  # type: ignore[arg-type]
 
     def _keeps_all(self, context: QueryContext, engine: TangentEngine) -> bool:
-        """Whether ``greedy`` keeps the exact gradients of the pool."""
+        """True if ``greedy`` keeps the exact gradients of the pool."""
         kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
         # and products with some others while they are made
         of_one = kept + 8 * _KEPT_COLUMNS + 20 * _COLUMNS + 64

@@ -110,7 +110,7 @@ def best_temperature(proba: np.ndarray, right: np.ndarray) -> float:
 
 
 def can_fit(context: QueryContext) -> bool:
-    """Whether there are at least two classes with five labels each, and predictions that have not seen them can be had.
+    """True if there are at least two classes with five labels each, and predictions that have not seen them can be had.
 
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
     """

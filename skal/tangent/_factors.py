@@ -326,7 +326,7 @@ class Outer(PerSampleGradient):
         return _gram_norms(self.g.transpose(-1, -2), from_inputs)
 
     def _by_gram(self, k: int) -> bool:
-        """Whether norms for k cotangents are quicker by Gram matrices than from gradients that are written out."""
+        """True if norms for k cotangents are quicker by Gram matrices than from gradients that are written out."""
         t, i, o = self.positions, self.n_in, self.n_out
         return t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
 
