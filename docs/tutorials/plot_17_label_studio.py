@@ -17,6 +17,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from pprint import pprint
 
 import matplotlib.pyplot as plt
 from sklearn.linear_model import LogisticRegression
@@ -51,7 +52,7 @@ def annotate(keys):
 
 
 annotate(ids[:20])
-print(tasks[0])
+pprint(tasks[0], width=80, sort_dicts=False)
 
 # %%
 # Labels in
@@ -76,9 +77,7 @@ def make_loop():
 loop = make_loop()
 with loop.start(X, ids=ids) as session:
     chosen = [ids[i] for i in session.ask()]
-print(
-    f"{len(loop.queried_)} labels, accuracy {loop.score(X_test, digits.y_test.astype(str)):.3f}, {loop.query_strategy_}"
-)
+print(f"{len(loop.queried_)} labels, accuracy {loop.score(X_test, digits.y_test.astype(str)):.3f}")
 
 # %%
 # Label Studio imports the choice as a file of tasks. A prediction shows what the model takes a picture for. Its score
@@ -96,7 +95,7 @@ def write_tasks(keys):
     return new
 
 
-print(write_tasks(chosen)[0])
+pprint(write_tasks(chosen)[0], width=80, sort_dicts=False)
 
 # %%
 # Round after round
