@@ -102,7 +102,7 @@ def read_answers(folder: Path) -> dict[str, dict[str, str | None]]:
 
 
 def run_team(n_answers: int, pause: float, seed: int = 0) -> dict[str, float]:
-    """Label and kill, until everybody has so many confirmed answers; gives counts, or raises."""
+    """Label and kill, until everybody has that number of confirmed answers; gives counts, or raises."""
     rng, work = random.Random(seed), Path(tempfile.mkdtemp())
     digits = load_digits()
     n = int(3 * n_answers * 1.2)

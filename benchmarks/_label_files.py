@@ -45,7 +45,7 @@ def colour_of(key: str) -> str:
 
 
 def many_answers(n_files: int, n_answers: int, rate: float) -> dict[str, float]:
-    """So many answers over one project of so many files, at most ``rate`` a second, while the model is trained."""
+    """Answer in one project of many files, at most ``rate`` times a second, while the model is trained."""
     folder = Path(tempfile.mkdtemp())
     make_many(folder / "pictures", n_files)
     times: list[float] = []
@@ -141,7 +141,7 @@ def many_files(n: int) -> dict[str, float]:
 
 
 def large_pictures(n: int, size: tuple[int, int] = (11_000, 8_000)) -> dict[str, float]:
-    """Ask for so many large pictures of each format at the same time, and see how much memory that takes."""
+    """Ask for several large pictures of each format at the same time, and see how much memory that takes."""
     folder = Path(tempfile.mkdtemp())
     (folder / "pictures").mkdir()
     ramp = np.linspace(0, 255, size[0], dtype=np.uint8)

@@ -115,7 +115,7 @@ def cases() -> Iterator[Case]:
 
 
 def bounded(strategy: QueryStrategy, learner: Any, X: np.ndarray, n_bytes: int) -> Any:
-    """A query within so many bytes."""
+    """A query within a bound on memory."""
     with config_context(max_memory=n_bytes):
         return strategy.select(learner, X, 3)
 

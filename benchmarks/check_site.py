@@ -1,7 +1,8 @@
-"""The documentation in a headless Chromium: formulas set, images there, nothing fetched from outside, search works.
+"""The documentation in a headless Chromium: formulas set, images there, one row of header, a search that works.
 
 ``python -m benchmarks.check_site [FOLDER] [--screenshots FOLDER] [--browser PATH]``; FOLDER is what `make docs` built,
-``docs/_build/html`` if none is given. The site is served on this machine's own address.
+``docs/_build/html`` if none is given. The site is served on this machine's own address, and may fetch nothing from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from benchmarks._browser import WIDTHS, find_browser, measure, parser, screensho
 
 SITE = Path("docs/_build/html")
 SEARCH = "search.html?q=badge"
+DESKTOP = "desktop"
+SITE_WIDTHS = WIDTHS | {DESKTOP: 1280}
 # the page goes into a frame of the wanted width; what scripts do to it takes a moment
 FRAME = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
 <iframe id="page" width="{width}" height="{height}" style="border:0" src="/{page}"></iframe><pre id="found"></pre>
@@ -30,10 +33,20 @@ onload = () => setTimeout(() => {{
   const outside = page.defaultView.performance.getEntriesByType("resource").map(entry => entry.name)
     .filter(name => !name.startsWith(location.origin) && !name.startsWith("data:"));
   const formulas = [...page.querySelectorAll("span.math, div.math")];
+  // what the header shows, from the top: an item that begins below all before it begins a row
+  const header = page.querySelector(".bd-header");
+  const shown = [...(header?.querySelectorAll(".navbar-brand, .navbar-nav > li, .navbar-item button") ?? [])]
+    .map(item => item.getBoundingClientRect()).filter(box => box.height > 0).sort((a, b) => a.top - b.top);
+  let rows = 0, bottom = -1;
+  for (const box of shown) {{
+    if (box.top >= bottom) rows += 1;
+    bottom = Math.max(bottom, box.bottom);
+  }}
   const unset = formulas.filter(formula => !formula.querySelector("mjx-container"));
   document.getElementById("found").textContent = JSON.stringify({{
     outside, missing: missing.map(image => image.src), formulas: formulas.length, unset: unset.length,
     results: page.querySelectorAll("#search-results li").length, images: page.images.length,
+    rows, header: header?.offsetHeight ?? 0,
     overflow: root.scrollWidth - root.clientWidth, height: root.scrollHeight}});
 }}, 4000);
 </script>"""
@@ -79,11 +92,13 @@ def pages(folder: Path) -> list[str]:
     return ["index.html", *guide, *tutorials, "api/generated/skal.strategies.DynamicAL.html", SEARCH]
 
 
-def faults(page: str, found: dict) -> list[str]:
-    """What is wrong with what was found."""
+def faults(page: str, width: str, found: dict) -> list[str]:
+    """What is wrong with what was found at a width."""
     wrong = [f"the image {name} is missing" for name in found["missing"]]
     wrong += [f"asks for {url}" for url in found["outside"]]
     wrong += [f"the page is {found['overflow']} pixels too wide"] if found["overflow"] > 0 else []
+    one_row = width != DESKTOP or found["rows"] == 1
+    wrong += [] if one_row else [f"the header has {found['rows']} rows, and {found['header']} pixels"]
     wrong += [f"{found['unset']} of {found['formulas']} formulas are not set"] if found["unset"] else []
     return wrong + (["the search finds nothing"] if page == SEARCH and not found["results"] else [])
 
@@ -102,13 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = 0
     with served(folder) as address:
         for page in args.pages or pages(folder):
-            for name, width in WIDTHS.items():
+            for name, width in SITE_WIDTHS.items():
 
                 def frame(height: int, page: str = page, width: int = width) -> str:
                     return f"{address}/frame?{urlencode({'page': page, 'width': width, 'height': height})}"
 
                 found = measure(browser, frame(900), width)
-                wrong = faults(page, found)
+                wrong = faults(page, name, found)
                 status |= bool(wrong)
                 facts = f"{found['images']} images, {found['formulas']} formulas"
                 print(f"{page}, {name}: {'; '.join(wrong) or facts}", flush=True)

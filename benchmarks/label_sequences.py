@@ -208,7 +208,7 @@ class LabelMachine(RuleBasedStateMachine):
 
 
 def run(n_examples: int, n_steps: int = 15) -> None:
-    """Try so many sequences."""
+    """Try ``n_examples`` sequences."""
     run_state_machine_as_test(
         LabelMachine,
         settings=settings(

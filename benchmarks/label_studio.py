@@ -159,7 +159,7 @@ def _n_labels(journal: Path) -> int:
 
 
 def judge(names: Sequence[str], task: Task, seed: int) -> dict[str, float]:
-    """What a linear classifier on stored features reaches after the first so many answers."""
+    """What a linear classifier on stored features reaches after the first answers, by their number."""
     rows = np.random.default_rng(seed).permutation(CHOICE)[:N_PICTURES]  # as the task draws them
     with np.load(_data("cifar10_features")) as data:
         X = data["X_train"][[rows[int(name.removesuffix(".png"))] for name in names]].astype(np.float32)

@@ -90,7 +90,7 @@ class Study:
         return self._kept(f"{key}{' quick' if self.quick else ''}", measure)
 
     def chosen(self, counts: Sequence[int], seed: int) -> np.ndarray:
-        """Rows of so many random samples of each class."""
+        """Rows of random samples, a given number of each class."""
         rng = np.random.default_rng(seed)
         rows = [rng.permutation(np.flatnonzero(self.data.y_train == c))[:count] for c, count in enumerate(counts)]
         return np.concatenate(rows)

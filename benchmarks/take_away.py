@@ -162,7 +162,7 @@ def load(folder: Path) -> None:
         expected = np.array(json.loads((project_of(folder, name) / "expected.json").read_text()))
         if "pre-trained" in name and not complete:
             said = refusal(model, samples)
-            assert "pip install 'skal-learn[backbones]'" in said, said
+            assert "pip install '.[backbones]'" in said, said
             print(f"{name}: refused by name: {said}")
             continue
         found = model.predict_proba(samples)

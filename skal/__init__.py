@@ -26,8 +26,8 @@ The house, room by room:
 - ``skal.compat``: the bridge to modAL.
 - ``skal.cli``: the commands ``skal demo``, ``skal bench``, ``skal report``, ``skal label``, ``skal predict``,
   ``skal export``, ``skal import``, ``skal audit``, ``skal doctor``.
-- ``skal._core``, ``skal._cost``, ``skal._doctor``, ``skal._files``, ``skal._lookahead``: what the rooms above stand on.
-  Not for import.
+- ``skal._core``, ``skal._cost``, ``skal._doctor``, ``skal._files``, ``skal._lookahead``, ``skal._sklearn_errors``,
+  ``skal._vocabulary``: what the rooms above stand on. Not for import.
 
 ``__version__`` is the release that is installed.
 

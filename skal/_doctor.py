@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires
 import torch
 
 from skal._version import __version__
-from skal.exceptions import SkalError
+from skal.exceptions import SkalError, how_to_install
 from skal.features._zoo import BUNDLES, check_files
 from skal.models._card import installed_version
 
@@ -43,7 +43,7 @@ def examine() -> Iterator[str]:
     yield "extras:"
     for extra, packages in needed.items():
         missing = [package for package in packages if installed_version(package) is None]
-        said = f"{', '.join(missing)} missing. Run: pip install '{NAME}[{extra}]'" if missing else "complete"
+        said = f"{', '.join(missing)} missing. {how_to_install(extra)}" if missing else "complete"
         yield f"  {extra:<12}{said}"
 
 
@@ -73,7 +73,7 @@ def describe_device() -> str:
 
 
 def describe_network(name: str) -> str:
-    """Whether a network is at hand, with the weights that were tested."""
+    """Say whether a network is installed with the weights that were tested."""
     try:
         check_files(name)
     except SkalError as error:

@@ -11,10 +11,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skal._version import __version__
+from skal.exceptions import SkalError, how_to_install
 from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_label_studio, add_predict
+
+if TYPE_CHECKING:
+    from skal.bench import Protocol
 
 __all__ = ["main"]
 
@@ -46,11 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"skal {args.command}: {error}", file=sys.stderr)
         return 2
-    except Exception as error:
-        from skal.exceptions import SkalError  # not before it is needed: it imports scikit-learn
-
-        if not isinstance(error, (SkalError, OSError)):
-            raise
+    except (SkalError, OSError) as error:
         print(f"skal {args.command}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -98,7 +98,7 @@ def _add_completion(commands: Any, whole: argparse.ArgumentParser) -> None:
         help="let the shell complete commands and options",
         description='Print a script that completes commands and options. For bash: eval "$(skal completion bash)"',
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="your shell")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"), help="your shell")
     parser.set_defaults(run=lambda args: _completion(whole, args.shell))
 
 
@@ -106,7 +106,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> None:
     try:
         import shtab
     except ImportError:
-        raise UsageError("this needs the package shtab. Run: pip install 'skal-learn[completion]'") from None
+        raise UsageError(f"this needs the package shtab. {how_to_install('completion')}") from None
     print(shtab.complete(parser, shell))
 
 
@@ -122,6 +122,8 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(args: argparse.Namespace) -> None:
+    for path in (args.file, *(() if args.draw else (args.truth,))):
+        path.stat()  # an error names the file that is not there, before anything heavy is loaded
     from skal.audit import audit_command, draw_command
 
     if args.draw is not None:
@@ -226,12 +228,13 @@ def _add_bench(commands: Any) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from skal.bench import Protocol, run_benchmark
-    from skal.config import config_context
+    from skal.bench import Protocol
 
     if args.list:
         _list_presets()
         return
+    if args.data is None and args.preset is None:
+        raise UsageError("Say what to run: --data digits, for example, or --preset NAME. --list shows the presets.")
     known = {field.name for field in fields(Protocol)}
     settings = {name: value for name, value in vars(args).items() if name in known and value is not None}
     if args.strategies is not None:
@@ -244,10 +247,30 @@ def _bench(args: argparse.Namespace) -> None:
 
         chosen = preset(args.preset)
     for protocol in chosen:
+        _check_bench((protocol or Protocol()).with_settings(**settings), args.data_home)
+    from skal.bench import run_benchmark
+    from skal.config import config_context
+
+    for protocol in chosen:
         out = args.out / protocol.name if protocol is not None and len(chosen) > 1 else args.out
         with config_context(progress=True):
             result = run_benchmark(protocol=protocol, out=out, n_jobs=args.jobs, data_home=args.data_home, **settings)
         _print_report(result, out)
+
+
+def _check_bench(protocol: Protocol, data_home: Path | None) -> None:
+    """Refuse a wrong name before torch is loaded for it."""
+    from skal._vocabulary import parse_strategy
+    from skal.bench._protocol import check_net, find_rows
+    from skal.datasets._load import find
+
+    for name in protocol.settle().check().strategies:
+        parse_strategy(name)
+    check_net(protocol.net, protocol.task)
+    if protocol.task == "classification":
+        find(protocol.data, data_home)
+    elif protocol.data not in ("diabetes", "digits"):  # those that scikit-learn has
+        find_rows(protocol.data, data_home)
 
 
 def _list_presets() -> None:
@@ -287,9 +310,13 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from skal.bench import BenchmarkResult
+    from skal.bench._protocol import find_settings
 
     inside = sorted(path.parent for path in args.folder.glob("*/settings.json"))
+    if not inside:
+        find_settings(args.folder)
+    from skal.bench import BenchmarkResult
+
     for folder in inside or [args.folder]:  # a preset of several protocols has a folder for each
         _print_report(BenchmarkResult.load(folder), folder)
 

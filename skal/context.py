@@ -199,7 +199,7 @@ class QueryContext:
 
     @cached_property
     def task(self) -> str:
-        """What the labels are: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
+        """The kind of labels: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
         return find_task(self.estimator, getattr(self.learner, "y_training", None))
 
     @property
@@ -222,7 +222,7 @@ class QueryContext:
 
     @cached_property
     def is_fitted(self) -> bool:
-        """Whether the estimator can predict."""
+        """True if the estimator can predict."""
         try:
             if self.has_network:
                 _ = self.network
@@ -284,7 +284,7 @@ class QueryContext:
                 watch.end()
 
     def _takes_nan(self) -> bool:
-        """Whether the first step that gets the raw samples says that it takes NaN."""
+        """True if the first step that gets the raw samples says that it takes NaN."""
         first = self.transformers[0] if self.transformers else self.inner_estimator
         return not isinstance(first, NeuralNet) and allows_nan(first)
 
@@ -628,7 +628,7 @@ class QueryContext:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """What makes features of raw samples, fitted on the pool without labels; None where they are taken as they are.
+        """A transformer of raw samples, fitted on the pool without labels; None if samples are used as they are.
 
         Columns of a table by their kind, texts and sparse rows by a truncated decomposition, behind the steps before
         the classifier. See :mod:`skal.features`.
@@ -636,7 +636,7 @@ class QueryContext:
         return prepare(self.pool.X, self.transformers, fitted=self.is_fitted)
 
     def _has_numbers(self) -> bool:
-        """Whether the input of the classifier is numbers, or made to be by steps that are fitted."""
+        """True if the input of the classifier is numbers, or made to be by steps that are fitted."""
         X = self.pool.X
         dtypes = getattr(X, "dtypes", None)
         kinds = list(dtypes) if isinstance(dtypes, Iterable) else [getattr(X, "dtype", None)]
@@ -698,7 +698,7 @@ class QueryContext:
 
     @cached_property
     def _sketching(self) -> tuple[TangentEngine, str]:
-        """What gives sketched gradients, and of which kernel."""
+        """The engine for sketched gradients, and the kernel that they belong to."""
         engine = self.tangent_engine(memory=self.memory // 4)
         return engine, settle_kernel(engine, self.pool, self.meaning.kernel, self.owner)
 
@@ -731,7 +731,7 @@ class QueryContext:
 
     @cached_property
     def only_head_is_trained(self) -> bool:
-        """Whether the network is frozen up to its last layer."""
+        """True if the network is frozen up to its last layer."""
         head = set(map(id, self.last_layer.layer.parameters()))
         return all(id(p) in head for p in self.network.module.parameters() if p.requires_grad)
 
@@ -797,7 +797,7 @@ class QueryContext:
         return np.concatenate([predict(x) for x in of.chunks(max(self.batch_size, 4096), stacked=True)])
 
     def answers(self, samples: Samples | None = None) -> np.ndarray:
-        """What the estimator says of the pool, or of other samples, whatever the task.
+        """The estimator's predictions for the pool, or for other samples, whatever the task.
 
         Parameters
         ----------
@@ -856,7 +856,7 @@ class QueryContext:
 
 
 def _form(rows: Any) -> str | None:
-    """What all rows have in common: names of columns, or a shape; None where that cannot be told."""
+    """The names of columns, or the shape, that all rows share; None if there is none."""
     if isinstance(rows, Mapping):
         return ", ".join(f"{key}: {_form(value)}" for key, value in sorted(rows.items()))
     if hasattr(rows, "columns"):
@@ -865,7 +865,7 @@ def _form(rows: Any) -> str | None:
 
 
 def _in_memory(X: Any) -> bool:
-    """Whether samples are cheap to hash: a large memory map would be read from the disk twice."""
+    """True if samples are cheap to hash: a large memory map would be read from the disk twice."""
     if isinstance(X, Mapping):
         return all(map(_in_memory, X.values()))
     if isinstance(X, torch.Tensor):

@@ -7,13 +7,11 @@ Every error is a :class:`SkalError` and at the same time the built-in or scikit-
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from sklearn.exceptions import ConvergenceWarning as _SklearnConvergenceWarning
-from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
-
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Any, Self
 
 __all__ = [
     "AdjustedInputWarning",
@@ -21,7 +19,7 @@ __all__ = [
     "BudgetWarning",
     "ChangedSamplesError",
     "CheckpointError",
-    "ConvergenceWarning",
+    "ConvergenceWarning",  # noqa: F822, see __getattr__
     "CrossEntropyWarning",
     "EmptyPoolError",
     "FeatureError",
@@ -35,7 +33,7 @@ __all__ = [
     "NoTargetWarning",
     "NoUnlabelledDataWarning",
     "NonFiniteError",
-    "NotFittedError",
+    "NotFittedError",  # noqa: F822
     "OutputError",
     "RankDeficiencyWarning",
     "SampleError",
@@ -52,6 +50,14 @@ __all__ = [
     "WorkerError",
     "WorkerWarning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The two that inherit from scikit-learn's, which takes a second to import: usage errors do without."""
+    if name in ("ConvergenceWarning", "NotFittedError"):
+        value = globals()[name] = getattr(importlib.import_module("skal._sklearn_errors"), name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class SkalError(Exception):
@@ -161,21 +167,6 @@ class NonFiniteError(SkalError, ValueError):
     Traceback (most recent call last):
         ...
     skal.exceptions.NonFiniteError: X_pool must be finite. Got NaN or infinity, first in row 3. ...
-    """
-
-
-class NotFittedError(SkalError, _SklearnNotFittedError):
-    """The estimator has not been fitted (or, for a net, initialised) yet.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from skal import ActiveLearner
-    >>> from skal.strategies import margin
-    >>> ActiveLearner(LogisticRegression(), margin).query([[0.0], [1.0]])
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.NotFittedError: The estimator that Margin works on must be fitted. ...
     """
 
 
@@ -437,22 +428,6 @@ class AdjustedInputWarning(SkalWarning):
     """
 
 
-class ConvergenceWarning(SkalWarning, _SklearnConvergenceWarning):
-    """An iteration ended before it reached its tolerance.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from skal.semi_supervised import darp
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error")
-    ...     darp([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], max_iter=1)
-    Traceback (most recent call last):
-        ...
-    skal.exceptions.ConvergenceWarning: darp did not reach tol=1e-07 in 1 steps: ...
-    """
-
-
 class NoTargetWarning(SkalWarning):
     """The recommended strategy is one that cannot work for a target.
 
@@ -692,3 +667,14 @@ def shorten(value: object, limit: int = 80) -> str:
     except ValueError:  # an integer of thousands of digits
         text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def how_to_install(extra: str) -> str:
+    """The sentence that says how to install an extra: from the clone, until there is a release.
+
+    Examples
+    --------
+    >>> how_to_install("label")
+    "Run in the clone of skal: pip install '.[label]'"
+    """
+    return f"Run in the clone of skal: pip install '.[{extra}]'"

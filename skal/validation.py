@@ -44,6 +44,7 @@ __all__ = [
 
 MOST = 10**12  # of anything that is counted, unless a parameter has a limit of its own
 MOST_JOBS = 4096  # joblib would start all of them
+MOST_PIXELS = 4096  # a side of a picture
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -339,7 +340,7 @@ def target_weights(target: Any) -> np.ndarray | None:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
+    """True if a parameter is left at ``"auto"``; an array, which compares entry by entry, is not.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -97,19 +98,60 @@ LIGHT = [
     ),
     (["completion", "bash"], 0, "complete "),
     (["dmeo"], 2, "invalid choice"),
-    (["label"], 2, "SOURCE is missing"),
-    (["label", "x", "--text", "a", "--columns", "b"], 2, "not allowed with"),
     (["demo", "--seeds", "0"], 2, "must be an integer >= 1"),
     (["demo", "--seeds", "9" * 9999], 2, "of at most 12 digits"),
+    (["label"], 2, "SOURCE is missing"),
+    (["label", "not/there", "--classes", "a,b"], 1, "not/there, which is not there"),
+    (["label", "{file}", "--classes", "a,b"], 1, "must be a folder of images, a table"),
+    (["label", "x", "--text", "a", "--columns", "b"], 2, "not allowed with"),
+    (["label", "{folder}", "--labels", "not/there"], 1, "There is no file not/there"),
+    (["label", "{folder}", "--target", "not/there"], 1, "not/there, which is not there"),
+    (["label", "{folder}", "--classes", "a,a"], 1, "['a'] more than once"),
+    (["label", "--demo", "--query-size", "0"], 1, "'--query-size' parameter of skal label must be an integer >= 1"),
+    (["label", "--demo", "--hold-out", "2"], 1, "'--hold-out' parameter of skal label must be a number in [0, 0.9]"),
+    (["label", "--demo", "--max-error", "7"], 1, "'--max-error' parameter"),
+    (["label", "--demo", "--size", "0"], 1, "'--size' parameter"),
+    (["label", "--demo", "--port", "70000"], 1, "'--port' parameter"),
+    (["label", "--demo", "--range", "5"], 2, "--range needs two numbers"),
+    (["label", "--demo", "--range", "0,5"], 1, "left out with classification"),
+    (["label", "--demo", "--strategy", "magin"], 1, "'magin'"),
+    (["label", "--demo", "--host", "0.0.0.0"], 1, "must be encrypted"),
+    (["label", "--demo", "--decider", "bob"], 1, "must be left out without a team. Got 'bob'"),
+    (["label", "--demo", "--team", "ann,ben", "--decider", "bob"], 1, "must be one of ['ann', 'ben']. Got 'bob'"),
+    (["label", "--demo", "--team", "ann,ann"], 1, "distinct names"),
+    (["label", "--demo", "--classes", "a", "--task", "regression"], 2, "Numbers have no classes"),
+    (["label", "{folder}", "--demo"], 2, "Leave out SOURCE, or --demo"),
+    (["label", "--demo", "--revoke", "ann"], 2, "needs --out"),
+    (["label-studio", "--url", "notaurl", "--project", "1", "--out", "x"], 1, "Got 'notaurl'"),
+    (
+        ["label-studio", "--url", "http://localhost", "--project", "1", "--out", "x"],
+        2,
+        "LABEL_STUDIO_API_KEY is not set",
+    ),
     (["export", "x", "--to", "excel"], 2, "invalid choice"),
     (["export", "x", "--to", "parquet"], 2, "needs --out"),
+    (["export", "not/there"], 1, "must be a folder with labels"),
+    (["import", "{folder}", "not/there"], 1, "There is no file not/there"),
     (["predict", "x", "y"], 2, "required: --out"),
     (["predict", "x", "y", "--out", "z.txt"], 2, "must end in .csv or .tsv"),
+    (["predict", "not/there", "y", "--out", "z.csv"], 1, "Got one without model.json"),
+    (["bench"], 2, "Say what to run"),
+    (["bench", "--list"], 0, "dynamic_al_table2_scaled: "),
+    (["bench", "--preset", "table9"], 1, "'table9'"),
+    (["bench", "--data", "digits", "--strategies", "random,magin"], 1, "'magin'"),
+    (["bench", "--data", "digits", "--net", "resnet99"], 1, "'resnet99'"),
+    (["bench", "--data", "digits", "--scoring", "f2"], 1, "'f2'"),
+    (["bench", "--data", "not_there"], 1, "The data set 'not_there' was not found"),
+    (["bench", "--data", "not/there.npz"], 1, "There is no file not/there.npz"),
+    (["bench", "--task", "regression", "--data", "not_there"], 1, "'not_there'"),
+    (["report", "not/there"], 1, "holds no benchmark"),
     (["audit", "x"], 2, "required: --truth"),
+    (["audit", "not/there", "--truth", "x"], 1, "No such file or directory: 'not/there'"),
+    (["audit", "{file}", "--truth", "not/there"], 1, "No such file or directory: 'not/there'"),
 ]
 
 
-def test_help_versions_and_usage_errors_load_nothing_heavy():
+def test_help_versions_and_usage_errors_load_nothing_heavy(tmp_path):
     """Each in turn, in one interpreter that is asked after each what it has imported."""
     script = (
         "import sys, json, io, contextlib\n"
@@ -119,10 +161,12 @@ def test_help_versions_and_usage_errors_load_nothing_heavy():
         "    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
         "        try: code = main(arguments)\n"
         "        except SystemExit as stop: code = stop.code\n"
-        "    heavy = [name for name in ('torch', 'sklearn', 'pandas', 'numpy', 'skorch') if name in sys.modules]\n"
+        "    heavy = [name for name in ('torch', 'sklearn', 'pandas', 'scipy', 'skorch') if name in sys.modules]\n"
         "    print(json.dumps([code, said.getvalue(), heavy]))\n"
     )
-    given = json.dumps([arguments for arguments, _, _ in LIGHT])
+    (tmp_path / "notes.txt").touch()
+    places = {"{file}": str(tmp_path / "notes.txt"), "{folder}": str(tmp_path)}
+    given = json.dumps([[places.get(word, word) for word in arguments] for arguments, _, _ in LIGHT])
     done = subprocess.run([sys.executable, "-c", script], input=given, capture_output=True, text=True, check=True)
     for line, (arguments, code, words) in zip(done.stdout.splitlines(), LIGHT, strict=True):
         found, said, heavy = json.loads(line)
@@ -130,7 +174,7 @@ def test_help_versions_and_usage_errors_load_nothing_heavy():
         assert words in said, arguments
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
 def test_shells_get_every_command(shell, capsys):
     pytest.importorskip("shtab")
     assert cli.main(["completion", shell]) == 0
@@ -138,10 +182,22 @@ def test_shells_get_every_command(shell, capsys):
     assert all(name in script for name in ("label", "predict", "export", "doctor", "query-size"))
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "found"), [(["skal", "exp"], "export"), (["skal", "label", "--que"], "--query-size")]
+)
+def test_bash_completes(words, found, capsys):
+    pytest.importorskip("shtab")
+    cli.main(["completion", "bash"])
+    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _shtab_skal; echo ${{COMPREPLY[@]}}"
+    script = f"{capsys.readouterr().out}\n{asked}"
+    assert subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True).stdout == f"{found}\n"
+
+
 def test_completion_without_its_package_says_what_helps(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert cli.main(["completion", "bash"]) == 2
-    assert "pip install 'skal-learn[completion]'" in capsys.readouterr().err
+    assert "pip install '.[completion]'" in capsys.readouterr().err
 
 
 def test_the_doctor_names_what_is_there_and_what_is_missing(capsys):
@@ -171,6 +227,6 @@ sys.exit(main(["doctor"]))
 def test_the_doctor_of_an_environment_without_extras():
     """As if two packages had never been installed."""
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=True)
-    assert "  label       starlette missing. Run: pip install 'skal-learn[label]'" in done.stdout
+    assert "  label       starlette missing. Run in the clone of skal: pip install '.[label]'" in done.stdout
     assert "all-minilm-l6-v2 is not at hand" in done.stdout
-    assert "Run: pip install 'skal-learn[backbones]'" in done.stdout
+    assert "Run in the clone of skal: pip install '.[backbones]'" in done.stdout

@@ -1,12 +1,13 @@
 """Tests of skal.exceptions."""
 
 import inspect
+import pickle
 
 import pytest
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 import skal.exceptions
-from skal.exceptions import InvalidParameterError, NotFittedError, SkalError, SkalWarning, shorten
+from skal.exceptions import ConvergenceWarning, InvalidParameterError, NotFittedError, SkalError, SkalWarning, shorten
 
 ERRORS = [
     thing
@@ -30,6 +31,17 @@ def test_all_lists_every_class_of_the_module():
 def test_not_fitted_is_caught_as_scikit_learns():
     with pytest.raises(SklearnNotFittedError):
         raise NotFittedError("x")
+
+
+@pytest.mark.parametrize("kind", [NotFittedError, ConvergenceWarning])
+def test_those_of_scikit_learn_come_back_from_other_processes(kind):
+    assert kind.__module__ == "skal.exceptions"
+    assert type(pickle.loads(pickle.dumps(kind("x")))) is kind
+
+
+def test_other_names_are_none():
+    with pytest.raises(AttributeError, match="no attribute 'NotFitedError'"):
+        _ = skal.exceptions.NotFitedError
 
 
 def test_a_warning_is_no_error():

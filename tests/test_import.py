@@ -9,6 +9,7 @@ import pytest
 
 import skal
 import skal.strategies
+from skal._vocabulary import STRATEGIES
 
 HEAVY = {"dask", "distributed", "matplotlib", "modAL", "pandas", "skorch", "sklearn", "torch"}
 
@@ -84,6 +85,12 @@ def test_every_strategy_is_exported():
     assert set(skal.strategies.__all__) < set(skal.__all__)
     for name in skal.strategies.__all__:
         assert getattr(skal, name) is getattr(skal.strategies, name)
+
+
+def test_every_strategy_may_be_named_without_loading_it():
+    functions = {name: getattr(skal, name).strategy.__name__ for name in skal.strategies.__all__ if name.islower()}
+    assert functions.items() <= STRATEGIES.items()
+    assert {name for name in skal.strategies.__all__ if not name.islower()} <= set(STRATEGIES.values())
 
 
 def test_names_and_rooms_are_listed_and_others_are_refused():

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
     plan.set_defaults(command=_plan)
     run.add_argument("--seeds", type=int, metavar="N", help="at most this many of each setting")
-    run.add_argument("--hours", type=float, metavar="H", help="start no run after so many hours")
+    run.add_argument("--hours", type=float, metavar="H", help="start no run after H hours")
     run.add_argument("--again", action="store_true", help="forget the runs of these arms first: their strategy changed")
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="write the page and its figures from the runs")

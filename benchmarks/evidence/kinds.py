@@ -121,7 +121,7 @@ def short_table(suites: dict[tuple[str, str], BenchmarkSuite]) -> str:
     budgets = [budget for budget in ("few", "many") if any(budget == own for _, own in suites)]
     header, rows = ["your data"], []
     for budget in budgets:
-        header += [f"{budget} labels: better than random in", "saves", "a simple recipe is as good in"]
+        header += [f"{budget} labels: better in", "saves", "recipe as good in"]
     for kind in dict.fromkeys(kind for kind, _ in suites):
         cells: list[object] = [kind]
         for budget in budgets:

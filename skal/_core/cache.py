@@ -199,7 +199,7 @@ class _Rows:
 
 
 def _copy(value: Any) -> Any:
-    """What is given away may be written into; what is kept may not."""
+    """Copy a tensor, so that callers may write into theirs and not into the cache's."""
     return value.clone() if isinstance(value, Tensor) else value
 
 

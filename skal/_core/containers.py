@@ -32,14 +32,14 @@ def _is_frame(X: Any) -> bool:
 
 
 def is_lazy(X: Any) -> bool:
-    """Whether X is an array that is read when it is indexed: one of zarr, HDF5 or Dask, for example."""
+    """True if X is an array that is read when it is indexed: one of zarr, HDF5 or Dask, for example."""
     if isinstance(X, (np.ndarray, Tensor, Dataset)) or _is_frame(X) or sp.issparse(X):
         return False
     return isinstance(getattr(X, "dtype", None), np.dtype) and hasattr(X, "shape") and hasattr(X, "__getitem__")
 
 
 def n_rows(X: Any, name: str = "X") -> int:
-    """How many samples there are.
+    """The number of samples.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def concat_rows(first: Any, second: Any) -> Any:
 
 
 def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
-    """Whether all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
+    """True if all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
     if type(X) is np.ndarray and X.dtype in _FLOATS and X.nbytes <= block_bytes and X.flags.c_contiguous:
         # the usual case, in one go; a sum of squares may overflow though every entry is finite
         return isfinite(np.vdot(X, X)) or bool(np.isfinite(X).all())
@@ -236,7 +236,7 @@ def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
 
 
 def _sums_up(part: np.ndarray) -> bool:
-    """Whether a sum over all entries is finite, so that each of them is; of their squares where that is quicker."""
+    """True if a sum over all entries is finite, so that each of them is; of their squares where that is quicker."""
     plain = part.flags.c_contiguous and part.dtype in _FLOATS and not isinstance(part, np.ma.MaskedArray)
     flat = part.reshape(-1) if plain else None
     return bool(np.isfinite(part.sum() if flat is None else flat @ flat))
@@ -375,7 +375,7 @@ def _memmap_reference(X: np.memmap) -> Any | None:
 
 
 def open_reference(reference: Any) -> Any:
-    """What :func:`reference_to` stood for."""
+    """Open what :func:`reference_to` stood for."""
     if isinstance(reference, Mapping):
         return {key: open_reference(value) for key, value in reference.items()}
     return reference() if isinstance(reference, partial) else reference

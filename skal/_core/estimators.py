@@ -104,7 +104,7 @@ def _is_estimator(value: Any) -> bool:
 
 
 def is_committee(learner: Any) -> bool:
-    """Whether this is modAL's ``Committee`` or ``CommitteeRegressor``: a list of learners that predict together."""
+    """True if this is modAL's ``Committee`` or ``CommitteeRegressor``: a list of learners that predict together."""
     return hasattr(learner, "learner_list")
 
 
@@ -134,7 +134,7 @@ def chain_transformers(transformers: list[Any]) -> Callable[[Any], Any]:
 
 
 def allows_nan(estimator: Any) -> bool:
-    """Whether an estimator says in its tags that it takes NaN, as imputers and histogram boosters do.
+    """True if an estimator says in its tags that it takes NaN, as imputers and histogram boosters do.
 
     A ``ColumnTransformer`` hands each column to a step of its own, which takes or refuses what is in it.
     """
@@ -289,7 +289,7 @@ def _say(error: BaseException) -> str:
 
 
 def _remedy(module: nn.Module, X: Any) -> str:
-    """What to do about an input that a module does not take."""
+    """Advise on an input that a module does not take."""
     weights = next((p for p in module.parameters() if p.is_floating_point()), None)
     dtypes = {str(x.dtype).removeprefix("torch.") for x in tree_leaves(X) if isinstance(x, (Tensor, np.ndarray))}
     wanted = "float32" if weights is None else str(weights.dtype).removeprefix("torch.")
@@ -367,7 +367,7 @@ def _criterion(net: Any) -> type:
 
 
 def _advice(net: Any, X: Any, y: Any) -> str:
-    """What to change about labels, criterion or samples, in the order in which they are usually wrong."""
+    """Advise on labels, criterion or samples, in the order in which they are usually wrong."""
     criterion = _criterion(net)
     if isinstance(net, NeuralNetRegressor):
         return (

@@ -184,7 +184,7 @@ def _check_loader(loader: Any, name: str) -> None:
 
 
 def _has_rows(batch: Any, n: int) -> bool:
-    """Whether a batch holds n samples, as far as can be told: what is no tensor is counted by the network's outputs."""
+    """True if a batch seems to hold n samples; without tensors in it, the network's outputs are counted later."""
     if type(batch) in (tuple, list):
         batch = batch[0] if batch else None
     parts = batch.values() if isinstance(batch, Mapping) else [batch]
@@ -341,7 +341,7 @@ def _leaves(sample: Any) -> list[_Leaf | None]:
 
 
 def _alike(known: _Leaf | None, new: _Leaf | None) -> bool:
-    """Whether two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
+    """True if two leaves are the same; floats up to rounding, for a batch of another size may round otherwise."""
     if known is None or new is None or known[:2] != new[:2]:
         return known is None and new is None
     rounding, _, entries = known

@@ -179,7 +179,7 @@ def weights_of(module: nn.Module) -> Weights:
 
 
 def are_same_weights(first: Weights, second: Weights) -> bool:
-    """Whether nothing has been written to a module's weights from one look to the other, in this process.
+    """True if nothing has been written to a module's weights from one look to the other, in this process.
 
     Examples
     --------

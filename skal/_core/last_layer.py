@@ -63,7 +63,7 @@ class LastLayer:
 
     @property
     def is_linear_end(self) -> bool:
-        """Whether it gives the logits by a weight (C, width)."""
+        """True if the layer gives the logits by a weight (C, width)."""
         weight = getattr(self.layer, "weight", None)
         return self.gives_logits and weight is not None and weight.ndim == 2 and weight.shape[1] == self.width
 
@@ -187,7 +187,7 @@ def _look_at(network: Network, samples: Samples, found: _Call, number: int, seen
 
 
 def _gives_rows(features: Tensor, given: Tensor | None, output: Tensor, epsilon: float) -> bool:
-    """Whether a linear layer made the network's output row by row, so that it has received the samples in their order.
+    """True if a linear layer made the network's output row by row, so that it has received the samples in their order.
 
     What it gave is the output to the last bit, and no two rows are alike but the first and the last, which are the same
     sample: samples in another order would have shown.
@@ -219,7 +219,7 @@ def _observe(network: Network, batch: Any, name: str, number: int) -> tuple[Tens
 
 
 def _are_logits(given: Tensor | None, output: Tensor, criterion: nn.Module | None) -> bool:
-    """Whether the loss depends on what the layer gave as it does on logits.
+    """True if the loss depends on what the layer gave as it does on logits.
 
     That is so if it is the network's output; for a softmax before NLLLoss; and for a log-softmax, which changes nothing
     about the cross-entropy. A softmax before the squared loss has a derivative of its own.
@@ -353,12 +353,12 @@ def row_digests(x: Tensor) -> Tensor:
 
 
 def keeps_order(x: Tensor, second: Tensor, epsilon: float) -> bool:
-    """Whether the rows of the second tensor are those of x with the first at the end, and x ends as it begins."""
+    """True if the second tensor is x with its first row moved to the end, and x ends with its first row."""
     return x.shape == second.shape and are_alike(x.roll(-1, 0), second, x, epsilon) and ends_as_it_begins(x, epsilon)
 
 
 def ends_as_it_begins(x: Tensor, epsilon: float) -> bool:
-    """Whether the first row of x is its last, up to rounding."""
+    """True if the first row of x is its last, up to rounding."""
     return are_alike(x[0], x[-1], x, epsilon)
 
 

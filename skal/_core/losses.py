@@ -402,12 +402,12 @@ def loss_of(criterion: Any, task: Task = CLASSIFICATION, *, behind_softmax: torc
 
 
 def _is(criterion: Any, kind: type) -> bool:
-    """Whether a criterion computes what this class does; a subclass may have a ``forward`` of its own."""
+    """True if a criterion computes what this class does; a subclass may have a ``forward`` of its own."""
     return isinstance(criterion, kind) and type(criterion).forward is kind.forward  # type: ignore[attr-defined]
 
 
 def is_cross_entropy(criterion: nn.Module) -> bool:
-    """Whether a criterion takes the softmax itself, so that a constant added to all logits makes no difference."""
+    """True if a criterion takes the softmax itself, so that a constant added to all logits makes no difference."""
     return _is(criterion, nn.CrossEntropyLoss)
 
 

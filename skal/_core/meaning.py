@@ -19,7 +19,7 @@ from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 
 class Meaning(ABC):
-    """What the outputs of one task mean.
+    """The meaning of the outputs of one task.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ _MESSAGES = (
 
 
 def rows_within(n_bytes: int, row_bytes: int, at_least: int = 1) -> int:
-    """How many rows of ``row_bytes`` fit into ``n_bytes``.
+    """Count the rows of ``row_bytes`` that fit into ``n_bytes``.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _count_error(n: int, got: str) -> OutputError:
 
 
 def product_rows(matrix: Tensor) -> int:
-    """How many rows of a matrix to multiply at once: all of them, except on the CPU.
+    """Choose how many rows of a matrix to multiply at once: all of them, except on the CPU.
 
     There MKL copies both factors into a work space and keeps it: one as large as all rows would stay.
 
@@ -160,6 +160,6 @@ def product_rows(matrix: Tensor) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller chunk may help."""
+    """True if a smaller chunk may help."""
     text = str(error).lower()
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(words in text for words in _MESSAGES)

@@ -209,7 +209,7 @@ class Network:
                 yield tree_unflatten(_take(leaves, slice(start, start + size)), structure)
 
     def reads_arrays(self, samples: Samples) -> bool:
-        """Whether batches are slices of arrays, not what a Dataset or the net's own loader makes.
+        """True if batches are slices of arrays, not what a Dataset or the net's own loader makes.
 
         Parameters
         ----------
@@ -475,7 +475,7 @@ class Network:
 
     @property
     def jobs(self) -> int:
-        """How many workers share the passes."""
+        """The number of workers that share the passes."""
         return 1 if self.sharding is None else self.sharding.jobs()
 
     def all_logits(self, samples: Samples, batch_size: int) -> Tensor:
@@ -497,7 +497,7 @@ class Network:
             return self.to_logits(self.all_outputs(samples, batch_size))
 
     def n_classes(self, samples: Samples) -> int:
-        """How many logits the network gives, from the outputs of two samples.
+        """Count the network's logits, from the outputs of two samples.
 
         A batch norm without running statistics cannot take one.
 
@@ -515,7 +515,7 @@ class Network:
             return self.check_logits(next(self.batches(samples, 2))).shape[1]
 
     def _find_rows_per_pass(self, batch: Any) -> int:
-        """How many samples stay near the cache, by the largest output of a layer in a pass of two that is made once.
+        """The number of samples whose activations fit into the cache, from the largest layer in a pass of two samples.
 
         Hooks also keep torch from its fused layers, which do not show their outputs.
         """

@@ -49,17 +49,17 @@ def first_output(output: Any) -> Any:
 
 
 def is_binary(criterion: nn.Module | None) -> bool:
-    """Whether one output z stands for two classes."""
+    """True if one output z stands for two classes."""
     return isinstance(criterion, nn.BCEWithLogitsLoss)
 
 
 def is_squared_loss(criterion: nn.Module | None) -> bool:
-    """Whether the outputs are compared with one-hot labels as they are."""
+    """True if the outputs are compared with one-hot labels as they are."""
     return isinstance(criterion, SquaredLoss)
 
 
 def compares_outputs(criterion: nn.Module | None) -> bool:
-    """Whether labels are compared with the outputs themselves, by skal's squared loss or torch's."""
+    """True if labels are compared with the outputs themselves, by skal's squared loss or torch's."""
     return is_squared_loss(criterion) or isinstance(criterion, nn.MSELoss)
 
 
@@ -68,7 +68,7 @@ _BEHIND_SOFTMAX = (nn.CrossEntropyLoss, SquaredLoss)
 
 
 def needs_softmax(net: Any) -> bool:
-    """Whether skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are.
+    """True if skorch's ``predict_proba`` gives the outputs of a squared-loss net as they are.
 
     skorch knows no nonlinearity for :class:`skal.nets.SquaredLoss`: such nets get a softmax, unless the user set
     ``predict_nonlinearity``.
@@ -225,7 +225,7 @@ def check_floating(output: Any) -> None:
 
 
 def are_alike(one: Tensor, other: Tensor, whole: Tensor, epsilon: float) -> bool:
-    """Whether two tensors are the same up to rounding, measured by the size of the whole that they are parts of.
+    """True if two tensors are the same up to rounding, measured by the size of the whole that they are parts of.
 
     Kernels that round rows by where they stand are off by a few units, rows of other samples by much more.
 

@@ -23,11 +23,12 @@ from torch import Tensor
 from torch.nn import BCEWithLogitsLoss
 
 from skal._core.containers import count_masked
+from skal._vocabulary import CLASSIFICATION as CLASSIFICATION
+from skal._vocabulary import MULTILABEL as MULTILABEL
+from skal._vocabulary import REGRESSION as REGRESSION
+from skal._vocabulary import Task as Task
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NoLabelledDataError, NonFiniteError, shorten
 
-Task = str
-CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
-TASKS = (CLASSIFICATION, REGRESSION, MULTILABEL)
 UNKNOWN = -1  # one of several labels of which nobody has said whether a sample has it
 _LARGEST = 1e150  # the square of a larger number may not be finite
 _CLASS = (str, bytes, int, float, np.generic, tuple)  # what may name a class

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from skal.exceptions import CheckpointError, shorten
+
+if TYPE_CHECKING:
+    import torch
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -45,7 +47,7 @@ def format_json(value: Any, indent: int | None = None) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8; half of a surrogate pair cannot.
+    """True if a text can be written in UTF-8; half of a surrogate pair cannot.
 
     Examples
     --------
@@ -64,6 +66,7 @@ def to_json(tree: Any, tensors: dict[str, torch.Tensor]) -> bytes:
 
     Examples
     --------
+    >>> import torch
     >>> tensors = {}
     >>> data = to_json({"betas": (0.9, 0.99), 0: torch.ones(2)}, tensors)
     >>> from_json(data, tensors)
@@ -88,6 +91,8 @@ def from_json(data: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _in_types_of_json(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    import torch  # texts, which most callers have, are read without it
+
     if isinstance(tree, torch.Tensor):
         key = str(len(tensors))
         # a copy of its own: safetensors refuses tensors that share memory, as tied weights do

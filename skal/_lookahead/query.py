@@ -229,7 +229,7 @@ def _gains(
 
 
 def _n_kept(context: QueryContext, evaluation: Evaluation, n_instances: int = 0) -> int:
-    """How many samples need room: the evaluation samples, and the batches of all groups."""
+    """Count the samples that need room: the evaluation samples, and the batches of all groups."""
     e, n = len(evaluation), context.n_pool + evaluation.n_before
     shortlisted = shortlist_room(n - e, n_instances) if n_instances else 0
     return min(n, e + max(1, e // 4, shortlisted))

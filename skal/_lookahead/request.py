@@ -96,7 +96,7 @@ class Evaluation:
 
     @property
     def n_before(self) -> int:
-        """How many entries of a posterior are before the pool's samples."""
+        """The number of a posterior's entries before those of the pool."""
         return 0 if self.target is None else len(self.rows)
 
     def others(self, candidates: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ class Evaluation:
         return source.posterior(pool, entries, first, n_total), entries
 
     def weights_of(self, entries: np.ndarray) -> np.ndarray | None:
-        """How much the entries of a posterior count in the sums; None if all count alike."""
+        """The weights of a posterior's entries in the sums; None if all are equal."""
         if self.target is not None:
             return (entries < 0).astype(np.float64)
         return None if self.weights is None else self.weights[entries]

@@ -41,7 +41,7 @@ class Source(ABC):
         self.context, self.memory = context, memory
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
-        """How much candidates with (N, c) probabilities count, from τ, ρ and the kernel's scale."""
+        """The weights of candidates with (N, c) probabilities, from τ, ρ and the kernel's scale."""
         return newton_importance(p, tau, rho, scale, self.context.meaning)
 
     def outputs(self, samples: Samples) -> Outputs:
@@ -50,10 +50,10 @@ class Source(ABC):
 
     @abstractmethod
     def room(self, n_numbers: int) -> int:
-        """How many candidates fit into memory, with this many numbers for each."""
+        """The number of candidates that fit into memory with this many numbers for each."""
 
     def greedy_room(self, n_numbers: int) -> int:
-        """How many candidates fit if picks are to be conditioned on."""
+        """The number of candidates that fit if the query conditions on its picks."""
         return self.room(n_numbers)
 
     @abstractmethod
@@ -225,7 +225,7 @@ class FeatureSource(TangentSource):
         return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
     def greedy_room(self, n_numbers: int) -> int:
-        """How many fit with this many numbers for each: covariances and picks."""
+        """The number that fits with this many numbers for each, for covariances and picks."""
         return min(self.room(n_numbers), rows_within(self.memory, _DOUBLE * n_numbers, at_least=0))
 
     def _group(self, evaluation: Samples, others: Samples) -> Features:

@@ -33,7 +33,7 @@ _SETTLED_AFTER = 32
 
 
 class Importance(NamedTuple):
-    """How much every candidate counts, (N,) each, in units of the kernel."""
+    """The weight of every candidate, (N,) each, in units of the kernel."""
 
     as_candidate: Tensor  # a
     as_evaluation: Tensor  # v

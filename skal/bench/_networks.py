@@ -17,27 +17,20 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from skal import nets
-from skal.bench._protocol import Protocol
+from skal._vocabulary import NETS
+from skal.bench._protocol import Protocol, check_net
 from skal.callbacks import FreshOptimizer, OneCycle, StopAtTrainAccuracy
 from skal.exceptions import InvalidParameterError
 from skal.loss_prediction import LossPredictionClassifier
 from skal.strategies import BALD, EPIG, LearningLoss
-from skal.validation import Choice
 
-_NETS: dict[str, type[nn.Module]] = {
-    "mlp": nets.MLP,
-    "cnn": nets.CNN,
-    "convnet": nets.ConvNet,
-    "vgg11": nets.VGG11,
-    "resnet18": nets.ResNet18,
-    "wide_resnet": nets.WideResNet,
-}
+_NETS: dict[str, type[nn.Module]] = {name: getattr(nets, cls) for name, cls in NETS.items()}
 _FOR_FEATURES = ("mlp", "logistic")
 ABSENT = -30.0  # logit of a class without a label, whose probability is 0 in scikit-learn
 
 
 def name_addition(strategy: Any) -> str:
-    """What a strategy adds to the network of all strategies: ``dropout``, ``loss prediction`` or nothing."""
+    """Name what a strategy adds to the network of all strategies: ``dropout``, ``loss prediction`` or nothing."""
     if isinstance(strategy, (BALD, EPIG)):
         return "dropout"
     return "loss prediction" if isinstance(strategy, LearningLoss) else ""
@@ -51,8 +44,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
     """
     if protocol.task != "classification":
         return _make_for_rows(protocol, shape, n_classes)
-    remedy = "Pass a skorch net to run one of your own."
-    Choice(*_NETS, "logistic", remedy=remedy).check("run_benchmark", "net", protocol.net)
+    check_net(protocol.net, protocol.task)
     _check_shape(protocol.net, shape)
     addition = name_addition(strategy)
     if protocol.net == "logistic":
@@ -90,7 +82,7 @@ def make_net(protocol: Protocol, shape: tuple[int, ...], n_classes: int, strateg
 def _make_for_rows(protocol: Protocol, shape: tuple[int, ...], n_outputs: int) -> Any:
     """An unfitted estimator that predicts numbers, or several labels at once."""
     regresses, params = protocol.task == "regression", dict(protocol.net_params)
-    Choice(*_NETS, "linear" if regresses else "logistic", "forest").check("run_benchmark", "net", protocol.net)
+    check_net(protocol.net, protocol.task)
     if protocol.net == "forest":
         return (RandomForestRegressor if regresses else RandomForestClassifier)(**{"n_estimators": 100} | params)
     if protocol.net == "linear":

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils.data import Dataset
 
 from skal._core.identity import data_digest
 from skal._core.tasks import check_targets, n_columns
-from skal.bench._protocol import Protocol
+from skal.bench._protocol import Protocol, find_rows
 from skal.datasets import load
 from skal.datasets._npz import read_array
 from skal.datasets._splits import every_fifth
@@ -30,7 +29,7 @@ _NOISE = 0.1  # of a near copy, in standard deviations of the inputs
 
 @dataclass(frozen=True)
 class Pool:
-    """What all strategies of a seed start with.
+    """The common start of all strategies of a seed.
 
     Attributes
     ----------
@@ -156,12 +155,7 @@ def _read_rows(data: str, data_home: Any, task: str) -> Bunch:
     if data in ("diabetes", "digits") and task == "regression":  # digits is what a protocol has by default
         X, y = load_diabetes(return_X_y=True)
         return Bunch(**_divide(X, y, task) | {"name": "diabetes"})
-    home = Path(data_home or os.environ.get("SKAL_DATA_HOME", "."))
-    path = Path(data) if data.endswith(".npz") else home / f"{data}.npz"
-    if not path.is_file():
-        expected = "the path of an npz file, or its name in data_home without .npz"
-        remedy = "Give the file X_train, y_train, X_test and y_test; 'diabetes' needs no file."
-        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, str(data), remedy)
+    path = find_rows(data, data_home)
     try:
         return Bunch(**{name: read_array(path, name) for name in _ARRAYS}, name=path.stem)
     except (KeyError, ValueError) as error:

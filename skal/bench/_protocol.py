@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
-from skal.exceptions import InvalidParameterError, InvalidTypeError
-from skal.strategies._names import make_strategy
+from skal._vocabulary import NETS, OTHER_NETS, SCORES, parse_strategy
+from skal.exceptions import InvalidParameterError, InvalidTypeError, SkalError
 from skal.validation import Choice, Constraint, Integer, Real
 
-# the scores of each task, the first by default; of errors the negative is taken, so that more is better everywhere
-SCORES: dict[str, dict[str, str | None]] = {
-    "classification": {"accuracy": None, "balanced_accuracy": "balanced_accuracy"},
-    "regression": {"rmse": "neg_root_mean_squared_error", "mae": "neg_mean_absolute_error", "r2": "r2"},
-    "multilabel": {"f1_micro": "f1_micro", "f1_macro": "f1_macro", "average_precision": "average_precision"},
-}
 _STRATEGIES = {
     "classification": ("random", "entropy", "badge", "dynamic_al", "ntk_lookahead", "npc"),
     "regression": ("random", "lcmd", "max_det", "ntk_lookahead", "uherding"),
@@ -45,7 +41,7 @@ _CONSTRAINTS: dict[str, Constraint] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is run: data, network, training, labels and strategies.
+    """The settings of a benchmark: data, network, training, labels and strategies.
 
     Parameters
     ----------
@@ -220,7 +216,7 @@ class Protocol:
             constraint.check(owner, name, getattr(self, name))
         Choice(*SCORES[self.task]).check(owner, "scoring", self.scoring)
         if self.initial not in _INITIAL:
-            make_strategy(self.initial)
+            parse_strategy(self.initial)
         if self.task != "classification" and (self.initial == "balanced" or self.imbalance != 1):
             expected, remedy = f"'random', 'zero_shot' or a strategy with task={self.task!r}", "There are no classes."
             raise InvalidParameterError.for_parameter(owner, "initial", expected, self.initial, remedy)
@@ -250,3 +246,32 @@ class Protocol:
     def from_dict(cls, settings: Mapping[str, Any]) -> Protocol:
         """The protocol that :meth:`as_dict` describes."""
         return cls().with_settings(**{**settings, "strategies": tuple(settings["strategies"])})
+
+
+class StoreError(SkalError, ValueError):
+    """A folder does not hold a benchmark, or a damaged one."""
+
+
+def check_net(name: str, task: str) -> None:
+    """Refuse a network that is not known, or not for this task."""
+    remedy = "Pass a skorch net to run one of your own."
+    Choice(*NETS, *OTHER_NETS[task], remedy=remedy).check("run_benchmark", "net", name)
+
+
+def find_rows(data: str, data_home: Any) -> Path:
+    """The npz file of numbers or several labels; one that is not there is refused."""
+    home = Path(data_home or os.environ.get("SKAL_DATA_HOME", "."))
+    path = Path(data) if data.endswith(".npz") else home / f"{data}.npz"
+    if not path.is_file():
+        expected = "the path of an npz file, or its name in data_home without .npz"
+        remedy = "Give the file X_train, y_train, X_test and y_test; 'diabetes' needs no file."
+        raise InvalidParameterError.for_parameter("run_benchmark", "data", expected, str(data), remedy)
+    return path
+
+
+def find_settings(folder: Path) -> Path:
+    """The settings of a benchmark; a folder without them is refused."""
+    path = folder / "settings.json"
+    if not path.exists():
+        raise StoreError(f"{folder} holds no benchmark: settings.json is missing. Pass skal bench's --out folder.")
+    return path

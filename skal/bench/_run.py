@@ -24,10 +24,11 @@ from skorch import NeuralNet
 from skal._core.guard import preserve_rng
 from skal._core.parallel import one_thread
 from skal._version import __version__
+from skal._vocabulary import SCORES
 from skal.base import QueryStrategy
 from skal.bench._networks import make_net, name_addition
 from skal.bench._pools import Data
-from skal.bench._protocol import SCORES, Protocol
+from skal.bench._protocol import Protocol
 from skal.config import config_context
 from skal.exceptions import InvalidParameterError
 from skal.learners import ActiveLearner
@@ -95,7 +96,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """How the run is made, with the versions that its outcome depends on."""
+        """The settings of the run, with the versions that its outcome depends on."""
         addition = name_addition(self.strategy)
         network = f"{self.protocol.net} with {addition}" if addition else self.protocol.net
         packages = ("numpy", "scipy", "scikit-learn", "torch", "skorch")

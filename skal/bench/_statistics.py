@@ -237,7 +237,7 @@ def penalty_matrix(scores: np.ndarray, significance: float = 0.05) -> np.ndarray
 
 
 def saved_labels(n_labels: np.ndarray, curves: np.ndarray, targets: Any) -> np.ndarray:
-    """How many labels before the end of the budget curves reach a target and stay there.
+    """Count the labels saved: those left in the budget when a curve reaches a target and stays there.
 
     Linear between budgets. The last crossing counts: the first crossing of a noisy curve comes early by luck, and
     Random would save labels against itself.

@@ -24,19 +24,15 @@ from zlib import crc32
 
 import pandas as pd
 
-from skal.bench._protocol import Protocol
+from skal.bench._protocol import Protocol, StoreError, find_settings
 from skal.bench._run import Run
-from skal.exceptions import InvalidParameterError, SkalError
+from skal.exceptions import InvalidParameterError
 
 # these may change in a folder: the runs that it has stay valid
 _GROWING = {"strategies", "seeds", "name", "title", "notes", "reference"}
 # these differ when a run is repeated; a run that was interrupted has no warnings from before
 _ASIDE = ("seconds_fit", "seconds_query", "warnings")
 _OUTCOME = tuple(entry.name for entry in fields(Run) if entry.name not in _ASIDE)
-
-
-class StoreError(SkalError, ValueError):
-    """A folder does not hold a benchmark, or a damaged one."""
 
 
 class Store:
@@ -66,11 +62,7 @@ class Store:
 
     def settings(self) -> tuple[Protocol, dict[str, Any]]:
         """The protocol, and the other records of the benchmark."""
-        path = self.folder / "settings.json"
-        if not path.exists():
-            raise StoreError(
-                f"{self.folder} holds no benchmark: settings.json is missing. Pass skal bench's --out folder."
-            )
+        path = find_settings(self.folder)
         settings = _read(path)
         try:
             return Protocol.from_dict(settings["protocol"]), settings["details"]

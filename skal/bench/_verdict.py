@@ -12,7 +12,7 @@ from skal.bench._statistics import ALPHA, area, paired_tests, saved_labels, wilc
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is known about one strategy against the reference; differences and areas in units of the score.
+    """The verdict on one strategy against the reference; differences and areas in units of the score.
 
     The interval from ``low`` to ``high`` belongs to the corrected test: it leaves zero out if that finds a difference.
     """

@@ -40,7 +40,7 @@ def patch_modal() -> bool:
 
 
 def expects_metrics(learner: Any) -> bool:
-    """Whether a learner wants ``(indices, metrics)`` from its strategy, as modAL's do since 0.4.2.
+    """True if a learner wants ``(indices, metrics)`` from its strategy, as modAL's do since 0.4.2.
 
     Earlier releases, plain objects and skal's own learners get the bare index array. modAL's two conventions are told
     apart by the ``return_metrics`` parameter of its ``query``, which came with the second.
@@ -76,7 +76,7 @@ def _returns_metrics(query: Callable[..., Any]) -> bool:
 
 
 def takes_n_instances(strategy: Any) -> bool:
-    """Whether a query function can be told how many samples to choose.
+    """True if a query function can be told how many samples to choose.
 
     modAL's first form of a strategy is a function of learner and pool, with keyword arguments of its own: it chooses
     as many samples as it likes, mostly one.
@@ -113,7 +113,7 @@ def _parameters(strategy: Any) -> dict[str, inspect.Parameter]:
 
 
 def insists_on_n_instances(strategy: Any) -> bool:
-    """Whether a query function must be told how many samples to choose: it has no default of its own.
+    """True if a query function must be told how many samples to choose: it has no default of its own.
 
     Parameters
     ----------

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Find a data set and read it; list the data sets that are there."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.utils import Bunch
 
 from skal.datasets._layout import DataSet, Layout, find_home, locate, missing_message
 from skal.datasets._npz import check_npz, npz_layouts, read_npz
 from skal.datasets._splits import DIGITS, Arrays, Split, check_arrays, every_fifth
 from skal.exceptions import InvalidParameterError
 from skal.validation import Integer
+
+if TYPE_CHECKING:
+    from sklearn.utils import Bunch
 
 _DIGITS_DESCRIPTION = "8x8 handwritten digits of scikit-learn; the 2nd, 7th, 12th... image of each class is for testing"
 _NAME = re.compile(r"\w[\w.-]*")
@@ -67,25 +72,29 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, *, image_si
     >>> digits.X_train.shape, digits.X_test.shape
     ((1435, 1, 8, 8), (362, 1, 8, 8))
     """
-    path = Path(name) if isinstance(name, str) and name.endswith(".npz") else None
-    if path is not None and path.is_file():
-        check_npz([path])
-        return _bunch(path.stem, read_npz([path]), f"{path.stem}, read from {path}")
-    if path is not None and path.parent != Path():
-        raise FileNotFoundError(f"There is no file {path}. Pass the path of an npz file, or a data set's name.")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        remedy = f"Use 'digits', {', '.join(map(repr, _catalogue()))} or the name of an npz file in data_home."
-        expected = "the name of a data set, without folders or spaces"
-        raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
     Integer(1, 10**4, optional=True).check("load", "image_size", image_size)
-    layout, paths, description = _find(name, find_home(data_home))
+    layout, paths, description = find(name, data_home)
     if image_size is not None and not layout.resizes:
         expected = f"None for {name!r}: it is for the image folders of 'caltech101' only"
         remedy = "Leave it out: these images have one size already."
         raise InvalidParameterError.for_parameter("load", "image_size", expected, image_size, remedy)
     layout.check(paths)
     arrays = layout.read(paths, **({} if image_size is None else {"image_size": int(image_size)}))
-    return _bunch(name, arrays, description)
+    return _bunch(Path(name).stem if name.endswith(".npz") else name, arrays, description)
+
+
+def find(name: str, data_home: str | os.PathLike[str] | None = None) -> tuple[Layout, list[Path], str]:
+    """Find a data set: its layout, the paths of its files, and a line that says what was found; nothing is read."""
+    path = Path(name) if isinstance(name, str) and name.endswith(".npz") else None
+    if path is not None and path.is_file():
+        return Layout("", (), read_npz, check_npz), [path], f"{path.stem}, read from {path}"
+    if path is not None and path.parent != Path():
+        raise FileNotFoundError(f"There is no file {path}. Pass the path of an npz file, or a data set's name.")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        remedy = f"Use 'digits', {', '.join(map(repr, _catalogue()))} or the name of an npz file in data_home."
+        expected = "the name of a data set, without folders or spaces"
+        raise InvalidParameterError.for_parameter("load", "name", expected, name, remedy)
+    return _find(name, find_home(data_home))
 
 
 def _catalogue() -> dict[str, DataSet]:
@@ -96,6 +105,8 @@ def _catalogue() -> dict[str, DataSet]:
 
 
 def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
+    from sklearn.utils import Bunch  # a second, for those who read
+
     check_arrays(arrays)
     train, test, target_names, texts = arrays
     data = {"X_train": train.X, "y_train": train.y, "X_test": test.X, "y_test": test.y, **texts}
@@ -104,7 +115,7 @@ def _bunch(name: str, arrays: Arrays, description: str) -> Bunch:
 
 
 def _find(name: str, home: Path | None) -> tuple[Layout, list[Path], str]:
-    """How the data set lies in the folder, the paths of its files, and a line that says what was found."""
+    """Its layout in the folder, the paths of its files, and a line that says what was found."""
     if name == "digits":
         return Layout("", (), _read_digits), [], _DIGITS_DESCRIPTION
     known = _catalogue().get(name)

@@ -93,7 +93,7 @@ def pass_module(module: nn.Module, samples: Samples) -> Tensor:
 
 
 def _is_unfitted(features: Any, error: AttributeError) -> bool:
-    """Whether this error means it: before scikit-learn 1.8 PCA looks for its components first, and just lacks them."""
+    """True if the error says that features are not fitted; before scikit-learn 1.8 PCA only lacks an attribute."""
     if isinstance(error, SklearnNotFittedError):
         return True
     if not hasattr(features, "fit"):

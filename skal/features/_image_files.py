@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skal._files.whole import open_regular
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import SampleError, SkalError, how_to_install
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # pillow knows others, and runs programs for some of them
 LARGEST = 400_000_000  # pixels of one picture; as colours they take 1.6 GB
@@ -64,9 +64,7 @@ def open_header(path: Path) -> Iterator[Any]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise SkalError(
-            "Images need pillow. Got an installation without it. Run: pip install 'skal-learn[images]'"
-        ) from error
+        raise SkalError(f"Images need pillow. Got an installation without it. {how_to_install('images')}") from error
 
     try:
         with open_regular(path) as file:

@@ -64,7 +64,7 @@ class FileFeatures(FixedTransformer):
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a network, which takes tensors."""
+        """True if it is a network, which takes tensors."""
         return isinstance(self._load(), torch.nn.Module)
 
     def describe(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _same_name(text: str, name: str) -> bool:
 
 
 def _is_plain(made: Any) -> bool:
-    """Whether it is a function, and not something that can be called beside what it is."""
+    """True for a plain function, and False for a network or a transformer that can be called, too."""
     return callable(made) and not isinstance(made, torch.nn.Module) and not hasattr(made, "transform")
 
 

@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from skal.exceptions import InvalidTypeError, SampleError, SkalError
+from skal.exceptions import InvalidTypeError, SampleError, SkalError, how_to_install
 from skal.features._image_files import open_image
 from skal.features._pictures import read_picture
-from skal.validation import Integer
-
-MOST_PIXELS = 4096  # a side
+from skal.validation import MOST_PIXELS, Integer
 
 
 class FixedTransformer(TransformerMixin, BaseEstimator):
@@ -89,7 +87,7 @@ class PixelFeatures(FixedTransformer):
             from PIL import Image
         except ImportError as error:
             raise SkalError(
-                "Pictures need pillow. Got an installation without it. Run: pip install 'skal-learn[images]'"
+                f"Pictures need pillow. Got an installation without it. {how_to_install('images')}"
             ) from error
         if isinstance(X, (str, bytes)) or not hasattr(X, "__len__"):
             expected, remedy = "a sequence with an entry for each picture", "Put a single picture into a list."

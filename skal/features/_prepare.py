@@ -46,7 +46,7 @@ class Preparation:
 
     @property
     def is_slow(self) -> bool:
-        """Whether features should be computed once for each sample."""
+        """True if features should be computed once for each sample."""
         return self.kind == "texts"
 
     def transform(self, X: Any) -> Any:
@@ -127,7 +127,7 @@ def _choose(X: Any) -> tuple[str | None, Any]:
 
 
 def _are_embeddings(rows: np.ndarray) -> bool:
-    """Whether rows may be a network's features: many columns, and hardly a number twice in most of them.
+    """True if rows may be a network's features: many columns, and hardly a number twice in most of them.
 
     A table with this many columns probably holds counts, or a column for each category.
     """

@@ -77,7 +77,7 @@ class PretrainedFeatures(TransformerMixin, BaseEstimator):
         return texts if kind_of(self.name) == "texts" else pictures
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``transform`` may be called: always."""
+        """True if ``transform`` may be called: always."""
         return True
 
     def __sklearn_tags__(self) -> Any:
@@ -240,7 +240,7 @@ def pretrained(name: str, *, size: int | None = None, device: str | None = None)
         if found is None:
             raise SkalError(
                 f"pretrained({name!r}) needs a network for {name} with its weights. Got an environment without one. "
-                f"Run: {EXTRA}"
+                f"{EXTRA}"
             )
         name = found
     check_name(name)

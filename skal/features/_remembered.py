@@ -81,7 +81,7 @@ class RememberedFeatures(TransformerMixin, BaseEstimator):
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``transform`` may be called: always."""
+        """True if ``transform`` may be called: always."""
         return True
 
     def __sklearn_clone__(self) -> RememberedFeatures:

@@ -182,7 +182,7 @@ def _fit_words(texts: list[str]) -> list[Any]:
 
 
 def is_texts(X: Any) -> bool:
-    """Whether these are strings, one for each sample."""
+    """True if these are strings, one for each sample."""
     if isinstance(X, list):
         return bool(X) and isinstance(X[0], str)
     if sp.issparse(X) or getattr(X, "ndim", 0) != 1 or len(X) == 0:

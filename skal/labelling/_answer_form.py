@@ -17,25 +17,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.multioutput import MultiOutputClassifier
-from sklearn.pipeline import Pipeline
 
-from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS, Task, find_task
 from skal._files.json_text import format_json, parse_json
+from skal._vocabulary import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS, Task
 from skal.exceptions import CheckpointError, InvalidParameterError, shorten
-from skal.loop._journal import Journal
 from skal.validation import Choice, Real
+
+if TYPE_CHECKING:
+    from skal.loop._journal import Journal
 
 _SETTINGS = ("task", "unit", "low", "high")
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """What an answer may be.
+    """The form of an answer: a class, several, or a number.
 
     Attributes
     ----------
@@ -73,11 +72,11 @@ class AnswerForm:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> AnswerForm:
-        """That of a folder."""
+        """The form that a folder's settings describe."""
         return cls(**{name: settings[name] for name in _SETTINGS if settings.get(name) is not None})
 
     def settings(self) -> dict[str, Any]:
-        """What a folder keeps of it."""
+        """The settings that a folder keeps."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def read(self, said: Any, classes: Sequence[str]) -> Any:
@@ -116,7 +115,7 @@ class AnswerForm:
         return self.read(text, classes)
 
     def show(self, label: Any, classes: Sequence[str]) -> Any:
-        """What the page and files have of a label of the journal."""
+        """A label of the journal as the page and files show it."""
         if isinstance(label, list) and self.task == MULTILABEL and -1 not in label:  # known in part: as it is
             if len(label) != len(classes):
                 remedy = "Name all of the classes that the project began with."
@@ -141,6 +140,13 @@ class AnswerForm:
         """The estimator for this task in the place of a linear classifier; others as they are, if they fit."""
         if self.task == CLASSIFICATION:
             return estimator
+        # not for those who only ask what an answer may be
+        from sklearn.linear_model import LogisticRegression, RidgeCV
+        from sklearn.multioutput import MultiOutputClassifier
+        from sklearn.pipeline import Pipeline
+
+        from skal._core.tasks import find_task
+
         steps = list(estimator.steps) if isinstance(estimator, Pipeline) else [("linear", estimator)]
         if isinstance(steps[-1][1], LogisticRegression):
             name, last = steps[-1]

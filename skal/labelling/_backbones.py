@@ -62,7 +62,7 @@ def at_hand(source: Source) -> str | None:
 
 
 def load_backbone(text: Any, source: Source) -> Backbone:
-    """What a user names: "images", "texts", a name of :func:`skal.features.pretrained`, or ``FILE.py:NAME``.
+    """Load what a user names: "images", "texts", a name of :func:`skal.features.pretrained`, or ``FILE.py:NAME``.
 
     ``NAME`` is an ``nn.Module``, a transformer, a function from samples to an (n, d) array, or a class or a function
     without arguments that makes one of these. A module is given a batch of tensors, pictures of ``--size`` pixels in
@@ -90,7 +90,7 @@ def _own_backbone(text: str, source: Source) -> Backbone:
 
 
 def saved_features(source: Source, backbone: Backbone) -> Any:
-    """What a saved model needs to make features of samples as a user has them."""
+    """The transformer that a saved model needs, to make features from a user's samples."""
     if source.kind == "image" and not backbone.takes_tensors:
         reader: Any = ArrayPictures(source.shape) if isinstance(source, ArraySource) else None
     else:
@@ -99,7 +99,7 @@ def saved_features(source: Source, backbone: Backbone) -> Any:
 
 
 def as_model_input(source: Source, *, flatten: bool = False) -> Any:
-    """What makes of files or arrays what the source makes of them; None for what a model takes as it is."""
+    """A transformer that prepares files or arrays as the source does; None if a model takes them as they are."""
     if isinstance(source, ImageFolder):
         return PixelFeatures(source.size, flatten=flatten)
     return ArrayFeatures(source.shape, flatten=flatten) if isinstance(source, ArraySource) else None

@@ -71,14 +71,14 @@ class BackgroundRounds:
         return self._engine.journal
 
     def out_of_fold(self, goes_on: Callable[[], bool]) -> Any:
-        """What models say of the labels that were trained without them; takes no lock for long."""
+        """Predict each label with models that were trained without it; the lock is held only briefly."""
         with self.lock:
             engine = self._engine
             state, trainer = replace(engine.state, answers=dict(engine.state.answers)), engine.trainer.copy()
         return predict_out_of_fold(trainer, state, goes_on=goes_on)
 
     def position(self, key: Any) -> int | None:
-        """Where the sample of an id stands, None if there is none."""
+        """The position of the sample with this id; None if there is none."""
         return self._engine.ids.position(key)
 
     def record(
@@ -131,18 +131,18 @@ class BackgroundRounds:
 
     @property
     def auditing(self) -> bool:
-        """Whether the samples that are asked for are an audit, of a model that stays as it is until it is judged."""
+        """True during an audit: the model stays as it is until the audit has judged it."""
         return self._engine.state.look > 0
 
     @property
     def audit_is_answered(self) -> bool:
-        """Whether all samples of the audit have an answer, so that it can be judged; takes no lock."""
+        """True once all samples of the audit have an answer; takes no lock."""
         state = self._engine.state
         return state.look > 0 and all(position in state.answers for position in state.asked)
 
     @property
     def certified(self) -> bool:
-        """Whether there is a certificate, so that the model labels some samples."""
+        """True if there is a certificate, so that the model labels some samples."""
         return self._engine.state.final is not None
 
     def step(self, audit: int = 0) -> None:
@@ -151,7 +151,7 @@ class BackgroundRounds:
         Parameters
         ----------
         audit : int, default=0
-            Let chance choose so many samples, to audit the model. Without, an audit that is open goes on, and is judged
+            Draw this many samples at random, to audit the model. Without, an audit that is open goes on, and is judged
             when all of its samples have an answer.
         """
         with self.lock:
@@ -195,7 +195,7 @@ class BackgroundRounds:
                 self._engine.end_round_without_training()
 
     def report(self, max_error: float, unreadable: Iterable[int] = ()) -> AuditReport | None:
-        """What the held-out labels say of the last model; None if there are none."""
+        """The last model's report from the held-out labels; None if there are none."""
         predictor = self.predictor
         with self.lock:
             state = replace(self._engine.state, answers=dict(self._engine.state.answers))

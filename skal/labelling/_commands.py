@@ -102,15 +102,18 @@ def add_label_studio(commands: Any) -> None:
 def _label_studio(args: argparse.Namespace) -> None:
     import os
 
+    from skal.labelling._studio._client import StudioClient
+
+    _check_common(args)
     token = os.environ.get("LABEL_STUDIO_API_KEY", "").strip()
+    client = StudioClient(args.url, token)
     if not token:
         raise UsageError("LABEL_STUDIO_API_KEY is not set. Put a token of Label Studio into this variable.")
     from skal.labelling._studio._backend import serve_backend
-    from skal.labelling._studio._client import StudioClient
     from skal.labelling._studio._studio_project import StudioProject
     from skal.labelling._studio._sync import StudioSync
 
-    studio = StudioProject(StudioClient(args.url, token), args.project, args.control)
+    studio = StudioProject(client, args.project, args.control)
     sync = StudioSync(
         studio,
         args.out,
@@ -137,34 +140,21 @@ def _label_studio(args: argparse.Namespace) -> None:
 
 
 def _label(args: argparse.Namespace) -> None:
-    if (
-        args.revoke is None
-        and args.source is None
-        and not args.demo
-        and not (args.out is not None and (args.out / "project.json").exists())
-    ):
-        raise UsageError("SOURCE is missing: a folder of images, a table or an npz file. Or try --demo.")
     if args.revoke is not None:
         _revoke(args)
         return
+    door, team, form, out = _read_options(args)
+    # heavy: what is wrong with the options has been said by now
     from skal.config import config_context
-    from skal.labelling._answer_form import AnswerForm
     from skal.labelling._label import print_links, serve
     from skal.labelling._models import aim_model, choose_model
     from skal.labelling._project import Project
-    from skal.labelling._server import Door, LabelServer
-    from skal.labelling._settings import parse_names, read_settings
+    from skal.labelling._server import LabelServer
+    from skal.labelling._settings import read_settings
     from skal.labelling._sources import open_source
-    from skal.labelling._team import Team
     from skal.labelling._words import say_left_out
 
-    door = Door(args.host, args.url, args.certificate, args.key)
-    door.check()
-    team = Team([] if args.team is None else parse_names(args.team), args.overlap, args.decider)
-    low, high = _bounds(args.range)
-    source, name, out, classes, known = _what(args)
-    said = {"task": args.task, "unit": args.unit, "low": low, "high": high}
-    form = AnswerForm.of(read_settings(out) | {key: value for key, value in said.items() if value is not None})
+    source, name, classes, known = _what(args, out, form)
     target_name = args.target or read_settings(out).get("target")
     own = "linear" if args.demo and args.model is None else args.model
     how = {"model": own, "features": args.features, "backbone": args.backbone, "cache": out, "task": form.task}
@@ -204,6 +194,53 @@ def _label(args: argparse.Namespace) -> None:
     _print_summary(result, project.worker.unsaved)
 
 
+def _read_options(args: argparse.Namespace) -> tuple[Any, Any, Any, Path]:
+    """The door, the team, what an answer may be, and the folder; whatever can be refused without torch is."""
+    from skal.labelling._answer_form import AnswerForm
+    from skal.labelling._options import LIMITS, Door, find_file, find_source
+    from skal.labelling._settings import parse_classes, parse_names, read_settings
+    from skal.labelling._team import Team
+
+    own = [flag for flag in ("labels", "text", "columns") if getattr(args, flag) is not None]
+    if args.demo and (args.source is not None or own):
+        also = "SOURCE" if args.source is not None else f"--{own[0]}"
+        raise UsageError(f"--demo brings its own samples. Leave out {also}, or --demo.")
+    settings = read_settings(args.out) if args.out is not None else {}
+    name = args.source or settings.get("source")
+    if name is None and not args.demo and not settings:
+        raise UsageError("SOURCE is missing: a folder of images, a table or an npz file. Or try --demo.")
+    _check_common(args)
+    LIMITS["max_error"].check("skal label", "--max-error", args.max_error)
+    LIMITS["port"].check("skal label", "--port", args.port)
+    door = Door(args.host, args.url, args.certificate, args.key)
+    door.check()
+    team = Team([] if args.team is None else parse_names(args.team), args.overlap, args.decider)
+    low, high = _bounds(args.range)
+    if args.classes is not None:
+        parse_classes(args.classes)
+    for given in filter(None, (None if args.demo else name, args.target)):
+        find_source(given)
+    for path in (args.features, None if args.labels == "folders" else args.labels):
+        if path is not None:
+            find_file(path)
+    out = args.out or Path("skal-label-demo" if args.demo else f"{Path(str(name)).resolve().name}-labels")
+    said = {"task": args.task, "unit": args.unit, "low": low, "high": high}
+    form = AnswerForm.of(read_settings(out) | {key: value for key, value in said.items() if value is not None})
+    if form.task == "regression" and args.classes is not None:
+        raise UsageError(f"Numbers have no classes. Got --task regression with --classes {args.classes}. Drop one.")
+    return door, team, form, out
+
+
+def _check_common(args: argparse.Namespace) -> None:
+    """Options that two commands share."""
+    from skal._vocabulary import parse_strategy
+    from skal.labelling._options import LIMITS
+
+    for name, flag in (("query_size", "--query-size"), ("share", "--hold-out"), ("size", "--size")):
+        LIMITS[name].check(f"skal {args.command}", flag, getattr(args, flag.strip("-").replace("-", "_")))
+    parse_strategy(args.strategy)
+
+
 def _bounds(text: str | None) -> tuple[float | None, float | None]:
     """Two numbers from the command line, of which one may be missing."""
     try:
@@ -224,8 +261,8 @@ def _revoke(args: argparse.Namespace) -> None:
     print(f"The link of {args.revoke} is no longer valid. The next start makes another one for a team with that name.")
 
 
-def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], dict[str, str]]:
-    """Source, its name, the folder, the classes and known labels."""
+def _what(args: argparse.Namespace, out: Path, form: Any) -> tuple[Any, str | None, list[str], dict[str, str]]:
+    """Source, its name, the classes and known labels."""
     from skal.exceptions import InvalidParameterError, SampleError
     from skal.labelling._settings import parse_classes, read_settings
     from skal.labelling._sources import ArraySource, TableRows, known_labels, open_source
@@ -235,14 +272,12 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
 
         images = load_digits().images / 16.0
         source: Any = ArraySource(images, ids=[f"digit-{i:04d}" for i in range(len(images))])
-        out = args.out or Path("skal-label-demo")
-        return source, None, out, parse_classes(args.classes or "0,1,2,3,4,5,6,7,8,9"), {}
-    settings = read_settings(args.out) if args.out is not None else {}
+        classes = [] if form.task == "regression" else parse_classes(args.classes or "0,1,2,3,4,5,6,7,8,9")
+        return source, None, classes, {}
+    settings = read_settings(out)
     name = args.source or settings.get("source")
     if name is None:
         raise SampleError("skal label needs a SOURCE: a folder of images, a table or an npz file. Or try --demo.")
-    out = args.out or Path(f"{Path(name).resolve().name}-labels")
-    settings = settings or read_settings(out)
     source = open_source(name, **_columns(args, settings), size=args.size, cache=out)
     source.check_readable()
     comes_along = args.labels == "folders" or isinstance(source, (ArraySource, TableRows))
@@ -250,15 +285,14 @@ def _what(args: argparse.Namespace) -> tuple[Any, str | None, Path, list[str], d
     if args.labels not in (None, "folders"):
         known |= known_labels(Path(args.labels), list(source.ids))
     classes = parse_classes(args.classes) if args.classes else settings.get("classes") or sorted(set(known.values()))
-    if not classes and "regression" not in (args.task, settings.get("task")):
+    if not classes and form.task != "regression":
         expected = "named at the first start, as in --classes cat,dog"
         raise InvalidParameterError.for_parameter("label", "classes", expected, None, "More can be added on the page.")
-    one_each = (args.task or settings.get("task") or "classification") == "classification"
     strangers = sorted(set(known.values()) - {*classes, *settings.get("classes", [])})
-    if strangers and one_each:
+    if strangers and form.task == "classification":
         expected = f"among the classes {classes}"
         raise InvalidParameterError.for_parameter("label", "labels", expected, strangers, "Name them in --classes too.")
-    return source, str(Path(name).resolve()), out, classes, known
+    return source, str(Path(name).resolve()), classes, known
 
 
 def _print_summary(result: Any, unsaved: str | None) -> None:
@@ -314,6 +348,9 @@ def add_export(commands: Any) -> None:
 def _export(args: argparse.Namespace) -> None:
     if args.to in ("parquet", "folders") and args.out is None:
         raise UsageError(f"--to {args.to} needs --out PATH. Say where to write.")
+    from skal.labelling._options import find_labels
+
+    find_labels(args.folder)
     from skal.labelling._exchange import export_final, export_labels, export_parquet, labelled_rows
 
     rest = _rest(args) if args.predictions else []
@@ -344,7 +381,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _rest(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the model says of the samples without a label."""
+    """Predict the samples that have no label."""
     from tqdm.auto import tqdm
 
     from skal.labelling._exchange import labelled_rows
@@ -378,7 +415,7 @@ def add_predict(commands: Any) -> None:
 
 
 def _add_columns(parser: argparse.ArgumentParser) -> None:
-    """Which columns of a CSV or JSONL file the samples are."""
+    """Add the options that name the columns of a CSV or JSONL file."""
     either = parser.add_mutually_exclusive_group()
     texts = "the column of the texts (text, or the only one beside id)"
     either.add_argument("--text", metavar="COLUMN", help=texts)
@@ -387,7 +424,7 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def _columns(args: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
-    """What the user says of the columns of a file, or else what is known of them."""
+    """The columns that the user names, or else those that are known."""
     from skal.labelling._settings import chosen_columns, parse_names
 
     if args.text is None and args.columns is None:
@@ -403,6 +440,10 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 def _predict(args: argparse.Namespace) -> None:
     if args.out.suffix.lower() not in (".csv", ".tsv"):
         raise UsageError(f"--out must end in .csv or .tsv. Got {args.out}. Name for example predictions.csv.")
+    from skal.labelling._options import find_model, find_source
+
+    find_model(args.project)
+    find_source(args.source)
     from tqdm.auto import tqdm
 
     from skal.labelling._models import read_features
@@ -449,6 +490,9 @@ def add_import(commands: Any) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
+    from skal.labelling._options import find_file
+
+    find_file(args.file)
     from skal.labelling._exchange import import_labels
 
     counts = import_labels(args.folder, args.file, overwrite=args.overwrite, control=args.control)

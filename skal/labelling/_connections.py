@@ -13,7 +13,7 @@ _TOO_MANY = "There are too many connections. Close some of them."
 
 
 def count_allowed() -> int:
-    """How many connections may be open: few enough to leave descriptors for files.
+    """The number of connections that may be open: few enough to leave descriptors for files.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def limit_connections(patience: float, most: int) -> Any:
             self.transport.close()
 
         def is_busy(self) -> bool:
-            """Whether an answer is under way."""
+            """True if an answer is under way."""
             return self.cycle is not None and not self.cycle.response_complete
 
         def _wait(self) -> None:

@@ -21,7 +21,7 @@ from skal.stopping._forecast import ENOUGH
 
 @dataclass(frozen=True)
 class Labelled:
-    """What labelling has come to.
+    """The outcome of labelling.
 
     Attributes
     ----------
@@ -109,12 +109,12 @@ class Ending:
         return [position for position in self._rounds.pool().tolist() if position not in by_model]
 
     def final(self) -> FinalLabels:
-        """Who has labelled what, and the certificate if there is one."""
+        """The final labels with who gave them, and the certificate if there is one."""
         with self._rounds.lock:
             return self._rounds.session.final()
 
     def describe(self, n_classes: int) -> dict[str, Any]:
-        """What the page says about accuracy and about finishing."""
+        """The page's statements about accuracy and about finishing."""
         state, report = self._rounds.session.state, self._worker.report
         held = [state.answers[i] for i in state.audit if state.answers.get(i) is not None]
         enough = report is not None and report.accuracy.n_labels >= ENOUGH

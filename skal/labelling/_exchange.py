@@ -14,7 +14,7 @@ from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
 from skal._files.whole import read_regular
-from skal.exceptions import CheckpointError, InvalidParameterError, SampleError, SkalError, shorten
+from skal.exceptions import InvalidParameterError, SampleError, SkalError, how_to_install, shorten
 from skal.labelling._answer_form import AnswerForm, write_cell
 from skal.labelling._formats import (
     Said,
@@ -24,12 +24,13 @@ from skal.labelling._formats import (
     write_coco,
     write_label_studio,
 )
+from skal.labelling._options import find_labels
 from skal.labelling._settings import check_classes, chosen_columns, read_doubts, read_settings, write_settings
 from skal.labelling._sources import Source, open_source, read_columns, read_pairs, resolve
 from skal.labelling._studio._annotations import is_table
 from skal.labelling._words import FORMATS
 from skal.loop import FinalLabels
-from skal.loop._journal import COLUMNS, FILE, Journal, make_event
+from skal.loop._journal import COLUMNS, Journal, make_event
 from skal.loop._saves import read_final
 
 _TEXTS = ("id", "label", "time", "annotator", "source")
@@ -289,16 +290,13 @@ def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) 
         frame.astype(types).to_parquet(path, engine="pyarrow", index=False)
     except ImportError as error:
         raise SkalError(
-            "Parquet needs pyarrow. Got an installation without it. Run: pip install 'skal-learn[parquet]'"
+            f"Parquet needs pyarrow. Got an installation without it. {how_to_install('parquet')}"
         ) from error
 
 
 def _journal(folder: Path) -> Journal:
     """The journal of a project, which may have no labels yet."""
-    if not any((folder / name).exists() for name in (FILE, "lock", "cache")) and not read_settings(folder):
-        raise CheckpointError(
-            f"{folder} must be a folder with labels. Got one without {FILE}. Name the --out folder of skal label."
-        )
+    find_labels(folder)
     return Journal(folder).read()
 
 

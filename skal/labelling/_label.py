@@ -20,13 +20,14 @@ from skal.exceptions import InvalidParameterError, InvalidTypeError
 from skal.labelling._answer_form import AnswerForm
 from skal.labelling._ending import Labelled
 from skal.labelling._models import aim_model, choose_model
+from skal.labelling._options import LIMITS, Door
 from skal.labelling._project import Project
-from skal.labelling._server import Door, LabelServer
+from skal.labelling._server import LabelServer
 from skal.labelling._sources import ArraySource, Source, TableRows, TextTable, open_source
 from skal.labelling._team import Team
 from skal.loop._row_labels import read_rows
 from skal.stopping import StoppingCriterion
-from skal.validation import Integer, as_list
+from skal.validation import as_list
 
 
 def label(
@@ -131,7 +132,7 @@ def label(
     >>> len(found.labels)
     0
     """
-    Integer(0, 65_535, remedy="Pass 0 for any port that is free.").check("label", "port", port)
+    LIMITS["port"].check("label", "port", port)
     settings = {"strategy": strategy, "query_size": query_size, "share": share, "stop": stop, "annotator": annotator}
     settings |= {"max_error": max_error, "team": Team(team, overlap, decider)}
     settings["form"] = AnswerForm(task, unit, *((None, None) if bounds is None else bounds))
@@ -228,12 +229,12 @@ def _read_labels(source: Source, y: Any, task: str) -> dict[str, Any]:
 
 
 def _has_screen() -> bool:
-    """Whether a browser would have a window; without one Python may start a text browser, which would wait."""
+    """True if a browser could open a window; without one Python may start a text browser, which would wait."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _in_notebook() -> bool:
-    """Whether this runs in a kernel that shows widgets."""
+    """True if this runs in a kernel that shows widgets."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and hasattr(shell, "kernel")

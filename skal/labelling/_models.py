@@ -41,7 +41,7 @@ from skal.nets import CNN
 
 @dataclass
 class Model:
-    """What is trained while somebody labels.
+    """The model that is trained while somebody labels.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ def _on_table(table: pd.DataFrame) -> Model:
 
 
 def _note(what: str, instead: str) -> str:
-    return f"There is no {what} here. {instead}, so expect little from a few hundred labels. This helps: {EXTRA}"
+    return f"There is no {what} here. {instead}, so expect little from a few hundred labels. {EXTRA}"
 
 
 def _pixels(source: Source, cache: Path | None) -> tuple[Any, Callable[[Progress], None] | None]:

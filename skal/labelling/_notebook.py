@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from skal.exceptions import SampleError, SkalError
+from skal.exceptions import SampleError, SkalError, how_to_install
 from skal.labelling._api import call
 from skal.labelling._project import Project
 from skal.labelling._server import PAGE
@@ -43,7 +43,7 @@ def pack_modules() -> str:
 
 
 def reply(project: Project, message: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """What to answer to a message of the cell, and bytes beside it."""
+    """The answer to a message of the cell, with bytes if there are any."""
     number = message.get("number")
     try:
         if "picture" in message:
@@ -61,7 +61,7 @@ def cell(project: Project) -> Any:
         import anywidget
     except ImportError as error:
         raise SkalError(
-            f"A cell in a notebook needs anywidget. Got {error}. Run: pip install 'skal-learn[notebook]', or pass "
+            f"A cell in a notebook needs anywidget. Got {error}. {how_to_install('notebook')}; or pass "
             "notebook=False for a page in the browser."
         ) from error
 

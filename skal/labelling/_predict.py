@@ -15,6 +15,7 @@ import numpy as np
 from skal._files.spreadsheet import format_table
 from skal._files.whole import replace_file
 from skal.exceptions import CheckpointError, InvalidParameterError, SampleError
+from skal.labelling._options import find_model
 from skal.labelling._settings import read_settings
 from skal.labelling._sources import ImageFolder, Source, read_columns
 from skal.models import SavedModel, SavedRegressor, load_model
@@ -23,7 +24,7 @@ _PART = 256  # samples that are written at once
 
 
 class Prediction(NamedTuple):
-    """What a model says of one sample.
+    """A model's prediction for one sample.
 
     Attributes
     ----------
@@ -57,13 +58,7 @@ def columns_of(model: Model, names: Sequence[str] | None = None) -> list[str]:
 
 def project_model(project: Any, trusted: Iterable[str] = ()) -> Model:
     """The model of a labelling folder, or one that was saved elsewhere."""
-    folder = Path(project)
-    if not any((place / "model.json").is_file() for place in (folder, folder / "model")):
-        raise CheckpointError(
-            f"{folder} must be the folder of a model, or of skal label with one. Got one without model.json. Label at "
-            "least one sample of two classes, and wait until a model has been trained."
-        )
-    return load_model(folder, trusted=trusted)
+    return load_model(find_model(project), trusted=trusted)
 
 
 def predict_parts(

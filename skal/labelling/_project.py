@@ -21,6 +21,7 @@ from skal.labelling._answer_form import AnswerForm
 from skal.labelling._background import BackgroundRounds
 from skal.labelling._ending import Ending, Labelled
 from skal.labelling._models import Model
+from skal.labelling._options import LIMITS
 from skal.labelling._queue import Leases, Pace
 from skal.labelling._settings import check_classes, read_settings, write_doubts, write_settings
 from skal.labelling._sources import Source
@@ -32,7 +33,6 @@ from skal.loop._journal import Journal
 from skal.stopping import Certified, HoldOut, StablePredictions, StoppingCriterion
 from skal.stopping._forecast import ENOUGH
 from skal.strategies._default import Recommended
-from skal.validation import Integer, Real
 
 UNREADABLE = "skal: cannot be read"
 _AHEAD = 3  # batches per query, so that there is something to label while the next one is computed
@@ -92,12 +92,12 @@ class Project:
         target_name: str | None = None,
         form: AnswerForm | None = None,
     ) -> None:
-        Integer(1).check("label", "query_size", query_size)
-        Real(0, 0.9, remedy="Pass a share of the samples, such as 0.2, or 0.").check("label", "share", share)
+        LIMITS["query_size"].check("label", "query_size", query_size)
+        LIMITS["share"].check("label", "share", share)
         if stop is not None and not isinstance(stop, StoppingCriterion):
             expected, remedy = "a criterion of skal.stopping, or None", "Pass for example stop=Budget(500)."
             raise InvalidTypeError.for_parameter("label", "stop", expected, stop, remedy)
-        Real(0.0001, 0.5, remedy="Pass 0.05 for at most 5 % errors.").check("label", "max_error", max_error)
+        LIMITS["max_error"].check("label", "max_error", max_error)
         self.source, self.model, self.folder, self.annotator = source, model, Path(folder), annotator
         self.max_error, self.team, self.form = max_error, team or Team([]), form or AnswerForm()
         kept = read_settings(self.folder)

@@ -57,7 +57,7 @@ class Leases:
 
 
 class Pace:
-    """How many labels a minute were given today, without breaks.
+    """The labels given per minute today, without breaks.
 
     Parameters
     ----------

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from skal._files.json_text import parse_json
-from skal.exceptions import InvalidParameterError, SampleError, SkalError
+from skal.exceptions import SampleError, SkalError, how_to_install
 from skal.labelling._access import Access
 from skal.labelling._api import call
 from skal.labelling._connections import PATIENCE, count_allowed, limit_connections
+from skal.labelling._options import Door
 from skal.labelling._project import Project
 from skal.labelling._requests import Guard, answer_json
 
@@ -58,9 +56,7 @@ class LabelServer:
         try:
             import uvicorn
         except ImportError as error:
-            raise SkalError(
-                f"The page needs Starlette and uvicorn. Got {error}. Run: pip install 'skal-learn[label]'"
-            ) from error
+            raise SkalError(f"The page needs Starlette and uvicorn. Got {error}. {how_to_install('label')}") from error
         self.project, self._patience, self.finished = project, patience, False
         door = Door() if door is None else door
         self._access = Access(project.folder, project.team.people)
@@ -165,61 +161,6 @@ class LabelServer:
             Route(f"{root}/{{name}}", page, methods=["GET"]),
         ]
         return Guard(Starlette(routes=routes), self._access, self._origins)
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where the server listens, and how people come there. A secret must not travel in clear text.
-
-    Attributes
-    ----------
-    host : str
-        An address of this machine; only this machine itself reaches 127.0.0.1.
-    url : str or None
-        The address in people's browsers, if it is another one: of a proxy that encrypts.
-    certificate, key : path or None
-        Files of TLS, in the PEM format.
-    """
-
-    host: str = "127.0.0.1"
-    url: str | None = None
-    certificate: Any = None
-    key: Any = None
-
-    def check(self) -> None:
-        """Refuse a door that is open to others and not encrypted."""
-        if (self.certificate is None) != (self.key is None):
-            expected, remedy = "two files, the certificate and its key", "Pass both --certificate and --key."
-            raise InvalidParameterError.for_parameter("label", "certificate", expected, "one of them", remedy)
-        url = urlsplit(self.url or "")
-        if self.url is not None and (url.scheme not in ("http", "https") or not url.netloc or url.path.strip("/")):
-            expected, remedy = "scheme and host, without a path", "Pass for example --url https://label.example.org."
-            raise InvalidParameterError.for_parameter("label", "url", expected, self.url, remedy)
-        if not _is_here(self.host) and self.certificate is None and url.scheme != "https":
-            raise InvalidParameterError(
-                f"A page that others can reach must be encrypted. Got host={self.host!r} without a certificate. Pass "
-                "--certificate and --key; or leave --host out, put a proxy with TLS in front, and pass its address "
-                "as --url https://…"
-            )
-        if self.url is None and self.host in ("0.0.0.0", "::"):
-            expected, remedy = "given where the host is every address", "Pass the address that people open."
-            raise InvalidParameterError.for_parameter("label", "url", expected, None, remedy)
-
-    def origins(self, port: int) -> list[str]:
-        """Scheme, host and port of the page, the one to print first."""
-        self.check()
-        if self.url is not None:
-            return [self.url.rstrip("/")]
-        scheme = "http" if self.certificate is None else "https"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return [f"{scheme}://{host}:{port}", *([f"{scheme}://localhost:{port}"] if _is_here(self.host) else [])]
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bind(host: str, port: int, last: int) -> socket.socket:

@@ -8,15 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from skal._core.tasks import MULTILABEL
 from skal._files.json_text import format_json, is_utf8, parse_json
 from skal._files.whole import read_regular, replace_file
+from skal._vocabulary import MULTILABEL
 from skal.exceptions import CheckpointError, InvalidParameterError
-from skal.loop._journal import FILE as JOURNAL
-from skal.loop._journal import read_columns
 from skal.validation import as_list
 
 FILE = "project.json"
+JOURNAL = "labels.jsonl"
 _DOUBTS = "doubts.json"
 
 
@@ -38,7 +37,7 @@ def parse_classes(text: str) -> list[str]:
 
 
 def chosen_columns(settings: dict[str, Any]) -> dict[str, Any]:
-    """Which columns of a file were labelled, for :func:`skal.labelling._sources.open_source`."""
+    """The columns of a file that were labelled, for :func:`skal.labelling._sources.open_source`."""
     return {name: settings.get(name) for name in ("text", "columns")}
 
 
@@ -69,7 +68,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     if not path.exists():
-        columns = read_columns(folder)
+        columns = _read_columns(folder)
         return {} if columns is None else {"task": MULTILABEL, "classes": columns}
     try:
         found = parse_json(read_regular(path))
@@ -82,13 +81,22 @@ def read_settings(folder: Path) -> dict[str, Any]:
             f"Delete it and start again with the same source, classes and options; the labels are in {JOURNAL}."
         ) from error
     settings: dict[str, Any] = found
-    columns = read_columns(folder) if settings.get("task") == MULTILABEL else None
+    columns = _read_columns(folder) if settings.get("task") == MULTILABEL else None
     if columns is not None and sorted(columns) != sorted(settings["classes"]):
         raise CheckpointError(
             f"The classes in {path} must be those of {JOURNAL}, {columns}. Got {settings['classes']}. Correct them, or "
             "delete the file and start again with the same source and options."
         )
     return settings if columns is None else settings | {"classes": columns}
+
+
+def _read_columns(folder: Path) -> list[Any] | None:
+    """The classes that the journal names, None if it names none."""
+    if not (folder / JOURNAL).exists():
+        return None
+    from skal.loop._journal import read_columns  # with torch: not for a folder without labels
+
+    return read_columns(folder)
 
 
 def _check_types(found: dict[str, Any]) -> None:
@@ -127,7 +135,7 @@ def write_doubts(folder: Path, doubts: dict[str, dict[str, Any]]) -> None:
 
 
 def read_doubts(folder: Path) -> dict[str, dict[str, Any]]:
-    """What was kept; empty if nothing was, or it cannot be read."""
+    """Read the doubts that were kept; empty if there are none, or they cannot be read."""
     try:
         found = parse_json(read_regular(folder / _DOUBTS))
     except (OSError, ValueError):

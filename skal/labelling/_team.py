@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skal.exceptions import InvalidParameterError
-from skal.loop._consensus import code_answers, cohen_kappa, krippendorff_alpha
-from skal.loop._journal import Journal
-from skal.validation import Real, as_list
+from skal.labelling._options import LIMITS
+from skal.validation import as_list
+
+if TYPE_CHECKING:
+    from skal.loop._journal import Journal
 
 _LONGEST = 60  # letters of a name
 
@@ -38,18 +40,20 @@ class Team:
     """
 
     # benchmarks/second_opinions.py says what these two are worth
-    PAYS = 0.2  # a second look at a doubtful label must show another one so often
+    PAYS = 0.2  # a second look at a doubtful label must show another one in at least this share of cases
     SHARE = 0.2  # and given to at most this share of the samples
 
     def __init__(self, people: Sequence[str], overlap: float = 0.1, decider: str | None = None) -> None:
-        Real(0.0, 1.0, remedy="Pass a share of the samples, such as 0.1.").check("label", "overlap", overlap)
+        LIMITS["overlap"].check("label", "overlap", overlap)
         expected, remedy = "a list of distinct names", "Pass for example team=['ann', 'ben']."
         names = as_list("label", "team", people, expected=expected, remedy=remedy)
         good = [name for name in names if isinstance(name, str) and 0 < len(name.strip()) <= _LONGEST]
         if len(good) < len(names) or len(set(names)) < len(names):
             raise InvalidParameterError.for_parameter("label", "team", expected, people, remedy)
         if decider is not None and decider not in names:
-            raise InvalidParameterError.for_parameter("label", "decider", f"one of {names}", decider, "Add the name.")
+            among = f"one of {names}" if names else "left out without a team"
+            remedy = "Add the name to the team." if names else "Name the team, too: several people."
+            raise InvalidParameterError.for_parameter("label", "decider", among, decider, remedy)
         self.people, self.overlap = list(names), overlap
         self.decider = decider or (names[0] if names else None)
         self._waiting: dict[Any, None] = {}  # samples of the overlap with one answer
@@ -61,7 +65,7 @@ class Team:
         return bool(self.people)
 
     def is_shared(self, key: Any) -> bool:
-        """Whether a sample goes to two people: chance says so, the same whenever it is asked."""
+        """True if a sample goes to two people; this is random, but always the same for the same sample."""
         number = int.from_bytes(blake2b(str(key).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
         return number < self.overlap * 2**64
 
@@ -71,7 +75,7 @@ class Team:
             self.note(key, {} if key in journal.decided else {who: event["label"] for who, event in said.items()})
 
     def note(self, key: Any, said: Mapping[str, Any]) -> None:
-        """These people have said these labels of a sample by now."""
+        """Take note of the labels that people have given a sample so far."""
         self._answered.add(key)
         if len(said) == 1 and self.is_shared(key):
             self._waiting[key] = None
@@ -88,7 +92,7 @@ class Team:
 
     @property
     def pays(self) -> bool:
-        """Whether one more second look at a doubtful label is worth a new sample; at first it is tried."""
+        """True while a second look at a doubtful label is worth a new sample; the first ones are taken to find out."""
         often = (sum(self._looks.values()) + 2) / (len(self._looks) + 4) >= self.PAYS
         return often and len(self._looks) < self.SHARE * len(self._answered)
 
@@ -107,6 +111,8 @@ def describe_agreement(journal: Journal, people: Sequence[str]) -> dict[str, Any
         ``alpha`` (Krippendorff's, None without a common sample), ``common`` (samples), ``pairs`` with Cohen's
         ``kappa``, and how many ``answers`` each person has given.
     """
+    from skal.loop._consensus import code_answers, cohen_kappa, krippendorff_alpha  # not to check names alone
+
     said = {key: {who: event["label"] for who, event in each.items()} for key, each in journal.answers.items()}
     counts = {name: sum(name in each for each in said.values()) for name in people}
     answers, _, found, _ = code_answers({key: each for key, each in said.items() if len(each) > 1})

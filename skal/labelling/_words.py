@@ -25,7 +25,7 @@ def say_seconds(seconds: float) -> str:
 
 
 def say_time_left(left: int, per_minute: float) -> str:
-    """How long the rest takes at a pace, "" if nobody knows.
+    """Say how long the rest takes at a pace; "" if nobody knows.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def say_time_left(left: int, per_minute: float) -> str:
 
 
 def say_numbers(numbers: Sequence[float], unit: str) -> str:
-    """What has been answered so far.
+    """Say which numbers have been answered so far.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def guessing(heldout: Sequence[Any], n_classes: int) -> dict[str, Any]:
 
 
 def say_certificate(certificate: dict[str, Any], left: int) -> str:
-    """What a certificate promises, and what people still have to do for that.
+    """Say what a certificate promises, and what people still have to do for it.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def say_certificate(certificate: dict[str, Any], left: int) -> str:
 
 
 def say_refusal(max_error: float) -> str:
-    """That a last check found too many errors.
+    """Say that a last check found too many errors.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def say_refusal(max_error: float) -> str:
 
 
 def say_left_out(names: Sequence[str]) -> str | None:
-    """What a folder has that is not labelled, None if there is nothing.
+    """Say which files of a folder are left out; None if none are.
 
     Examples
     --------

@@ -114,7 +114,7 @@ class Worker:
 
     @property
     def wants_audit(self) -> bool:
-        """Whether an audit has been asked for, and is not drawn yet."""
+        """True if an audit was asked for and has not been drawn yet."""
         return self._wanted > 0 or self._drawing > 0
 
     def learn_on(self) -> None:
@@ -129,7 +129,7 @@ class Worker:
             return self._wake.wait_for(lambda: self._doing is None and not self._due(), timeout)
 
     def status(self) -> dict[str, Any]:
-        """What goes on, the learning curve and the forecast."""
+        """Describe the current work, the learning curve and the forecast."""
         error = self._error or self._rounds.error
         return {"doing": self._doing, "progress": self._progress, "error": error, **self._measured}
 
@@ -164,7 +164,7 @@ class Worker:
                 self._changes = 0
 
     def _succeeds(self, work: Callable[[], None]) -> bool:
-        """Whether some work is done; whatever it raises is told, and labelling goes on."""
+        """Do some work, and return whether it succeeded; errors are reported, and labelling goes on."""
         try:
             work()
         except Exception as error:
@@ -208,7 +208,7 @@ class Worker:
             flush()
 
     def _predict(self) -> None:
-        """What the model says of everything that the page may show beside a label or a question."""
+        """The model's predictions for everything that the page may show beside a label or a question."""
         rounds = self._rounds
         predictor, task = rounds.predictor, rounds.session.engine.rules.task
         if predictor is None or (task == CLASSIFICATION and not hasattr(predictor.estimator, "predict_proba")):

@@ -260,7 +260,7 @@ class _State(NamedTuple):
         return cls(weights_of(context.network.module), rows, strategy.get_params(deep=False))
 
     def follows(self, other: _State) -> bool:
-        """Whether nothing but labels has been added."""
+        """True if this state differs from the other one by added labels alone."""
         same = are_same_weights(self.weights, other.weights) and self.params == other.params
         return same and self.rows[: len(other.rows)] == other.rows
 
@@ -293,7 +293,7 @@ class _KnownPool:
             self._places[keys[row]].append(int(place[row]))
 
     def positions(self, keys: list[Hashable]) -> np.ndarray | None:
-        """Which candidates these rows are, −1 for those outside the subset; None if there are rows that are new."""
+        """The positions of these rows among the candidates, −1 outside the subset; None if some rows are new."""
         left = {key: iter(places) for key, places in self._places.items()}
         positions = [next(left.get(key, iter(())), None) for key in keys]
         return None if None in positions else np.array(positions, dtype=np.int64)
@@ -311,7 +311,7 @@ class _KnownPool:
 
 
 def _label_steps(context: QueryContext, settings: Settings, source: TangentSource, n_trained: int) -> LabelSteps | None:
-    """How labels that the network was not trained on change its outputs; None if the residuals are enough."""
+    """The change of the outputs by labels that the network was not trained on; None if the residuals are enough."""
     if settings.criterion != "variance" or compares_outputs(context.network.criterion):
         return None
     f = source.labelled_logits

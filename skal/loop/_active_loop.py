@@ -37,7 +37,7 @@ class ActiveLearningLoop(MetaEstimatorMixin, BaseEstimator):
 
     @abstractmethod
     def _find_task(self, y: Any) -> str:
-        """What is learnt from labels y, as far as there are some; refuses estimators that cannot."""
+        """Find what is learnt from labels y, as far as there are some; refuse estimators that cannot."""
 
     @abstractmethod
     def _find_askable(self, y: Any, task: str) -> np.ndarray | None:

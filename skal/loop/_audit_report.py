@@ -89,7 +89,7 @@ class AuditReport:
         return words + (some if self.n_skipped else "")
 
     def say_finish(self, who: str = "people") -> str:
-        """What finishing now would take, in words.
+        """Say what finishing now would take.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ def report_audit(
     confidence: float,
     unreadable: frozenset[int] = frozenset(),
 ) -> AuditReport | None:
-    """What the held-out labels say of the last model; None if there are none.
+    """Report on the last model from the held-out labels; None if there are none.
 
     ``unreadable`` samples are no samples; others that were declined may be right or wrong.
     """

@@ -65,7 +65,7 @@ def predict_out_of_fold(
     n_folds: int = N_FOLDS,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """What models say of each label that were trained on the other folds.
+    """Predict each label with a model that was trained on the other folds.
 
     Parameters
     ----------

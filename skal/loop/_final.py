@@ -97,7 +97,7 @@ def plan_audit(state: LoopState, rules: Rules, predictor: Predictor | None) -> N
 
 
 def begin_audit(state: LoopState, sizes: list[int]) -> None:
-    """Let the next round be an audit of the model as it is, with so many labels after each of its stages."""
+    """Let the next round be an audit of the present model; ``sizes`` are the numbers of labels after its stages."""
     state.n_audits, state.stages, state.look, state.audited = state.n_audits + 1, sizes, sizes[0], []
 
 
@@ -199,7 +199,7 @@ def judge_audit(state: LoopState, rules: Rules, predictor: Predictor) -> dict[st
 
 
 def combine_labels(state: LoopState, ids: list[Any], annotators: dict[Any, str | None]) -> FinalLabels:
-    """Who has labelled what; a label by people is never replaced."""
+    """Combine the labels of people and of the model; a label by people is never replaced."""
     final = state.final or {"certificate": None, "positions": [], "labels": []}
     by_model = dict(zip(final["positions"], final["labels"], strict=True))
     people = dict(zip(state.labelled, state.labels, strict=True))

@@ -54,7 +54,7 @@ def release(state: LoopState) -> None:
 
 
 def n_from_audit(state: LoopState, size: int, share: float) -> int:
-    """How many of a batch of ``size`` are taken from the audit, so that all labels have the share."""
+    """The number of audit samples in a batch of ``size`` that keeps their share of all labels."""
     wanted = round(share * (len(state.labelled) + size)) - sum(state.heldout)
     return max(0, min(wanted, size, len(open_audit(state))))
 

@@ -83,13 +83,13 @@ class SampleIds:
         return [self._ids[position] for position in positions]
 
     def position(self, key: Any) -> int | None:
-        """Where the sample of this id stands, None if it is not in the pool."""
+        """The position of the sample with this id; None if it is not in the pool."""
         if self._positions is None:
             self._positions = {own: position for position, own in enumerate(self._ids)}
         return self._positions.get(plain_id(key))
 
     def contents(self, positions: Iterable[int]) -> list[str | None]:
-        """What to keep beside a given id, to see later that it still stands for the same content.
+        """The digest to keep beside a given id, to see later that its content is still the same.
 
         None where the id is a digest already, and for a Dataset whose items change from one reading to the next.
         """
@@ -113,7 +113,7 @@ class SampleIds:
             )
 
     def _is_random(self) -> bool:
-        """Whether reading a sample twice gives two answers, as augmentation in a Dataset does."""
+        """True if reading a sample twice gives two results, as with augmentation in a Dataset."""
         if self._random is None:
             rows = np.unique(np.linspace(0, len(self) - 1, _READ_TWICE).astype(np.int64))
             self._random = isinstance(self.X, Dataset) and _digests(self.X, rows) != _digests(self.X, rows)

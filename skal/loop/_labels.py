@@ -150,7 +150,7 @@ def class_names(labels: np.ndarray, classes: Any, *, network: bool, known: list[
 
 
 def _are_outputs(labels: np.ndarray, known: list[Any] | None) -> bool:
-    """Whether integer labels are the numbers of a network's outputs; refused if some cannot be."""
+    """True if integer labels are the numbers of a network's outputs; refused if some cannot be."""
     if known and known != list(range(len(known))):
         return False
     negative = np.unique(labels[labels < 0])

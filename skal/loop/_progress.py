@@ -165,7 +165,7 @@ class LoopState:
 
     @property
     def stale(self) -> bool:
-        """Whether labels have changed since the last training."""
+        """True if labels have changed since the last training."""
         return self.fitted is None or self.fitted["n_changes"] != self.n_changes
 
     def pool(self, n_samples: int) -> np.ndarray:

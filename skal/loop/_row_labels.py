@@ -65,7 +65,7 @@ def read_rows(owner: str, labels: Any, task: Task) -> tuple[list[Any], str | Non
 
 
 def _is_missing(value: Any, task: Task) -> bool:
-    """Whether a label is None or NaN, or a row of nothing else, or of several labels one of nothing but −1."""
+    """True if a label is missing: None, NaN, a row of these, or a row of −1 for several labels."""
     if value is None:
         return True
     try:
@@ -145,7 +145,7 @@ class RowTrainer(Trainer):
 
     @abstractmethod
     def _predictor_of(self, estimator: Any, labels: np.ndarray) -> Any:
-        """What speaks in labels for an estimator that is trained on these."""
+        """A predictor that gives labels, for an estimator that was trained on these."""
 
     def _set_trained(self, estimator: Any, names: np.ndarray, state: LoopState, n_labelled: int | None) -> None:
         rows, labels = state.training_set(n_labelled)
@@ -212,7 +212,7 @@ class LabelsTrainer(RowTrainer):
 
     @property
     def _learns_parts(self) -> bool:
-        """Whether the estimator learns from samples that are known in part, by a loss that leaves the rest out."""
+        """True if the estimator learns from samples that are known in part, by a loss that leaves the rest out."""
         net = final_network(self.rules.estimator)
         return net is not None and (net.criterion is BCEWithLogitsLoss or _is_loss(net.criterion, KnownLabelsLoss))
 

@@ -20,12 +20,13 @@ from skorch import NeuralNet
 from skal._core.containers import count_masked, n_rows
 from skal._core.estimators import unwrap_estimator
 from skal._core.tasks import CLASSIFICATION, Task
+from skal._vocabulary import STRATEGIES, names_a_strategy
 from skal.base import as_strategy
 from skal.exceptions import BudgetWarning, InvalidParameterError, InvalidTypeError
 from skal.loop._progress import LoopState
 from skal.models._net_training import final_network
 from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
-from skal.strategies._names import KNOWN, named_strategy, names_a_strategy
+from skal.strategies._names import named_strategy
 from skal.validation import Choice, Integer, Seed
 
 AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
@@ -203,7 +204,7 @@ class Rules:
         return min(planned, self.n_samples)
 
     def next_size(self, state: LoopState, n_pool: int) -> int:
-        """How many samples to ask for."""
+        """The number of samples to ask for."""
         size = self.initial_size if state.round == 0 else self.query_size
         left = n_pool if self.budget is None else self.budget - len(state.labelled)
         return max(0, min(size, left, n_pool))
@@ -281,7 +282,7 @@ class Rules:
 
 
 def uses_unlabelled(estimator: Any) -> bool:
-    """Whether the estimator learns from samples with the label −1.
+    """True if the estimator learns from samples with the label −1.
 
     One of your own says so with the attribute ``uses_unlabelled = True``; scikit-learn's are known.
 
@@ -298,7 +299,7 @@ def uses_unlabelled(estimator: Any) -> bool:
 
 
 def _is_warm_started(estimator: Any) -> bool:
-    """Whether there is a ``warm_start=True`` somewhere, so that fits depend on history."""
+    """True if there is a ``warm_start=True`` somewhere, so that fits depend on history."""
     params = estimator.get_params(deep=True)
     return any(bool(value) for name, value in params.items() if name.split("__")[-1] == "warm_start")
 
@@ -321,6 +322,6 @@ def _strategy_or_rule(owner: str, initial: Any) -> Any:
     rules = ["random", "stratified"]
     if isinstance(initial, str) and initial not in rules:
         if not names_a_strategy(initial):
-            Choice(*rules, *sorted(set(KNOWN) - set(rules))).check(owner, "initial", initial)
+            Choice(*rules, *sorted(set(STRATEGIES) - set(rules))).check(owner, "initial", initial)
         return named_strategy(owner, "initial", initial)
     return named_strategy(owner, "initial", initial) if callable(initial) else initial

@@ -185,7 +185,7 @@ class RunFolder:
         return found
 
     def _changes(self, content: dict[str, Any], state: LoopState) -> list[str]:
-        """What differs from the run in the folder; the state is moved to the samples' places of now."""
+        """Name what differs from the run in the folder; the state is moved to the samples' present positions."""
         ours, theirs = self._params, content["parameters"]
         differing = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
         within = {name.rpartition("__")[0] for name in differing}  # the part says it better than the whole

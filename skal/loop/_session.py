@@ -307,7 +307,7 @@ class LabellingSession(SessionView):
         return self.classifier
 
     def _positions(self, owner: str, keys: Iterable[Any]) -> list[int]:
-        """Where the samples of these ids stand; unknown ones refused."""
+        """The positions of the samples with these ids; unknown ids are refused."""
         if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
             raise InvalidTypeError.for_parameter(owner, "ids", "a list of ids", keys, "See session.ids.")
         found = {plain_id(key): self.engine.ids.position(key) for key in keys}

@@ -41,7 +41,7 @@ class SessionView:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will be asked."""
+        """True when nothing more will be asked."""
         return self.state.stop_reason is not None
 
     def labels(self) -> pd.DataFrame:
@@ -176,7 +176,7 @@ class SessionView:
         return forecast_labels(n_labelled, correct, target)
 
     def audit(self, max_error: float = 0.05, confidence: float = 0.95) -> AuditReport:
-        """What the held-out labels say: how good the model is, and what finishing now would take.
+        """Report from the held-out labels how good the model is, and what finishing now would take.
 
         Parameters
         ----------

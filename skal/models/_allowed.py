@@ -152,7 +152,7 @@ def name_of(part: Any) -> str:
 
 
 def resolve(name: str) -> Any:
-    """What a name stands for; ImportError or AttributeError if it stands for nothing."""
+    """Import what a name stands for; ImportError or AttributeError if it stands for nothing."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 

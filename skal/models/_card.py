@@ -29,7 +29,7 @@ def input_of(labelled: Any) -> tuple[list[int] | None, str | None]:
 
 
 def what_it_takes(features: Any, shape: list[int] | None, dtype: str | None, seen: dict[str, Any]) -> str:
-    """What ``predict`` takes, in words."""
+    """Describe what ``predict`` takes."""
     if features is not None:
         features = features.steps[0][1] if isinstance(features, Pipeline) else features
         return str(getattr(features, "takes", f"what {type(features).__name__} takes"))
@@ -41,7 +41,7 @@ def what_it_takes(features: Any, shape: list[int] | None, dtype: str | None, see
 
 
 def describe_part(part: Any) -> Any:
-    """What is known of a step: what it says of itself (as a pre-trained network does), or its class."""
+    """Describe a step by what it says of itself (as a pre-trained network does), or by its class."""
     if isinstance(part, Pipeline):
         return [describe_part(step) for _, step in part.steps]
     if hasattr(part, "describe"):
@@ -50,13 +50,13 @@ def describe_part(part: Any) -> Any:
 
 
 def describe_labels(predictor: Any, labelled: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """How many labels a model was trained on, and which."""
+    """Describe the labels that a model was trained on."""
     codes = np.empty(0) if labelled is None else labelled[1]
     return {"labels": len(codes), **predictor.describe(codes), "round": row.get("round")}
 
 
 def describe_scores(row: dict[str, Any]) -> dict[str, Any]:
-    """What was measured on labels that the model was not trained on."""
+    """Describe what was measured on labels that the model was not trained on."""
     found = {name: row[name] for name in ("valid_score", "eval_score") if row.get(name) is not None}
     score, n = row.get("heldout_score"), row.get("n_heldout")
     if score is not None and n:

@@ -45,7 +45,7 @@ class NumberPredictor:
         return scaled[:, 0] if self.one else scaled
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:
-        """What the labels were that it was trained on."""
+        """Describe the labels that the model was trained on."""
         if len(codes) == 0:
             return {}
         numbers = codes.reshape(len(codes), -1) * self.scale + self.mean
@@ -92,7 +92,7 @@ class LabelsPredictor:
         return known
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:
-        """How many samples had each label, of those that it was trained on."""
+        """Count the samples of each label that the model was trained on."""
         counts = np.where(self.otherwise == 1, len(codes), 0)
         counts[self.learnt] = (codes == 1).sum(axis=0)
         return {"by_label": {str(name): int(n) for name, n in zip(self.names, counts, strict=True)}}

@@ -122,7 +122,7 @@ def keep_batch(batch: Any) -> Any:
 
 
 def is_sliceable(X: Any) -> bool:
-    """Whether rows can be taken many at a time: arrays, tensors, dicts of them."""
+    """True for arrays, tensors and dicts of them: rows can be taken many at a time."""
     parts = X.values() if isinstance(X, Mapping) else [X]
     return all(isinstance(part, (np.ndarray, Tensor)) for part in parts)
 

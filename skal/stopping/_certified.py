@@ -75,7 +75,7 @@ class Certified(StoppingCriterion):
         self.n_audit = n_audit
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether a certificate has been granted."""
+        """True if a certificate has been granted."""
         for row in history:
             found = row.get("certificate")
             if found and found["granted"] and self.max_error >= found["max_error"]:
@@ -104,7 +104,7 @@ class Certified(StoppingCriterion):
         return (1 - self.confidence) / (audit * (audit + 1)) * share
 
     def passes(self, share: float, sizes: Any, n: int, n_labelled: int, audit: int, stage: int) -> np.ndarray:
-        """Whether a stage is likely to grant the certificate: with one standard deviation more errors than expected.
+        """True if a stage is likely to grant the certificate: with one standard deviation more errors than expected.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ class StablePredictions(StoppingCriterion):
         self.window = window
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether the predictions are stable."""
+        """True if the predictions are stable."""
         last = _last(history, "agreement", self.window)
         if last is None or last.mean() <= self.threshold:
             return None
@@ -98,7 +98,7 @@ class UncertaintyPlateau(StoppingCriterion):
         self.tolerance = tolerance
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether uncertainty is low or no longer falls."""
+        """True if uncertainty is low or no longer falls."""
         values = _values(history, f"uncertainty_{self.statistic}")
         if len(values) and self.threshold is not None and values[-1] <= self.threshold:
             return f"the {self.statistic} uncertainty is {values[-1]:.3g}, at most the threshold {self.threshold:g}"

@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def later_text(self) -> str:
-        """What more labels would bring, in words, or why that is not known."""
+        """Say what more labels would bring, or why that is not known."""
         if self.later is None or self.accuracy is None:
             return f"No forecast yet: {self.reason}."
         less = ""

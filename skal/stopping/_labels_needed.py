@@ -18,7 +18,7 @@ from skal.validation import Integer, Real
 
 @dataclass(frozen=True)
 class LabelsNeeded:
-    """How many labels are missing to a target.
+    """The number of labels still missing to a target.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class LabelsNeeded:
 def forecast_labels(
     n_labelled: Any, correct: Any, target: float, *, n_bootstrap: int = 500, random_state: int = 0
 ) -> LabelsNeeded:
-    """How many more labels a model needs to reach an accuracy.
+    """Forecast how many more labels a model needs to reach an accuracy.
 
     A line is fitted to the logit of the held-out accuracies against the logarithm of the labels, where models with more
     labels weigh more. The interval is the middle 95 % of the fits to bootstrap samples of the held-out labels. It does

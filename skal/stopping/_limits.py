@@ -31,7 +31,7 @@ class Budget(StoppingCriterion):
         self.n_labels = n_labels
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether the labels are spent."""
+        """True when the labels are spent."""
         return f"{n_labelled} labels, as many as the budget" if n_labelled >= self.n_labels else None
 
 
@@ -58,7 +58,7 @@ class MaxTime(StoppingCriterion):
         self.seconds = seconds
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether the time is over."""
+        """True when the time is over."""
         elapsed = history[-1].get("elapsed")
         over = elapsed is not None and elapsed >= self.seconds
         return f"{elapsed:.0f} seconds, more than the {self.seconds:g} allowed" if over else None
@@ -107,7 +107,7 @@ class TargetScore(StoppingCriterion):
         self.confidence = confidence
 
     def reason(self, history: Rows, n_labelled: int) -> str | None:
-        """Whether the target is reached."""
+        """True when the target is reached."""
         score, n_heldout = history[-1].get("heldout_score"), history[-1].get("n_heldout") or 0
         if score is None or n_heldout < self.n_min:
             return None

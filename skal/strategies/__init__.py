@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Query strategies, each as a class and as a function in modAL's form."""
 
+from skal._vocabulary import STRATEGIES
 from skal.strategies._albl import ALBL
 from skal.strategies._badge import BADGE, badge
 from skal.strategies._bait import BAIT, bait
@@ -18,7 +19,7 @@ from skal.strategies._lcmd import LCMD, lcmd
 from skal.strategies._learning_loss import LearningLoss, learning_loss
 from skal.strategies._lookahead import NTKLookahead, ntk_lookahead
 from skal.strategies._max_det import MaxDet, max_det
-from skal.strategies._names import KNOWN
+from skal.strategies._names import CLASSES
 from skal.strategies._npc import NPC, npc
 from skal.strategies._predictive_std import PredictiveStd, predictive_std
 from skal.strategies._prob_cover import ProbCover, prob_cover
@@ -80,6 +81,5 @@ __all__ = [
 
 # strategies do not import one another, and those that are made of others find them here. ALBL keeps state and has no
 # function
-KNOWN |= {name: thing.strategy for name in __all__ if hasattr(thing := globals()[name], "strategy")}
-KNOWN |= {"random": RandomSampling, "albl": ALBL, "auto": Recommended}
+CLASSES |= {name: globals()[name] for name in STRATEGIES.values()} | {"Recommended": Recommended}
 ALBL.default_arms = (LeastConfidence, CoreSet)

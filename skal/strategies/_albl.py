@@ -18,7 +18,7 @@ from skal.validation import Choice, Integer, Real, make_generator
 
 
 def _of_an_arm(name: str) -> Any:
-    return property(lambda self: any(getattr(arm, name) for arm in self._arms()), doc="Whether one of the arms does.")
+    return property(lambda self: any(getattr(arm, name) for arm in self._arms()), doc="True if one of the arms does.")
 
 
 class ALBL(QueryStrategy):
@@ -129,7 +129,7 @@ class ALBL(QueryStrategy):
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
-        """Whether one of the arms does."""
+        """True if an arm draws from the pool, or the mixture of ALBL does."""
         return self.uniform or any(arm.draws_from_pool for arm in self._arms())
 
     @property

@@ -218,12 +218,12 @@ def kmeans_plus_plus(
 
 
 def _block(n_bytes: int, n_chosen: int) -> int:
-    """How many rows' distances to the chosen ones are computed at once: four arrays of float64."""
+    """The number of rows whose distances are computed at once, in four arrays of float64."""
     return min(_BLOCK, rows_within(n_bytes, 32 * n_chosen))
 
 
 def nearest_masses(q: Tensor, phi: Tensor, picked: np.ndarray, mass: Tensor, block: int = _BLOCK) -> np.ndarray:
-    """How much mass is nearest to each of the chosen rows of ``q ⊗ φ``: (m,) array that sums to all of it."""
+    """The mass that is nearest to each chosen row of ``q ⊗ φ``: an (m,) array that sums to the whole mass."""
     rows, total = _OuterProducts(q, phi), torch.zeros(len(picked), dtype=mass.dtype, device=mass.device)
     block = min(block, product_rows(phi))
     for start in range(0, len(q), block):

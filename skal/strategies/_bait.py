@@ -124,7 +124,7 @@ class BAIT(QueryStrategy):
         return rows[picked], rises
 
     def _n_that_fit(self, context: QueryContext, n_instances: int) -> int:
-        """How many samples of the pool take part."""
+        """The number of samples of the pool that take part."""
         first = context.features(self.features, context.pool.take(range(1)))
         n, width, n_classes = context.n_pool, first.shape[1], context.n_classes
         # M, its factor, its inverse, the information and products of them; features as they come and in double;

@@ -269,11 +269,11 @@ class Room:
         return self.points if self.points >= size else self.matrix
 
     def whole(self, n_points: int, n_batches: int, size: int) -> bool:
-        """Whether the kernel on all points is formed: if it fits, and if it is less than that of every batch."""
+        """True if the kernel on all points is formed: it fits, and costs less than the kernels of all batches."""
         return self.fits_whole(n_points) and n_points**2 < n_batches * size**2
 
     def fits_whole(self, n_points: int) -> bool:
-        """Whether the kernel on this many points fits beside their gradients."""
+        """True if the kernel on this many points fits beside their gradients."""
         return KERNEL_BYTES * (n_points + self.n) ** 2 + self.kept * n_points <= self.memory
 
 

@@ -236,7 +236,7 @@ class _Bounds:
         self.nearest[row] = -torch.inf
 
     def is_up_to_date(self, row: int) -> bool:
-        """Whether a point's bound is its distance."""
+        """True if a point's bound is its exact distance."""
         return int(self.known[row]) == self.n_chosen
 
     def update(self, rows: Tensor | None) -> None:

@@ -126,7 +126,7 @@ def _herding(context: QueryContext, started: bool, source: str, features: str = 
 
 
 def _say_nothing(context: QueryContext, features: str, *, by_forest: bool = False) -> bool:
-    """Whether labelled samples share the labels of their neighbours no more often than chance, error included.
+    """True if labelled samples share the labels of their neighbours no more often than chance, error included.
 
     The neighbour is the one in the nearest direction, or all that end in the same leaves of a forest.
     """
@@ -150,7 +150,7 @@ def _say_nothing(context: QueryContext, features: str, *, by_forest: bool = Fals
 
 
 def _are_constant(context: QueryContext) -> bool:
-    """Whether all samples of the pool have the same features; a look at some is enough for most pools."""
+    """True if all samples of the pool have the same features; a look at some is enough for most pools."""
     few = context.features("prepared", context.pool.take(np.linspace(0, context.n_pool - 1, 64).astype(np.int64)))
     if context.n_pool == 1 or bool((few != few[:1]).any()):
         return False
@@ -158,7 +158,7 @@ def _are_constant(context: QueryContext) -> bool:
 
 
 def _are_vectors(context: QueryContext) -> bool:
-    """Whether every input is a row of numbers, and no image or sequence."""
+    """True if every input is a row of numbers, and no image or sequence."""
     return getattr(context.pool.read(0, 1), "ndim", 0) == 2
 
 

@@ -107,7 +107,7 @@ class DynamicAL(ScoreStrategy):
 
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]
-        """Whether the learner must hold labelled samples: unless γ = 0, which leaves them out of the score."""
+        """True if the learner must hold labelled samples; γ = 0 leaves them out of the score."""
         return self.gamma != 0
 
     def _engine(self, context: QueryContext) -> TangentEngine:
@@ -117,7 +117,7 @@ class DynamicAL(ScoreStrategy):
 
     @property
     def _interacts(self) -> bool:
-        """Whether samples of a batch count together; influence alone knows no interaction among them."""
+        """True if the samples of a batch interact; with influence alone they do not."""
         return self.batch == "greedy" and not np.isinf(float(self.gamma))
 
     def _pool_scores(self, context: QueryContext, engine: TangentEngine) -> Tensor:
@@ -196,7 +196,7 @@ class DynamicAL(ScoreStrategy):
         return _SKETCH if self.n_features == "auto" else int(self.n_features)  # type: ignore[arg-type]
 
     def _keeps_all(self, context: QueryContext, engine: TangentEngine) -> bool:
-        """Whether ``greedy`` keeps the exact gradients of the pool."""
+        """True if ``greedy`` keeps the exact gradients of the pool."""
         kept = kept_bytes(engine, context.pool, [LossCotangent(engine.network.loss)])
         # and products with some others while they are made
         of_one = kept + 8 * _KEPT_COLUMNS + 20 * _COLUMNS + 64

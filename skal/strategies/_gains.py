@@ -258,7 +258,7 @@ class Pairs:
         self._n, self._size = n, 0
 
     def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> bool:
-        """Whether there was room for more pairs."""
+        """Add pairs, and return True; return False, and add none, if there is no room."""
         start, stop = self._size, self._size + len(rows)
         if stop > len(self._rows):
             return False

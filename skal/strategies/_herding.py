@@ -239,12 +239,12 @@ class UHerding(CoverageStrategy):
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
-        """Whether the scores do."""
+        """True if the scores do."""
         return self._scoring is not None and self._scoring.needs_network
 
     @property
     def needs_labels(self) -> bool:  # type: ignore[override]
-        """Whether the scores do."""
+        """True if the scores do."""
         return super().needs_labels or (self._scoring is not None and self._scoring.needs_labels)
 
     def check_params(self) -> None:

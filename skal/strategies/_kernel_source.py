@@ -80,7 +80,7 @@ class FeatureKernelSource(Source):
         return Outputs(meaning.logits(p), p, p, None if meaning.is_exclusive else torch.sigmoid)
 
     def room(self, n_numbers: int) -> int:
-        """How many candidates fit into memory with this many numbers for each, besides features and labels."""
+        """The number of candidates that fit into memory with this many numbers for each, beside features and labels."""
         entries = n_numbers + 3 * len(self._labelled) + 2 * self._read.width
         return rows_within(self.memory, _DOUBLE * entries, at_least=0)
 

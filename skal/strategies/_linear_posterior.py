@@ -131,7 +131,7 @@ class KernelReader:
             self._kept *= self._scale
 
     def room(self) -> int:
-        """How many samples' features fit: half of the memory for two copies, and the labelled ones."""
+        """The number of samples whose features fit: half of the memory holds two copies and the labelled ones."""
         return rows_within(self._context.memory // 2, 16 * self.width, at_least=0) - self._context.n_labelled
 
     def of(self, samples: Samples) -> Tensor:

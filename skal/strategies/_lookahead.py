@@ -198,12 +198,12 @@ class NTKLookahead(ScoreStrategy):
 
     @property
     def scores_first_pick(self) -> bool:  # type: ignore[override]
-        """Whether a batch is greedy."""
+        """True if a batch is greedy."""
         return Settings.of(self).batch == "greedy"
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
-        """Whether the evaluation set is a random part of the pool: if asked for; ``"auto"`` draws from larger ones."""
+        """True if the evaluation set is drawn at random from the pool; ``"auto"`` does so for large pools."""
         return isinstance(self.evaluation, int)
 
     def check_params(self) -> None:
@@ -239,7 +239,7 @@ class NTKLookahead(ScoreStrategy):
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
-        """Whether a tangent kernel is asked for."""
+        """True if a tangent kernel is asked for."""
         tangent = self.kernel in _TANGENT_KERNELS or self._picks_layers
         return self.criterion != "variance" or tangent or self.retraining != "linearized"
 

@@ -126,7 +126,7 @@ class NPC(QueryStrategy):
 
     @property
     def draws_from_pool(self) -> bool:  # type: ignore[override]
-        """Whether the answer comes from random draws: of batches, or of the samples that greedy chooses from.
+        """True if chance takes part: it draws batches, or the samples that greedy chooses from.
 
         Greedy search draws by itself, too, where the pool is larger than what it looks at.
         """

@@ -165,7 +165,7 @@ class PredictiveStd(ScoreStrategy):
 
 
 def _returns_std(context: QueryContext) -> bool:
-    """Whether ``predict`` gives deviations, through the steps before it."""
+    """True if ``predict`` gives deviations, through the steps before it."""
     predict = getattr(context.inner_estimator, "predict", None)
     return not context.has_network and predict is not None and "return_std" in signature(predict).parameters
 

@@ -110,7 +110,7 @@ def best_temperature(proba: np.ndarray, right: np.ndarray) -> float:
 
 
 def can_fit(context: QueryContext) -> bool:
-    """Whether there are at least two classes with five labels each, and predictions that have not seen them can be had.
+    """True if there are at least two classes with five labels each, and predictions that have not seen them can be had.
 
     Those of a network whose layers below the last are trained cannot: they have seen all labels.
     """
@@ -154,7 +154,7 @@ def fit_temperature(context: QueryContext, n_splits: int = 3) -> float:
 
 
 def _spread(proba: np.ndarray) -> float:
-    """How far the logits are from one another."""
+    """The distances between the logits."""
     logits = _logs(proba)
     return float(np.std(logits - logits.mean(axis=1, keepdims=True)))
 

@@ -118,7 +118,7 @@ class Kernel:
         return similarity_to(points, self.name, self.radius)
 
     def error(self, dtype: torch.dtype) -> float:
-        """How far rounding may put a similarity off; that of a ball is either right or wrong."""
+        """The largest error that rounding makes in a similarity; for balls a similarity is either right or wrong."""
         eps = torch.finfo(dtype).eps
         square = PRODUCT_ERROR * eps
         root = (PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0

@@ -113,7 +113,7 @@ class Margin(_Uncertainty):
 
     @property
     def needs_network(self) -> bool:  # type: ignore[override]
-        """Whether it reads logits, which only a network has."""
+        """True if it reads logits, which only a network has."""
         return self.on == "logits"
 
     def _score(self, context: QueryContext) -> np.ndarray:

@@ -54,7 +54,7 @@ class PerSampleGradient(ABC):
 
     @property
     def written_out_entries(self) -> int:
-        """How many numbers it takes to write out the gradient of one sample."""
+        """The size of one sample's gradient when it is written out."""
         return self.size
 
     @abstractmethod
@@ -79,7 +79,7 @@ class PerSampleGradient(ABC):
         return torch.cat(norms), None if direction is None else torch.cat(dots)
 
     def _entries(self, with_direction: bool) -> int:
-        """How many numbers the scores of one sample take at a time."""
+        """The size of the largest array for the scores of one sample."""
         return self.written_out_entries
 
     def _scores(self, rows: slice, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -326,7 +326,7 @@ class Outer(PerSampleGradient):
         return _gram_norms(self.g.transpose(-1, -2), from_inputs)
 
     def _by_gram(self, k: int) -> bool:
-        """Whether norms for k cotangents are quicker by Gram matrices than from gradients that are written out."""
+        """True if norms for k cotangents are quicker by Gram matrices than from gradients that are written out."""
         t, i, o = self.positions, self.n_in, self.n_out
         return t * t * (i / k + o) < t * i * o + _TRAFFIC * i * o
 

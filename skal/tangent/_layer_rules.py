@@ -73,7 +73,7 @@ def users_rules(module: nn.Module) -> dict[type[nn.Module], Rule]:
 
 
 def has_own_rule(layer: nn.Module) -> bool:
-    """Whether the layer is of exactly the class that one of this module's rules is for."""
+    """True if the layer is of exactly the class that one of this module's rules is for."""
     return type(layer) in _RULES and _is_ours(_RULES[type(layer)])
 
 
@@ -109,7 +109,7 @@ def _both_sides(padding: Sizes) -> Sizes:
 
 
 def _spatial_padding(layer: Any) -> tuple[int, ...]:
-    """What a convolution adds to its input: (before, after) pairs, last dim first."""
+    """The padding of a convolution: (before, after) pairs, last dim first."""
     if layer.padding == "same":
         pairs = [divmod(d * (k - 1), 2) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
         return tuple(x for half, odd in reversed(pairs) for x in (half, half + odd))
@@ -196,7 +196,7 @@ def _scale_and_shift(
     normalise: Callable[[Tensor], Tensor],
     sum_positions: Callable[[Tensor], Tensor] = _over_positions,
 ) -> Contributions:
-    """What follows a normalisation, element by element."""
+    """The affine part of a normalisation, element by element."""
     return {"weight": Scale(g, lambda rows: normalise(a[rows]), sum_positions, inputs=a), "bias": sum_positions(g)}
 
 

@@ -221,7 +221,7 @@ def _agree(result: Tensor, truth: Tensor, total: Tensor, epsilon: float) -> bool
 
 
 def _is_plain(network: Network, name: str) -> bool:
-    """Whether a parameter's rule may be trusted where a gradient of zero leaves nothing to compare."""
+    """True if a parameter's rule may be trusted where a gradient of zero leaves nothing to compare."""
     parameter = network.trainable()[name]
     holders = [x for x in network.module.modules() if any(p is parameter for p in x.parameters(recurse=False))]
     return all(has_own_rule(layer) for layer in holders)

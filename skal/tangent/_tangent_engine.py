@@ -131,7 +131,7 @@ class TangentEngine:
         return self.element_size * sum(self.sizes.values())
 
     def chunk_size(self, kept_bytes: int = 0) -> int:
-        """How many samples one pass may take.
+        """The number of samples that one pass may take.
 
         Parameters
         ----------

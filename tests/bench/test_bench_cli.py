@@ -71,7 +71,7 @@ def test_list(capsys):
     ("arguments", "message"),
     [
         (["bench", "--preset", "nothing"], "must be one of 'dynamic_al_table1'"),
-        (["bench", "--strategies", "luck"], "Got 'luck'"),
+        (["bench", "--data", "digits", "--strategies", "luck"], "Got 'luck'"),
         (["bench", "--data", "no_such_data", "--data-home", "."], "no_such_data"),
         (["report", "nowhere"], "settings.json is missing"),
     ],

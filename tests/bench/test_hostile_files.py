@@ -33,7 +33,7 @@ def test_more_rounds_than_a_list_can_hold_are_refused():
     "arguments", [["--jobs", "0"], ["--data", "../x"], ["--data", "no/such.npz"], ["--data", "x y"]], ids=str
 )
 def test_wrong_arguments_are_told_in_a_line(arguments, tmp_path, capsys):
-    out = ["--out", str(tmp_path / "out"), "--strategies", "random", "--net", "mlp", "--seeds", "1"]
+    out = ["--out", str(tmp_path / "out"), "--data", "digits", "--strategies", "random", "--net", "mlp", "--seeds", "1"]
     assert cli.main(["bench", *out, *arguments]) == 1
     assert "Traceback" not in capsys.readouterr().err
 

@@ -105,5 +105,5 @@ def test_a_class_of_one_image_is_not_tested(tmp_path):
 def test_pillow_is_named_if_it_is_not_installed(tmp_path, monkeypatch):
     write(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"Pillow.*pip install 'skal-learn\[images\]'"):
+    with pytest.raises(ImportError, match=r"Pillow.*pip install '.\[images\]'"):
         load("caltech101", tmp_path)

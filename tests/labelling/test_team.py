@@ -15,8 +15,9 @@ from skal.exceptions import InvalidParameterError
 from skal.labelling._access import revoke
 from skal.labelling._label import as_source
 from skal.labelling._models import choose_model
+from skal.labelling._options import Door
 from skal.labelling._project import Project
-from skal.labelling._server import Door, LabelServer
+from skal.labelling._server import LabelServer
 from skal.labelling._team import Team
 from skal.loop._journal import Journal, make_event
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from skal.datasets._layout import Layout
 from skal.datasets._splits import Arrays, Split, every_fifth, scale_images
+from skal.exceptions import how_to_install
 
 DEFAULT_SIZE = 64
 _FOLDER = "101_ObjectCategories"
@@ -77,7 +78,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
-            "Reading caltech101 needs Pillow. Install it with: pip install 'skal-learn[images]'"
-        ) from error
+        raise ImportError(f"Reading caltech101 needs Pillow. {how_to_install('images')}") from error
     return Image

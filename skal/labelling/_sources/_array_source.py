@@ -13,7 +13,7 @@ import numpy as np
 from skal._core.identity import digest_bytes
 from skal._files.whole import open_regular
 from skal.datasets._npz import read_array, stored_arrays
-from skal.exceptions import SampleError, SkalError, shorten
+from skal.exceptions import SampleError, SkalError, how_to_install, shorten
 from skal.features._pixels import pixels_of
 from skal.labelling._sources._source import Ids, Source, given_ids
 from skal.loop._ids import make_distinct
@@ -116,7 +116,7 @@ class ArraySource(Source):
             from PIL import Image
         except ImportError as error:
             raise SkalError(
-                "Pictures need pillow. Got an installation without it. Run: pip install 'skal-learn[label]'"
+                f"Pictures need pillow. Got an installation without it. {how_to_install('label')}"
             ) from error
         pixels = pixels_of(self._array[position])
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -121,7 +121,7 @@ class ImageFolder(Source):
         )
 
     def path(self, position: int) -> Path:
-        """Where an image lies."""
+        """The path of an image."""
         path: Path = self.folder / self.ids[position]
         return path
 

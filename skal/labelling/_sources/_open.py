@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skal.exceptions import SampleError
-from skal.features._pixels import MOST_PIXELS
+from skal.labelling._options import LIMITS, TABLES, find_source
 from skal.labelling._sources._array_source import ArraySource
 from skal.labelling._sources._columns import ID, read_columns
 from skal.labelling._sources._images import ImageFolder
 from skal.labelling._sources._source import Source
 from skal.labelling._sources._table_rows import TableRows
 from skal.labelling._sources._texts import TextTable
-from skal.validation import Integer
-
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_source(
@@ -48,21 +44,13 @@ def open_source(
     -------
     Source
     """
-    remedy = "Pass the pixels a side that the model sees, such as 32."
-    Integer(8, MOST_PIXELS, remedy=remedy).check("label", "size", size)
-    place = Path(path)
+    LIMITS["size"].check("label", "size", size)
+    place = find_source(path)
     if place.is_dir():
         return ImageFolder(place, size=size, cache=cache)
-    if not place.exists():
-        raise SampleError(f"The source must be a folder or a file. Got {place}, which is not there. Check the path.")
     if place.suffix.lower() in TABLES:
         return _open_table(place, text, columns)
-    if place.suffix.lower() == ".npz":
-        return ArraySource.from_file(place)
-    raise SampleError(
-        f"The source must be a folder of images, a table ({', '.join(TABLES)}) or an npz file. Got {place}. "
-        "Convert it to one of these."
-    )
+    return ArraySource.from_file(place)
 
 
 def _open_table(path: Path, text: str | None, wanted: Sequence[str] | None) -> Source:

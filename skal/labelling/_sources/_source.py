@@ -54,12 +54,12 @@ class Source(ABC):
 
     @property
     def folder_labels(self) -> dict[str, str]:
-        """What the places of the samples say of their labels, by id; empty where they say nothing."""
+        """The labels that the samples' folders give, by id; empty if they give none."""
         return {}
 
     @abstractmethod
     def samples(self) -> Any:
-        """What a model is trained on: one row for each id."""
+        """The rows that a model is trained on, one for each id."""
 
     @abstractmethod
     def originals(self, rows: Sequence[int]) -> Any:
@@ -81,7 +81,7 @@ class Source(ABC):
         return []
 
     def fields(self, position: int) -> dict[str, Any]:
-        """What a file of labels should say of a sample beside its id, by the names of columns."""
+        """The columns that a file of labels has for a sample beside its id."""
         return {}
 
     def n_bytes(self, position: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from skal._core.containers import take_rows
-from skal.exceptions import SkalError
+from skal.exceptions import SkalError, how_to_install
 from skal.labelling._studio._sync import StudioSync
 
 
@@ -47,7 +47,7 @@ def backend_app(sync: StudioSync) -> Any:
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError as error:
-        raise SkalError(f"The backend needs Starlette. Got {error}. Run: pip install 'skal-learn[label]'") from error
+        raise SkalError(f"The backend needs Starlette. Got {error}. {how_to_install('label')}") from error
 
     async def health(request: Any) -> Any:
         return JSONResponse({"status": "UP", "model_class": "skal"})

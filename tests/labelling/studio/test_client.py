@@ -70,11 +70,11 @@ def test_a_personal_token_is_renewed(server):
 def test_no_token_no_address(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     command = ["label-studio", "--url", "localhost", "--project", "1", "--out", str(tmp_path)]
+    assert main(command) == 1  # before the token: both are wrong
+    assert "http://localhost:8080" in capsys.readouterr().err
+    command[2] = "http://localhost"
     assert main(command) == 2
     assert "LABEL_STUDIO_API_KEY" in capsys.readouterr().err
-    monkeypatch.setenv("LABEL_STUDIO_API_KEY", TOKEN)
-    assert main(command) == 1
-    assert "http://localhost:8080" in capsys.readouterr().err
 
 
 def test_configs_that_do_not_fit_are_refused(server):
