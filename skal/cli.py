@@ -122,8 +122,9 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(args: argparse.Namespace) -> None:
-    for path in (args.file, *(() if args.draw else (args.truth,))):
-        path.stat()  # an error names the file that is not there, before anything heavy is loaded
+    args.file.stat()  # an error names the file that is not there, before anything heavy is loaded
+    if args.draw is None and not args.truth.exists():
+        raise FileNotFoundError(f"{args.truth} is not there. The option --draw N writes the first one.")
     from skal.audit import audit_command, draw_command
 
     if args.draw is not None:

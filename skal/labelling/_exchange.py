@@ -403,6 +403,8 @@ def _kinds_of_labels(journal: Journal) -> set[type]:
 
 def _read_numbers(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Pairs of a table with rows or numbers for labels, if all can be nothing else: classes are no fractions."""
+    if not all(isinstance(label, str) for _, label in pairs):  # Label Studio's tables are read by its controls
+        return pairs
     try:
         said = [parse_json(label) for _, label in pairs]
     except ValueError:

@@ -265,10 +265,10 @@ def test_numbers_are_shown_as_text(tmp_path):
 
 def test_an_extra_that_is_missing_is_named(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(SkalError, match=r"pip install 'skal-learn\[label\]'"):
+    with pytest.raises(SkalError, match=r"pip install '\.\[label\]'"):
         LabelServer(project)
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(SkalError, match=r"pip install 'skal-learn\[notebook\]'"):
+    with pytest.raises(SkalError, match=r"pip install '\.\[notebook\]'"):
         cell(project)
 
 
