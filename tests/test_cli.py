@@ -147,7 +147,7 @@ LIGHT = [
     (["report", "not/there"], 1, "holds no benchmark"),
     (["audit", "x"], 2, "required: --truth"),
     (["audit", "not/there", "--truth", "x"], 1, "No such file or directory: 'not/there'"),
-    (["audit", "{file}", "--truth", "not/there"], 1, "No such file or directory: 'not/there'"),
+    (["audit", "{file}", "--truth", "not/there"], 1, "The option --draw N writes the first one."),
 ]
 
 
