@@ -156,7 +156,8 @@ TARGETS = {
 def test_what_is_masked_is_unknown(target, form):
     """To fit, to an oracle's caller, to tell and to start: it is never asked for, or declined, and never learnt."""
     make, y = TARGETS[target]
-    given = {"n_initial": 12, "query_size": 4, "n_rounds": None, "initial": "random", "random_state": 0}
+    given = {"n_initial": 12, "query_size": 16, "n_rounds": None, "random_state": 0}
+    given |= {"initial": "random", "query_strategy": "random_sampling"}
     hidden = np.arange(60) < 20
 
     def mask(rows):
@@ -182,7 +183,8 @@ def test_what_is_masked_is_unknown(target, form):
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_labels_may_be_taken_back_after_a_training(target):
     make, y = TARGETS[target]
-    with make(n_initial=10, query_size=4, n_rounds=None, random_state=0).start(NUMBERS) as session:
+    settings = {"query_strategy": "random_sampling", "initial": "random", "n_rounds": None, "random_state": 0}
+    with make(n_initial=10, query_size=4, **settings).start(NUMBERS) as session:
         session.tell(y[session.ask()])
         keys = session.labels()["id"].tolist()
         session.decline(keys).undecline(keys)
