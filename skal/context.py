@@ -184,9 +184,9 @@ class QueryContext:
         is_shared = settings["progress"] or effective_n_jobs(settings["n_jobs"]) > 1
         self.sharding = Sharding(settings["n_jobs"], settings["progress"], owner) if is_shared else None
         self.cache: Cache | None = getattr(learner, "cache", None)
-        self._shared: dict[Any, Any] | None = None  # what the arms of one query share
+        self._shared: dict[Any, Any] | None = None  # results that the arms of one query share
         self._passed: dict[str, torch.Tensor] = {}  # outputs and logits of the pool, once a pass has given them
-        self._digests: dict[int, str | None] = {}  # of what computes features, by identity: nothing changes in a query
+        self._digests: dict[int, str | None] = {}  # digests of transformers by identity: nothing changes in a query
         self._watches: list[Watch] = []  # over the Datasets of this query
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from skal._core.outputs import sum_of_others
 
-CRITERIA = ["mlmoc", "emoc", "eer"]  # of hypothetical labels; ``variance`` has none
+CRITERIA = ["mlmoc", "emoc", "eer"]  # those that need a hypothetical label; ``variance`` needs none
 Probabilities = Callable[[Tensor], Tensor]
 
 

@@ -38,7 +38,7 @@ class Importance(NamedTuple):
     as_candidate: Tensor  # a
     as_evaluation: Tensor  # v
     stiffness: Tensor  # t
-    noise: Tensor  # of its label
+    noise: Tensor  # noise of its label
 
 
 def logit_variance(z: Tensor, meaning: Meaning = MEANINGS["classification"]) -> float:
@@ -104,7 +104,7 @@ class VarianceGains:
             remedy = "Use another kernel, or other features: those of the labelled samples are all zero."
             raise InvalidParameterError.for_parameter(owner, "kernel", expected, got, remedy)
         evaluation, free, B = posterior.evaluation, posterior.free, posterior.B
-        counts = torch.ones_like(posterior.prior)  # whether a candidate is one of those that are summed over
+        counts = torch.ones_like(posterior.prior)  # 1 for candidates that are summed over, else 0
         if weights is not None:
             w = torch.as_tensor(weights, dtype=counts.dtype, device=counts.device)
             importance, counts = importance._replace(as_evaluation=importance.as_evaluation * w), (w > 0).to(counts)

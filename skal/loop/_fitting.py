@@ -94,7 +94,7 @@ class Trainer:
             self._set_trained(estimator, names, state, state.fitted["n_labelled"])
 
     def copy(self) -> Trainer:
-        """One that can train while this one's model is in use."""
+        """Copy the trainer, so that one can train while the other's model is in use."""
         other = type(self)(self.rules)
         other.__dict__.update(self.__dict__)
         if not self.rules.reinitialize:  # it trains the same network further

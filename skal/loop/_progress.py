@@ -50,7 +50,7 @@ class LoopState:
     start : str or None
         How the initial samples were chosen, and why so.
     reason : str or None
-        The same of this round.
+        How this round's samples were chosen, and why so.
     source : str
         How this round's samples were chosen, for the journal.
     names : list or None

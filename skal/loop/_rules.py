@@ -29,7 +29,7 @@ from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import named_strategy
 from skal.validation import Choice, Integer, Seed
 
-AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
+AUDIT_SHARE = 0.2  # share of the labels, unless a stopping criterion asks for another
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ from skal.exceptions import InvalidParameterError
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
 
-_BLOCK_BYTES = 2**21  # of features in double precision that are worked on at once
+_BLOCK_BYTES = 2**21  # bytes of features in double precision that are worked on at once
 
 
 class BAIT(QueryStrategy):

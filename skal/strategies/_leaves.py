@@ -21,8 +21,8 @@ from skal.context import QueryContext, Samples
 from skal.strategies._pool_features import PoolFeatures
 
 _TREES = 100
-_FEWEST_TREES = 10  # of an estimator's own: the shares of fewer are too coarse
-_ROWS = 4096  # that go through the trees at once
+_FEWEST_TREES = 10  # trees that an estimator must have: shares of fewer are too coarse
+_ROWS = 4096  # samples that go through the trees at once
 
 
 class PoolLeaves(PoolFeatures):

@@ -18,12 +18,12 @@ from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import PRODUCT_ERROR
 from skal.validation import Integer, Real, make_generator
 
-_MOST_POINTS = 5000  # that are clustered for the radius
-_MOST_BALLS = 2000  # that are compared with the whole pool: a share of 95 % is then right to half a point
+_MOST_POINTS = 5000  # clustered for the radius
+_MOST_BALLS = 2000  # compared with the whole pool: a share of 95 % is then right to half a point
 _FEWEST_POINTS = 200
-_COPIES = 4  # of the points
+_COPIES = 4  # of the points that are in memory at once
 _SEEDS = 500  # points at least, among which k-means finds its first centres
-_ROWS = 4096  # that k-means looks at at once
+_ROWS = 4096  # rows that k-means reads at once
 _BLOCK_BYTES = 2**22
 _UNKNOWN_CLASSES = 10
 

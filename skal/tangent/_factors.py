@@ -426,7 +426,7 @@ class Rows(PerSampleGradient):
         norms = torch.matmul(g, g.transpose(1, 2)).mul_(same).sum((1, 2))
         if direction is None:
             return norms, None
-        along = embedding(index, direction.reshape(self.n_rows, self.width))  # as indexing, and several times as fast
+        along = embedding(index, direction.reshape(self.n_rows, self.width))  # like indexing, but several times faster
         return norms, along.mul_(g).sum((1, 2))
 
     def from_inputs(self, k: int) -> Tensor | None:
