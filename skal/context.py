@@ -204,7 +204,7 @@ class QueryContext:
 
     @property
     def meaning(self) -> Meaning:
-        """What follows from the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
+        """The consequences of the task: the meaning of outputs, what is uncertain, what a label leaves to be learnt."""
         return MEANINGS[self.task]
 
     def require_task(self, tasks: Sequence[str], why: str = "") -> None:

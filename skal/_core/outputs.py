@@ -144,7 +144,7 @@ def to_proba(output: Tensor, net: Any, task: Task = CLASSIFICATION) -> Tensor:
 
 
 def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
-    """What makes class probabilities of logits (..., C), by the net's own nonlinearity; None for a softmax.
+    """The function from logits (..., C) to class probabilities, by the net's own nonlinearity; None for a softmax.
 
     Probabilities that are no distributions are refused.
     """

@@ -83,7 +83,7 @@ class Sharding:
     owner: str = "skal"
 
     def jobs(self) -> int:
-        """How many workers there are; 1, with a warning, if a cluster has none and gets none."""
+        """The number of workers; 1, with a warning, if a cluster has none and gets none."""
         try:
             jobs: int = effective_n_jobs(self.n_jobs)
         except TimeoutError as error:  # joblib has waited for Dask's workers

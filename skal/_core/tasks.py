@@ -42,7 +42,7 @@ _IN_WORDS = {REGRESSION: "numbers", MULTILABEL: "several labels for each sample"
 
 
 def find_task(estimator: Any, y: Any = None) -> Task:
-    """What an estimator learns from labels y, as far as there are some.
+    """Find what an estimator learns, from itself and from labels y if there are some.
 
     Examples
     --------

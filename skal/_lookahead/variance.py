@@ -47,7 +47,8 @@ def logit_variance(z: Tensor, meaning: Meaning = MEANINGS["classification"]) -> 
 
 
 def even_importance(like: Tensor, rho: float, scale: float) -> Importance:
-    """For numbers under squared loss, where all samples count alike: ``Σ_x S² / (ρ + S')``, S in units of ``scale``."""
+    """Weights for numbers under squared loss, where all samples count alike: ``Σ_x S² / (ρ + S')``, S in units of
+    ``scale``."""
     ones = torch.ones_like(like[:, 0])
     return Importance(ones / (rho * scale), ones, ones / rho, rho * ones)
 
@@ -67,7 +68,8 @@ def newton_importance(
 
 
 def margin_importance(p: Tensor, rho: float, scale: float, meaning: Meaning) -> Importance:
-    """For kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how noisy.
+    """Weights for kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how
+    noisy.
 
     With ``h = max(m, 0.01)`` the score is ``h' Σ_x m(x) S² / (ρ + h' S')`` and the noise ρ/h, S in units of ``scale``:
     the same family, with 1/ρ for τ and a label that counts more where the classifier is unsure. Of several labels m is

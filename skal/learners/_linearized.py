@@ -255,7 +255,7 @@ class _State(NamedTuple):
 
     @classmethod
     def of(cls, context: QueryContext, strategy: NTKLookahead) -> _State:
-        """As it is now."""
+        """The state of a learner as it is now."""
         rows = list(zip(context.labelled.keys(), context.class_labels.tolist(), strict=True))
         return cls(weights_of(context.network.module), rows, strategy.get_params(deep=False))
 

@@ -159,7 +159,7 @@ class LoopState:
 
     @property
     def heldout(self) -> list[bool]:
-        """For every label, whether it is kept from training."""
+        """One flag for every label: True if it is kept from training."""
         held = set(self.audit)
         return [index in held for index in self.labelled]
 

@@ -245,7 +245,7 @@ class CandidateKernel:
 
 
 class Room:
-    """How many points of the pool have room within a bound, and in which form.
+    """The number of the pool's points that have room within a bound, and in which form.
 
     Parameters
     ----------

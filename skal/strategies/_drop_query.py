@@ -113,7 +113,7 @@ class DropQuery(QueryStrategy):
         return candidates[nearest], changed[candidates[nearest]]
 
     def _sizes_that_fit(self, context: QueryContext, read: PoolFeatures, n_instances: int) -> tuple[int, int]:
-        """How many of the samples that change are clustered, and how many the first centres are among.
+        """The number of changing samples that are clustered, and of those among which the first centres are.
 
         Half of a bound is for the pool's features, a quarter for those that are clustered, an eighth for k-means.
         """

@@ -194,7 +194,7 @@ def _change_outputs(change: Callable[[int, int, Tensor], Tensor], layers: list[A
 
 
 def draw_mask(layer: Any, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
-    """Which features of a given shape a layer keeps, 1 or 0: depends on the seed alone."""
+    """The features that a layer keeps, 1 or 0, in a given shape; they depend on the seed alone."""
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))

@@ -267,7 +267,7 @@ class Pairs:
         return True
 
     def sort(self) -> None:
-        """By candidate; no more pairs can be added."""
+        """Sort the pairs by candidate; no more can be added."""
         rows = self._rows[: self._size]
         order = rows.sort(stable=True).indices
         self._columns, self._values = self._columns[order], self._values[order]

@@ -153,7 +153,7 @@ class UHerding(CoverageStrategy):
         What is to be covered, if it is not the pool, weighed by how uncertain the model is there; see
         :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples coverage is summed; see :class:`MaxHerding`.
+        Number of random samples over which coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None

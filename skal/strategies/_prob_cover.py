@@ -46,7 +46,7 @@ class ProbCover(CoverageStrategy):
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What similarity is measured on; see :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
+        Number of random samples of the pool over which coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None

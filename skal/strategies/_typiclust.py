@@ -298,7 +298,7 @@ def most_typical(
 
 
 def _mean_distances(points: Tensor, n_neighbors: int, block_bytes: int) -> Tensor:
-    """Of every point to its nearest other points: (n, d) -> (n,)."""
+    """Mean distance of every point to its nearest other points: (n, d) -> (n,)."""
     k = min(n_neighbors, len(points) - 1)
     lengths, means = points.square().sum(1), []
     step = rows_within(block_bytes, 2 * points.element_size() * len(points))

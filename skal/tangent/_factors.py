@@ -88,7 +88,7 @@ class PerSampleGradient(ABC):
         return _squared_norms(gradients), None if direction is None else gradients @ direction.reshape(-1)
 
     def from_inputs(self, k: int) -> Tensor | None:
-        """What the norms for k cotangents need of the layer's input, with a row for each sample.
+        """The part of the layer's input that norms for k cotangents need, with a row for each sample.
 
         It takes no more room than k output gradients. None where norms are quicker to compute in another way.
         """
