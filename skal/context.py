@@ -165,7 +165,7 @@ class QueryContext:
         if hasattr(learner, "estimator"):
             self.estimator = learner.estimator
         elif is_committee(learner):
-            self.estimator = learner  # itself a classifier: its probabilities are the mean over its learners
+            self.estimator = learner  # a committee is a classifier: its probabilities are the mean over its learners
         else:
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
@@ -204,7 +204,7 @@ class QueryContext:
 
     @property
     def meaning(self) -> Meaning:
-        """The consequences of the task: the meaning of outputs, what is uncertain, what a label leaves to be learnt."""
+        """The consequences of the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
         return MEANINGS[self.task]
 
     def require_task(self, tasks: Sequence[str], why: str = "") -> None:
@@ -267,7 +267,7 @@ class QueryContext:
 
     @contextmanager
     def query(self) -> Iterator[None]:
-        """Goes around a query: one at a time, and all state is restored.
+        """Run one query at a time in this block, and restore all state afterwards.
 
         Datasets that give other samples when they are read again are refused.
 
