@@ -66,9 +66,9 @@ REASONS = {
         "committee, and one whether all numbers are finite. Each serves a case that users have, and is asked once."
     ),
     "Margin, MLP": (
-        "Besides, a network's criterion, device, double precision, form and values of outputs, and binary case are one "
-        "function each; five keep a pass near the processor's cache, and three notice outputs that depend on chance or "
-        "on the batch. Fewer functions would each answer several questions."
+        "Besides, a network's criterion, device, double precision, form and values of outputs, and binary case are a "
+        "function or two each; five keep a pass near the processor's cache, and three notice outputs that depend on "
+        "chance or on the batch. Fewer functions would each answer several questions."
     ),
     "NTKLookahead, CNN, squared loss": "As for the MLP, twice: probabilities and tangents have passes of their own.",
     "fit, one round, LogisticRegression": (
