@@ -41,6 +41,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from skal._version import __version__
+from skal._vocabulary import EXPORTED as _EXPORTED
 from skal.compat._on_import import repair_on_import as _repair_on_import
 
 if TYPE_CHECKING:
@@ -49,123 +50,24 @@ if TYPE_CHECKING:
     from skal.learners import ActiveLearner, LinearizedLearner
     from skal.loop import ActiveLearningClassifier, ActiveLearningRegressor
     from skal.models import load_model
-    from skal.strategies import (
-        ALBL,
-        BADGE,
-        BAIT,
-        BALD,
-        EGL,
-        EPIG,
-        LCMD,
-        NPC,
-        ClusterMargin,
-        CoreSet,
-        DropQuery,
-        DynamicAL,
-        Entropy,
-        Falcun,
-        LearningLoss,
-        LeastConfidence,
-        Margin,
-        MaxDet,
-        MaxHerding,
-        NTKLookahead,
-        PredictiveStd,
-        ProbCover,
-        RandomSampling,
-        TypiClust,
-        UHerding,
-        badge,
-        bait,
-        bald,
-        cluster_margin,
-        coreset,
-        drop_query,
-        dynamic_al,
-        egl,
-        entropy,
-        epig,
-        falcun,
-        lcmd,
-        learning_loss,
-        least_confidence,
-        margin,
-        max_det,
-        max_herding,
-        npc,
-        ntk_lookahead,
-        predictive_std,
-        prob_cover,
-        random_sampling,
-        typiclust,
-        uherding,
-    )
+    from skal.strategies import *  # noqa: F403
 
 __all__ = [
-    "ALBL",
-    "BADGE",
-    "BAIT",
-    "BALD",
-    "EGL",
-    "EPIG",
-    "LCMD",
-    "NPC",
     "ActiveLearner",
     "ActiveLearningClassifier",
     "ActiveLearningRegressor",
-    "ClusterMargin",
-    "CoreSet",
-    "DropQuery",
-    "DynamicAL",
-    "Entropy",
-    "Falcun",
-    "LearningLoss",
-    "LeastConfidence",
     "LinearizedLearner",
-    "Margin",
-    "MaxDet",
-    "MaxHerding",
-    "NTKLookahead",
-    "PredictiveStd",
-    "ProbCover",
-    "RandomSampling",
-    "TypiClust",
-    "UHerding",
     "__version__",
-    "badge",
-    "bait",
-    "bald",
-    "cluster_margin",
     "config_context",
-    "coreset",
-    "drop_query",
-    "dynamic_al",
-    "egl",
-    "entropy",
-    "epig",
-    "falcun",
     "get_config",
     "label",
-    "lcmd",
-    "learning_loss",
-    "least_confidence",
     "load_model",
-    "margin",
-    "max_det",
-    "max_herding",
-    "npc",
-    "ntk_lookahead",
-    "predictive_std",
-    "prob_cover",
-    "random_sampling",
     "set_config",
-    "typiclust",
-    "uherding",
 ]
+__all__ += _EXPORTED
 
-# Where the names are, beside those of skal.strategies. They are imported when they are first used: importing skal loads
-# neither torch nor pandas.
-_HOMES = {
+# Where the names are. They are imported when they are first used: importing skal loads neither torch nor pandas.
+_HOMES = dict.fromkeys(_EXPORTED, "skal.strategies") | {
     "ActiveLearner": "skal.learners",
     "LinearizedLearner": "skal.learners",
     "ActiveLearningClassifier": "skal.loop",
@@ -179,8 +81,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        value = globals()[name] = getattr(importlib.import_module(_HOMES.get(name, "skal.strategies")), name)
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
     if name in _rooms():
         return importlib.import_module(f"skal.{name}")
@@ -192,7 +94,7 @@ def __dir__() -> list[str]:
 
 
 def _rooms() -> set[str]:
-    return {found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")}
+    return {found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")}  # noqa: F405
 
 
 _repair_on_import()

@@ -32,7 +32,7 @@ _LONG = 0.5  # seconds of a query after which no larger pool is measured
 
 @dataclass(frozen=True)
 class Passes:
-    """How many samples go through the network, each counted as often as it does.
+    """The number of samples that go through the network, each counted as often as it does.
 
     Parameters
     ----------

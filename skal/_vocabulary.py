@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 from skal.exceptions import InvalidParameterError
-from skal.validation import check_known
 
 Task = str
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
@@ -33,8 +32,8 @@ NETS = {
 # and, for each task, what scikit-learn has
 OTHER_NETS = {CLASSIFICATION: ("logistic",), REGRESSION: ("linear", "forest"), MULTILABEL: ("logistic", "forest")}
 
-# functions of skal.strategies and their classes, and three names that have no function
-STRATEGIES = {
+# functions of skal.strategies and their classes
+FUNCTIONS = {
     "badge": "BADGE",
     "bait": "BAIT",
     "bald": "BALD",
@@ -59,10 +58,11 @@ STRATEGIES = {
     "random_sampling": "RandomSampling",
     "typiclust": "TypiClust",
     "uherding": "UHerding",
-    "random": "RandomSampling",
-    "albl": "ALBL",
-    "auto": "Recommended",
 }
+# all that skal.strategies exports; skal exports the same
+EXPORTED = (*FUNCTIONS, *FUNCTIONS.values(), "ALBL")
+# what a text may call a strategy: three names have no function
+STRATEGIES = FUNCTIONS | {"random": "RandomSampling", "albl": "ALBL", "auto": "Recommended"}
 
 
 def parse_strategy(spec: str) -> tuple[str, str, dict[str, Any]]:
@@ -88,6 +88,8 @@ def parse_strategy(spec: str) -> tuple[str, str, dict[str, Any]]:
             "Write for example 'badge' or 'dynamic_al(gamma=0)'."
         ) from None
     if not names_a_strategy(name):
+        from skal.validation import check_known  # with numpy, which importing skal does not load
+
         remedy = "Pass a strategy of your own as an object."
         check_known("name of a strategy", [name], sorted(STRATEGIES), remedy=remedy)
     return STRATEGIES.get(name, name), name, params

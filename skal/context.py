@@ -165,7 +165,7 @@ class QueryContext:
         if hasattr(learner, "estimator"):
             self.estimator = learner.estimator
         elif is_committee(learner):
-            self.estimator = learner  # itself a classifier: its probabilities are the mean over its learners
+            self.estimator = learner  # a committee is a classifier: its probabilities are the mean over its learners
         else:
             raise InvalidTypeError(
                 f"The learner that calls {owner} must have the attributes estimator, X_training and y_training. "
@@ -184,9 +184,9 @@ class QueryContext:
         is_shared = settings["progress"] or effective_n_jobs(settings["n_jobs"]) > 1
         self.sharding = Sharding(settings["n_jobs"], settings["progress"], owner) if is_shared else None
         self.cache: Cache | None = getattr(learner, "cache", None)
-        self._shared: dict[Any, Any] | None = None  # what the arms of one query share
+        self._shared: dict[Any, Any] | None = None  # results that the arms of one query share
         self._passed: dict[str, torch.Tensor] = {}  # outputs and logits of the pool, once a pass has given them
-        self._digests: dict[int, str | None] = {}  # of what computes features, by identity: nothing changes in a query
+        self._digests: dict[int, str | None] = {}  # digests of transformers by identity: nothing changes in a query
         self._watches: list[Watch] = []  # over the Datasets of this query
         if n_rows(X_pool, "X_pool") == 0:
             raise EmptyPoolError(
@@ -204,7 +204,7 @@ class QueryContext:
 
     @property
     def meaning(self) -> Meaning:
-        """What follows from the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
+        """The consequences of the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
         return MEANINGS[self.task]
 
     def require_task(self, tasks: Sequence[str], why: str = "") -> None:
@@ -267,7 +267,7 @@ class QueryContext:
 
     @contextmanager
     def query(self) -> Iterator[None]:
-        """Goes around a query: one at a time, and all state is restored.
+        """Run one query at a time in this block, and restore all state afterwards.
 
         Datasets that give other samples when they are read again are refused.
 

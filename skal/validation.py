@@ -58,7 +58,7 @@ def _error(right_type: bool) -> type[InvalidParameterError] | type[InvalidTypeEr
 
 
 class Constraint(ABC):
-    """What a parameter may be, declared once in the ``constraints`` of a class.
+    """The values that a parameter may have, declared once in the ``constraints`` of a class.
 
     Examples
     --------
@@ -264,7 +264,7 @@ class Seed(Constraint):
 
 
 class Features(Constraint):
-    """What ``QueryContext.features`` takes: a name, a fitted transformer, a function of X, or an ``nn.Module``.
+    """A value that ``QueryContext.features`` takes: a name, a fitted transformer, a function of X, or an ``nn.Module``.
 
     Examples
     --------
@@ -285,7 +285,7 @@ class Features(Constraint):
 
 
 class Target(Constraint):
-    """What ``QueryContext.aim`` takes: None, samples, or a weight for each sample of the pool.
+    """A value that ``QueryContext.aim`` takes: None, samples, or a weight for each sample of the pool.
 
     Examples
     --------

@@ -56,7 +56,7 @@ class Cache:
         self._kept: OrderedDict[str, Any] = OrderedDict()  # rows by source, and whole results by key
 
     def rows(self, source: str, keys: Sequence[Any], compute: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """Features of samples, of which only those of new samples are computed.
+        """Features of samples; only those of new samples are computed.
 
         Parameters
         ----------
@@ -123,14 +123,14 @@ class _Rows:
     def __init__(self, source: str, folder: Path | None) -> None:
         self.source, self.folder = source, folder
         self.places: dict[Hashable, int] = {}
-        self.values: Any = None  # more rows than there are keys, or those of a file
+        self.values: Any = None  # with spare rows at the end, or mapped from a file
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._open(folder)
 
     def rows(self, keys: Sequence[Any], compute: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """(n, d) features; ``compute`` gives those of new samples."""
-        # of copies one is enough
+        # copies share one row
         new = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.places}
         rows = np.array(sorted(new.values()), dtype=np.int64)
         if len(rows):
@@ -146,7 +146,7 @@ class _Rows:
         elif self.values is None:
             self.values = values
         else:
-            if n > len(self.values):  # twice as many, so that many small additions are not copied many times
+            if n > len(self.values):  # room for twice as many, so that many small additions cause few copies
                 spare = np.empty((n, values.shape[1]), dtype=values.dtype)
                 self.values = np.concatenate([self.values[:start], spare])
             self.values[start:n] = values

@@ -46,7 +46,7 @@ def n_rows(X: Any, name: str = "X") -> int:
     >>> n_rows({"image": np.zeros((3, 2)), "text": np.zeros((3, 7))})
     3
     """
-    if isinstance(X, np.ndarray) and X.ndim:  # first, for it is the usual case, and abstract classes are slow to ask
+    if isinstance(X, np.ndarray) and X.ndim:  # the usual case first: checks of abstract classes are slow
         return len(X)
     if isinstance(X, Mapping):
         lengths = {key: n_rows(value, name) for key, value in X.items()}
@@ -77,7 +77,7 @@ def _no_rows(X: Any, name: str) -> InvalidTypeError:
 
 
 def as_rows(X: Any, name: str = "X") -> Any:
-    """A list of samples, a matrix and a masked array as an array; anything else, and a list of texts, as it is.
+    """Turn lists of samples, matrices and masked arrays into arrays; leave anything else, lists of texts too, as it is.
 
     Masked entries, and tensors without values of their own, are refused.
 
@@ -96,7 +96,7 @@ def as_rows(X: Any, name: str = "X") -> Any:
         return X
     try:
         return np.asarray(X)
-    except (ValueError, TypeError, RuntimeError) as error:  # of two shapes; or tensors that numpy cannot read
+    except (ValueError, TypeError, RuntimeError) as error:  # shapes differ, or tensors that numpy cannot read
         raise InvalidTypeError(
             f"The rows of {name} must all have the same shape. Got a list in which they differ. Pad or resize the "
             "samples, or pass a Dataset whose net has a collate function for them."
@@ -104,7 +104,7 @@ def as_rows(X: Any, name: str = "X") -> Any:
 
 
 def count_masked(X: Any) -> int:
-    """How many entries are masked, of an array or of those in a list.
+    """Count the masked entries of an array, or of the arrays in a list.
 
     Examples
     --------
@@ -116,10 +116,7 @@ def count_masked(X: Any) -> int:
 
 
 def refuse_hidden(X: Any, name: str) -> None:
-    """Refuse what has no value for some of its numbers: masked arrays, sparse tensors, and those of the meta device.
-
-    Of a list its rows may be masked.
-    """
+    """Refuse arrays without a value for each entry: masked arrays, lists of them, sparse tensors, tensors on "meta"."""
     if n_masked := count_masked(X):
         got, remedy = f"{n_masked} masked entries", "Fill or impute them, for example with X.filled(0)."
     elif isinstance(X, Tensor) and X.is_meta:
@@ -163,10 +160,10 @@ def _read(X: Any, rows: Any) -> np.ndarray:
     """Rows of an array that is not in memory, as a numpy array."""
     back = None
     if not isinstance(rows, slice):
-        # HDF5 takes increasing rows alone, each once; the others read such rows fastest
+        # HDF5 accepts only increasing, distinct rows; the others read those fastest
         rows, back = np.unique(np.asarray(rows), return_inverse=True)
     part = X.oindex[rows] if back is not None and hasattr(X, "oindex") else X[rows]
-    if hasattr(part, "compute"):  # here and now: a worker that waits for other workers may wait for ever
+    if hasattr(part, "compute"):  # in this thread: a worker that waits for other workers may wait for ever
         part = part.compute(scheduler="synchronous")
     part = np.asarray(part)
     return part if back is None else part[back]
@@ -207,7 +204,7 @@ def concat_rows(first: Any, second: Any) -> Any:
 
 
 def all_finite(X: Any, block_bytes: int = _CHECK_BYTES) -> bool:
-    """True if all numbers in X (an array, tensor or container of them) are finite; what is not a number passes."""
+    """True if all numbers in X (an array, tensor or container of them) are finite; entries that are no numbers pass."""
     if type(X) is np.ndarray and X.dtype in _FLOATS and X.nbytes <= block_bytes and X.flags.c_contiguous:
         # the usual case, in one go; a sum of squares may overflow though every entry is finite
         return isfinite(np.vdot(X, X)) or bool(np.isfinite(X).all())
@@ -280,8 +277,8 @@ def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 def as_tensor(array: np.ndarray) -> Tensor:
     """Numbers as a tensor on the host, without a copy where torch can share them.
 
-    It has no longer floats than float64, and shares neither read-only memory (memory maps) nor arrays that run
-    backwards or hold their bytes in another order.
+    Longer floats become float64. Read-only memory (memory maps), and arrays that run backwards or hold their bytes in
+    another order, are copied.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Looking into estimators: the classifier inside Pipelines and search objects, and the transformers before it.
 
-And what users usually did wrong when an estimator raises, in words that help; the original error is the cause.
+Also explains errors that estimators raise: what is probably wrong, and what to do. The original error is the cause.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from skal.exceptions import (
 
 # where wrappers keep the fitted estimator that does the work, in the order in which they are looked at
 _FITTED_INSIDE = ("best_estimator_", "estimator_", "classifier_", "estimator")
-# which predict with several copies of the estimator that they keep
+# these predict with several copies of the estimator that they were given
 _MANY_INSIDE = (
     BaseEnsemble,
     CalibratedClassifierCV,
@@ -181,7 +181,7 @@ def check_net_takes_weights(net: Any, fit_params: Mapping[str, Any]) -> None:
 
 
 def refuse_fit_params(owner: str, unknown: Mapping[str, Any]) -> None:
-    """Refuse what the ``fit`` of a loop has no use for, weights in words of their own.
+    """Refuse keywords that the ``fit`` of a loop does not take; for weights, say what to do instead.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def refuse_fit_params(owner: str, unknown: Mapping[str, Any]) -> None:
 
 
 def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) -> Callable[[Any], np.ndarray]:
-    """What gives (n, C) class probabilities of a classifier, or its decision function through the logistic function.
+    """A function for (n, C) class probabilities; without ``predict_proba``, the softmax of the decision function.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def find_probabilities(estimator: Any, owner: str, task: Task = CLASSIFICATION) 
 
     def predict(X: Any) -> np.ndarray:
         decisions = np.asarray(estimator.decision_function(X), dtype=float)
-        if decisions.ndim == 1:  # of the second class of two
+        if decisions.ndim == 1:  # for two classes: that of the second
             decisions = np.stack([np.zeros_like(decisions), decisions], axis=1)
         proba: np.ndarray = softmax(decisions, axis=1)
         return proba
@@ -254,7 +254,7 @@ def check_distributions(proba: np.ndarray) -> None:
     """
     if proba.ndim == 3:
         proba = proba.reshape(-1, proba.shape[2])
-    if proba.ndim == 2 and proba.size and proba.min() >= -1e-4:  # which neither NaN nor minus infinity is
+    if proba.ndim == 2 and proba.size and proba.min() >= -1e-4:  # false for NaN and minus infinity
         totals = proba.sum(axis=1)
         if totals.min() >= 1 - 1e-3 and totals.max() <= 1 + 1e-3:
             return
@@ -318,7 +318,7 @@ def explain_pass(error: Exception, module: nn.Module, batch: Any) -> NetworkErro
 
 @contextmanager
 def explain_training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
-    """Goes around a fit: an error of the network is explained by its samples, labels and criterion.
+    """Explain errors of a training in this block by the samples, the labels and the criterion.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ def explain_training(estimator: Any, X: Any, y: Any) -> Iterator[None]:
 
 
 def _refuse_several_labels(estimator: Any, y: Any) -> None:
-    """Cross-entropy takes rows of numbers for probabilities of the classes, whatever they are."""
+    """Refuse rows of several labels with cross-entropy, which would read them as class probabilities."""
     net, _ = unwrap_estimator(estimator)
     if getattr(y, "ndim", 1) != 2 or not issubclass(_criterion(net), nn.CrossEntropyLoss):
         return

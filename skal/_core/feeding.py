@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Samples that somebody else's code reads: Datasets, and loaders of a net's own. Arrays do not pass through here.
+"""Read samples through the user's own code: Datasets, and the loader of a net. Arrays do not pass through here.
 
-A Dataset, and a net with a dataset class or a collate function of its own, go through the net's ``iterator_valid``. It
-may have been told to shuffle, or to drop the last batch: here all samples come, in their order, counted. And a Dataset
-may give other samples when it is read again: a few of its rows are watched during a query.
+A Dataset, and a net with a dataset class or a collate function of its own, go through the net's ``iterator_valid``.
+That loader may be set to shuffle, or to drop the last batch; here all samples come, in order, and are counted. And a
+Dataset may give other samples when it is read again: a few of its rows are watched during a query.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def load_batches(
     numbers: Sequence[int] | Any,
     watched: tuple[Watch, Any] | None = None,
 ) -> Iterator[Any]:
-    """What a loader makes of the rows, in their order, ``batch_size`` at a time.
+    """The batches that a loader makes of the rows, in order, ``batch_size`` rows at a time.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def _out_of_order(loader: str, name: str) -> SampleError:
 
 
 _WATCHED = 8  # rows of a Dataset
-_ENTRIES = 2**12  # of a sample's numbers, spread over it
+_ENTRIES = 2**12  # numbers of a sample that are compared, spread over it
 _GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, and fall into no pattern of rows and columns
 
 
@@ -253,7 +253,7 @@ class Watch:
         if self._known is None:
             self._known = {}
             with preserve_rng():
-                # the generators go on from one reading to the next, so that random changes show
+                # generators are not reset between the two readings, so that random changes show
                 for row in [*self._numbers, *self._numbers]:
                     try:
                         item = self._read(row)
@@ -277,7 +277,7 @@ class Watch:
             return
         self.check_size()
         with preserve_rng():
-            # a pass gives the generators back as they were: from the same state the same changes would come again
+            # passes restore the generators: from the same state, the same random changes would come again
             random.random(), np.random.random(), torch.rand(1, device="cpu")
             if torch.cuda.is_initialized():
                 torch.rand(1, device="cuda")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a query leaves as it was: the shared random generators, a module's mode, and everything if it fails."""
+"""State that a query restores: the shared random generators, a module's mode, and everything if it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# the generators and torch's settings belong to the process, so that queries wait for one another whatever their module
+# generators and torch's settings belong to the process: one query at a time, whatever its module
 _lock = threading.RLock()
 
 
@@ -29,7 +29,7 @@ if hasattr(os, "register_at_fork"):  # the thread that holds the lock does not e
 
 @contextmanager
 def preserve_rng() -> Iterator[None]:
-    """Give torch, numpy and ``random`` their states back, whatever happens inside.
+    """Restore the random states of torch, numpy and ``random``, whatever happens inside.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def preserve_rng() -> Iterator[None]:
 
 @contextmanager
 def one_query(module: nn.Module | None = None) -> Iterator[None]:
-    """Around a query: no other thread is in one, and the generators are as before; if it fails, module and torch too.
+    """Run one query at a time, and restore the generators afterwards; if it fails, the module and torch's modes too.
 
     The passes of a query change the module's flags and hooks and torch's modes, and restore them. An interrupt may
     arrive between two lines that belong together, so the state is also saved for the query as a whole.
@@ -125,7 +125,7 @@ class _Before:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no autocast, no compiled code; then every submodule's flag and buffer, and the RNGs, as before.
+    """Use eval mode without autocast or compiled code; restore flags, buffers and random states afterwards.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     try:
         with preserve_rng(), ExitStack() as stack:
             if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):  # torch 2.6 has it
-                # whatever was compiled runs as it is written: compiled code does not call hooks that came after it
+                # compiled modules run uncompiled: compiled code ignores hooks that were added later
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
                 stack.enter_context(torch.autocast(device_type, enabled=False))

@@ -112,7 +112,7 @@ def data_digest(parts: Iterable[Any]) -> str:
 
 
 class _Itself:
-    """Stands for an object, whatever it calls equal; it lives as long as this, so that no other has its address."""
+    """Compares an object by identity, whatever it calls equal, and keeps it alive: its address is not reused."""
 
     __slots__ = ("value",)
 
@@ -129,7 +129,7 @@ class _Itself:
 def dataset_place(dataset: Any, row: int) -> tuple[Hashable, int]:
     """The Dataset that a row of a Subset or ConcatDataset is taken from, and its place there.
 
-    Samples of a Dataset are recognised by that: their content would have to be read.
+    Samples of a Dataset are recognised by their places, so that nothing has to be read.
     """
     while True:
         if isinstance(dataset, Subset):
@@ -173,7 +173,7 @@ Weights = list[tuple[Tensor, int]]
 def weights_of(module: nn.Module) -> Weights:
     """Parameters and buffers with their versions, which torch counts up whenever it writes to them.
 
-    They show a change without being read; the tensors are kept, so that no other ones have their addresses.
+    Versions show a change without reading the values; the tensors are kept, so that their addresses are not reused.
     """
     return [(weight, weight._version) for weight in (*module.parameters(), *module.buffers())]
 
@@ -202,8 +202,8 @@ _COMPUTES = (*_PLAIN, *_NAMED, Tensor, np.ndarray, nn.Module, FunctionType, Meth
 def object_digest(value: Any, without: tuple[Any, ...] = ()) -> str | None:
     """A digest of everything that an object holds, or None if it cannot be looked at.
 
-    Of a function that is its code, its defaults, and the numbers, arrays, modules, transformers and functions that it
-    uses; of a module its parameters, buffers and attributes; of anything else what its pickle would have.
+    For a function: its code, its defaults, and the numbers, arrays, modules, transformers and functions that it uses.
+    For a module: its parameters, buffers and attributes. For anything else: what its pickle would hold.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class _Walk:
     """Goes through an object, whatever it is made of."""
 
     def __init__(self, without: tuple[Any, ...]) -> None:
-        # sha1 is what processors do fastest; nobody attacks what is remembered
+        # sha1 is the fastest on most processors, and a cache has no attackers
         self.digest = hashlib.sha1(usedforsecurity=False)
         self._seen: dict[int, tuple[int, Any]] = {id(part): (-1, part) for part in without}
 
@@ -246,7 +246,7 @@ class _Walk:
         elif id(value) in self._seen:
             self._say(f"no. {self._seen[id(value)][0]}")
         else:
-            self._seen[id(value)] = len(self._seen), value  # a number is taken only as long as its object lives
+            self._seen[id(value)] = len(self._seen), value  # an id is unique only while its object lives
             self._say(type(value).__qualname__)
             self._add_parts(value)
 

@@ -148,7 +148,7 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
             few = next(network.batches(samples.take(rows), len(rows)))
             calls, output = _cut_calls(network, few)
         if not isinstance(output, Tensor):
-            network.check_output(output)  # raises; what tensors must be like is a matter of who reads them
+            network.check_output(output)  # raises; the values of a tensor are checked by those who read them
         check_floating(output)
         if not calls:
             raise UnsupportedLayerError(
@@ -165,9 +165,9 @@ def find_last_layer(network: Network, samples: Samples) -> LastLayer:
 
 
 def _look_at(network: Network, samples: Samples, found: _Call, number: int, seen: tuple[Any, Tensor]) -> LastLayer:
-    """What the layer receives and gives, from a few samples, in two orders if one does not tell enough.
+    """Describe what the layer receives and returns for a few samples, in a second order if one does not tell enough.
 
-    ``seen`` is a batch of every other one of them, and its outputs.
+    ``seen`` is a batch of every other of these samples, with its outputs.
     """
     orders = two_orders(network, samples)
     passes = [_observe(network, next(orders), found.name, number)]
@@ -177,7 +177,7 @@ def _look_at(network: Network, samples: Samples, found: _Call, number: int, seen
     in_order = type(found.layer) is nn.Linear and _gives_rows(features, given, output, epsilon)
     if not in_order:
         passes.append(_observe(network, next(orders), found.name, number))
-        finite = bool(torch.isfinite(features).all())  # what is not is refused when it is read
+        finite = bool(torch.isfinite(features).all())  # other features are refused when they are read
         in_order = features.shape[0] == output.shape[0] and (not finite or keeps_order(features, passes[1][0], epsilon))
     if not in_order:  # one sample has no other order
         passes = [_observe(network, next(network.batches(samples, 1)), found.name, number)]

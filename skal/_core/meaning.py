@@ -130,7 +130,7 @@ class Numbers(Meaning):
         return torch.ones_like(p[:, :1])
 
     def residual_variance(self, p: Tensor) -> None:
-        """The same for all samples."""
+        """None: it is the same for all samples."""
 
 
 class Labels(Meaning):

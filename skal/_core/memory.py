@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory: how many rows fit into a bound, room for many rows, and whether an error means too little of it."""
+"""Memory: how many rows fit into a bound, room for many rows, and errors that mean there was too little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skal.exceptions import OutputError
 Result = TypeVar("Result")  # tensors, or tuples of them
 
 DEFAULT_MEMORY = 10**9  # bytes, where the user has set no bound
-PRODUCT_BYTES = 2**20  # of a matrix that is multiplied at once
+PRODUCT_BYTES = 2**20  # bytes of a matrix that are multiplied at once
 _LARGE = 2**22  # bytes above which numpy asks for large pages
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 

@@ -360,12 +360,12 @@ class Network:
         return self.to_logits(output)
 
     def check_steady(self, few: Any, one: Tensor, other: Tensor) -> None:
-        """Warn, once, if the outputs of samples are others in another batch, or when they are passed again.
+        """Warn, once, if the outputs of a sample depend on its batch, or change from pass to pass.
 
         Parameters
         ----------
         few : tensor, or dict or tuple of tensors
-            A small batch, to be passed again if they are.
+            A small batch, to be passed again if outputs differ.
         one, other : tensors
             Outputs of the same samples from two passes.
         """
@@ -373,14 +373,14 @@ class Network:
             return
         self._is_steady = True
 
-        def repeat() -> Tensor:  # with a copy: a module may write into its input
+        def repeat() -> Tensor:  # passes a copy: a module may write into its input
             with torch.no_grad():
                 return self.output(tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, few))
 
         outputs.check_steady(one, other, max(torch.finfo(x).eps for x in (self.dtype, one.dtype)), repeat)
 
     def look(self, samples: Samples) -> None:
-        """Pass a few samples in this process, where warnings about their outputs are heard.
+        """Pass a few samples in this process, whose warnings reach the user.
 
         Parameters
         ----------
@@ -519,7 +519,7 @@ class Network:
 
         Hooks also keep torch from its fused layers, which do not show their outputs.
         """
-        if self._rows_per_pass or isinstance(self.module, torch.jit.ScriptModule):  # which takes no hooks
+        if self._rows_per_pass or isinstance(self.module, torch.jit.ScriptModule):  # scripts take no hooks
             return self._rows_per_pass or 4 * _ROWS
         largest = 0
 
@@ -558,7 +558,7 @@ def _every_other(batch: Any) -> tuple[Any, list[int]]:
 
 
 def check_values_exist(module: nn.Module) -> None:
-    """Refuse weights that have a shape alone."""
+    """Refuse weights without values, such as those on "meta"."""
     try:
         next(module.parameters()).flatten()[0].item()
     except RuntimeError as error:

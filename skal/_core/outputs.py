@@ -144,7 +144,7 @@ def to_proba(output: Tensor, net: Any, task: Task = CLASSIFICATION) -> Tensor:
 
 
 def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
-    """What makes class probabilities of logits (..., C), by the net's own nonlinearity; None for a softmax.
+    """The function from logits (..., C) to class probabilities, by the net's own nonlinearity; None for a softmax.
 
     Probabilities that are no distributions are refused.
     """
@@ -162,7 +162,7 @@ def probabilities_of_logits(net: Any) -> Callable[[Tensor], Tensor] | None:
 def check_form(output: Any, criterion: nn.Module | None, task: Task = CLASSIFICATION) -> None:
     """Refuse outputs that are no numbers, or not (n, C)."""
     binary = is_binary(criterion) and task == CLASSIFICATION
-    # nobody says what a module without a criterion is for; of several labels there may be one
+    # without a criterion outputs may be anything; of several labels there may be one
     fewest = 2 if criterion is not None and task == CLASSIFICATION else 1
     if not isinstance(output, Tensor) or (not binary and (output.ndim != 2 or output.shape[1] < fewest)):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

@@ -42,13 +42,13 @@ _MAX_ROWS = 2**14
 # rows that are sent with a task; Dask warns of tasks beyond 10 MB
 _MAX_BYTES = 2**23
 _KEPT = 2  # functions that a worker keeps
-_ATTEMPTS = 3  # to have shards computed by workers
-# after which Dask is taken to have lost a shard, and a cluster without workers to get none
+_ATTEMPTS = 3  # at computing shards by workers
+# after these Dask is taken to have lost a shard, and a cluster without workers to get none
 _SHARD_SECONDS = 900
 _EMPTY_SECONDS = 20
 # a fixed trim threshold also ends the growth of glibc's mmap threshold, so that every large tensor is mapped anew
 _TRIM, _MMAP = "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
-_told: list[int] = []  # the worker whose environment the user has been told of
+_told: list[int] = []  # the worker that the user has been warned about
 _local = threading.local()  # two threads of one process must not run one network at the same time
 
 Result = TypeVar("Result")  # tensors, arrays, or tuples of them
@@ -56,7 +56,7 @@ Result = TypeVar("Result")  # tensors, arrays, or tuples of them
 
 @dataclass(frozen=True)
 class Sharding:
-    """Who shares the passes over a set of samples.
+    """The workers that share the passes over a set of samples.
 
     Parameters
     ----------
@@ -83,10 +83,10 @@ class Sharding:
     owner: str = "skal"
 
     def jobs(self) -> int:
-        """How many workers there are; 1, with a warning, if a cluster has none and gets none."""
+        """The number of workers; 1, with a warning, if a cluster has none and gets none."""
         try:
             jobs: int = effective_n_jobs(self.n_jobs)
-        except TimeoutError as error:  # of joblib, which waits for Dask's workers
+        except TimeoutError as error:  # joblib has waited for Dask's workers
             warnings.warn(f"{error} The query is computed in this process.", WorkerWarning, stacklevel=2)
             return 1
         return jobs
@@ -225,7 +225,7 @@ class _Task:
 
 
 def _await_any(client: Any, futures: list[Any]) -> None:
-    """Wait until one of the futures is done; for so long, and less long if there are no workers."""
+    """Wait until one of the futures is done; raise after a time limit, which is lower without workers."""
     from distributed import wait
 
     for _ in range(_SHARD_SECONDS // _EMPTY_SECONDS):
@@ -257,13 +257,13 @@ def _send_everywhere(client: Any, data: np.ndarray) -> Any:
         client.submit(len, payload, workers=[worker], allow_other_workers=True, pure=False)
         for worker in client.nthreads()
     ]
-    with suppress(asyncio.TimeoutError):  # of workers that have been lost: the shards find out
+    with suppress(asyncio.TimeoutError):  # a worker has been lost: the shards will notice
         wait(here, timeout=_EMPTY_SECONDS)  # type: ignore[no-untyped-call]
     return payload
 
 
 def send_once(value: Any) -> Any:
-    """What is passed to all tasks of a ``Parallel``: itself, and with Dask a future, so that it is not sent with each.
+    """Prepare an argument for all tasks of a ``Parallel``: with Dask a future, so that it is sent once; else the value.
 
     Examples
     --------

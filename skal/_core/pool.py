@@ -218,7 +218,7 @@ class Samples:
         return digests
 
     def keys(self) -> list[Hashable]:
-        """What each sample is recognised by in a later query: its content, or its place in a Dataset.
+        """Keys that recognise the samples in later queries: digests of their content, or places in a Dataset.
 
         Returns
         -------

@@ -11,7 +11,7 @@ from torch import nn
 
 
 def has_doubles(device: torch.device) -> bool:
-    """Whether a device computes in double precision, found by trying.
+    """True if a device computes in double precision, found by trying.
 
     Examples
     --------

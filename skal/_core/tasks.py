@@ -42,7 +42,7 @@ _IN_WORDS = {REGRESSION: "numbers", MULTILABEL: "several labels for each sample"
 
 
 def find_task(estimator: Any, y: Any = None) -> Task:
-    """What an estimator learns from labels y, as far as there are some.
+    """Find what an estimator learns, from itself and from labels y if there are some.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def find_task(estimator: Any, y: Any = None) -> Task:
     >>> find_task(Ridge(), [0.5, 1.5]), find_task(LogisticRegression(), [0, 1])
     ('regression', 'classification')
     """
-    while hasattr(estimator, "learner_list"):  # of a modAL committee all learners do the same
+    while hasattr(estimator, "learner_list"):  # all learners of a modAL committee have the same task
         estimator = estimator.learner_list[0].estimator
     try:
         if is_regressor(estimator):
@@ -64,7 +64,7 @@ def find_task(estimator: Any, y: Any = None) -> Task:
 
 
 def needs_rows(estimator: Any) -> bool:
-    """Whether a classifier can only be trained on several labels for each sample.
+    """True if a classifier can only be trained on several labels for each sample.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def _last_step(estimator: Any) -> Any:
 
 
 def n_columns(y: Any) -> int:
-    """How many numbers a sample's label has; a look at the first that is known is enough.
+    """Count the numbers in a sample's label, by the first label that is known.
 
     Examples
     --------
@@ -251,7 +251,7 @@ def class_positions(owner: str, y: np.ndarray, n_classes: int, binary: bool, ign
 
 
 def type_of_target_of(y: Any) -> str:
-    """scikit-learn's name for labels, or what they are where it has none."""
+    """scikit-learn's name for this kind of labels; if it has none, the labels themselves, shortened."""
     try:
         return str(type_of_target(y))
     except ValueError:
@@ -259,7 +259,7 @@ def type_of_target_of(y: Any) -> str:
 
 
 def find_label_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.ndarray]:
-    """What gives (n, L, 2) probabilities that samples have not, or have, each of L labels.
+    """A function for (n, L, 2) probabilities: that a sample lacks, or has, each of L labels.
 
     Estimators give a list of (n, 2) arrays, of which one has a single column where only one value was seen, or one
     (n, L) array.
@@ -287,7 +287,7 @@ def find_label_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.n
             pairs = zip(found, known, strict=True)
             found = np.stack([np.asarray(p)[:, values == 1].sum(axis=1) for p, values in pairs], axis=1)
         p = np.asarray(found, dtype=np.float64)
-        if p.ndim == 3:  # of a skorch net: (n, 2, L)
+        if p.ndim == 3:  # a skorch net gives (n, 2, L)
             p = p[:, 1]
         return np.stack([1 - p, p], axis=-1)
 

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from skal._core.outputs import sum_of_others
 
-CRITERIA = ["mlmoc", "emoc", "eer"]  # of hypothetical labels; ``variance`` has none
+CRITERIA = ["mlmoc", "emoc", "eer"]  # those that need a hypothetical label; ``variance`` needs none
 Probabilities = Callable[[Tensor], Tensor]
 
 
@@ -51,7 +51,7 @@ def criterion_terms(
 
 
 def terms_of_outputs(criterion: str, new: Tensor, moves: Tensor, to_proba: Probabilities | None = None) -> Tensor:
-    """The same terms from the new outputs and how far they have moved: (..., e, c) -> (..., e), for one label each."""
+    """The terms from the new outputs and how far they have moved: (..., e, c) -> (..., e), for one label each."""
     if criterion != "eer":
         lengths: Tensor = torch.linalg.vector_norm(moves, dim=-1)
         return lengths

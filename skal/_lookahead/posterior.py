@@ -79,8 +79,8 @@ class Outputs(NamedTuple):
     f: Tensor  # (N, c), before any softmax
     link: Tensor  # (N, c), what labels are compared with: f with squared loss, σ(f) with cross-entropy
     proba: Tensor  # (N, c), of the hypothetical labels
-    to_proba: Probabilities | None = None  # of other outputs, (..., c) -> (..., c); None is the softmax
-    temperature: float = 1.0  # by which f is divided to be logits
+    to_proba: Probabilities | None = None  # (..., c) -> (..., c) for other outputs; None is the softmax
+    temperature: float = 1.0  # f over this are the logits
 
     @property
     def logits(self) -> Tensor:
@@ -146,7 +146,7 @@ class Posterior:
     def __post_init__(self) -> None:
         self.own, self.linearized, self.groups = self.own.clone(), self.linearized.clone(), self.groups.clone()
         self.N, self.B = self.own.shape[:2]
-        self.free = torch.ones_like(self.groups, dtype=torch.bool)  # which candidates can still be labelled
+        self.free = torch.ones_like(self.groups, dtype=torch.bool)  # candidates that can still be labelled
         self._everyone = torch.arange(self.N, device=self.own.device)
         self.place = torch.full_like(self.groups, -1)  # among the evaluation samples
         self.place[self.evaluation] = self._everyone[: len(self.evaluation)]

@@ -84,7 +84,7 @@ def make_source(
 
 def settle_reference(context: QueryContext, settings: Settings) -> str:
     """The reference that change is measured from; a warning if it differs from the one asked for."""
-    if settings.reference == "linearized" or settings.criterion == "variance":  # which compares nothing with labels
+    if settings.reference == "linearized" or settings.criterion == "variance":  # variances compare nothing with labels
         return settings.reference
     criterion = context.network.criterion
     # the others have real outputs, or none of the network's
@@ -142,7 +142,7 @@ def _score_by(
     fits = source.room(len(evaluation)) >= context.n_pool + evaluation.n_before
     tau = (
         None if fits else logit_variance(source.outputs(context.pool).logits, context.meaning)
-    )  # of all, in any groups
+    )  # over the whole pool, however it is cut
     return lambda posterior, entries, rows: _gains(context, source, evaluation, posterior, entries, tau).scores()[rows]
 
 

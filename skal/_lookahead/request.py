@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a look-ahead is asked for: its parameters, with the defaults that suit its criterion, and what it sums over."""
+"""The request for a look-ahead: its parameters, with defaults that suit its criterion, and what it sums over."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class LabelSteps:
             here = slice(k * B, (k + 1) * B)
             own = L[here, here]
             f = self.f[k] + (L[here, : k * B] @ z[: k * B]).flatten()
-            u = own @ own.T * (every if B == 1 else 1)  # of a scalar kernel all outputs are alike
+            u = own @ own.T * (every if B == 1 else 1)  # all outputs are alike for a scalar kernel
             r = newton_residual(f, tau * (u - solver.rho * every), int(self.labels[k]))
             z[here] = tau * (own.T @ r.reshape(B, c // B))
         return (L @ z).reshape(n, c)

@@ -221,7 +221,7 @@ class FeatureSource(TangentSource):
         self._begin(read_outputs(context.logit_network, reader.logits))
 
     def room(self, n_numbers: int) -> int:
-        """How many candidates' features fit into memory."""
+        """The number of candidates whose features fit into memory."""
         return rows_within(self.memory, self.reader.bytes_per_sample, at_least=0)
 
     def greedy_room(self, n_numbers: int) -> int:
@@ -274,7 +274,7 @@ class FeatureSource(TangentSource):
         return self.reader.solver
 
     def blocks(self, pool: Samples, evaluation: np.ndarray) -> KernelBlocks:
-        """For true labels, one after the other; exact with the labelled samples, and estimated among candidates."""
+        """Blocks for true labels, one by one; exact with the labelled samples, and estimated among candidates."""
         reader, features = self.reader, self.reader.features(pool)
         K_CL, alpha = reader.kernel_rows(features), features.alpha
         positions = torch.as_tensor(evaluation, device=alpha.device)

@@ -38,7 +38,7 @@ class Importance(NamedTuple):
     as_candidate: Tensor  # a
     as_evaluation: Tensor  # v
     stiffness: Tensor  # t
-    noise: Tensor  # of its label
+    noise: Tensor  # noise of its label
 
 
 def logit_variance(z: Tensor, meaning: Meaning = MEANINGS["classification"]) -> float:
@@ -47,7 +47,8 @@ def logit_variance(z: Tensor, meaning: Meaning = MEANINGS["classification"]) -> 
 
 
 def even_importance(like: Tensor, rho: float, scale: float) -> Importance:
-    """For numbers under squared loss, where all samples count alike: ``Σ_x S² / (ρ + S')``, S in units of ``scale``."""
+    """Weights for numbers under squared loss, where all samples count alike: ``Σ_x S² / (ρ + S')``, S in units of
+    ``scale``."""
     ones = torch.ones_like(like[:, 0])
     return Importance(ones / (rho * scale), ones, ones / rho, rho * ones)
 
@@ -67,7 +68,8 @@ def newton_importance(
 
 
 def margin_importance(p: Tensor, rho: float, scale: float, meaning: Meaning) -> Importance:
-    """For kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how noisy.
+    """Weights for kernels on features: the margin ``m = 1 − (p_(1) − p_(2))`` says how unsure a label is, and how
+    noisy.
 
     With ``h = max(m, 0.01)`` the score is ``h' Σ_x m(x) S² / (ρ + h' S')`` and the noise ρ/h, S in units of ``scale``:
     the same family, with 1/ρ for τ and a label that counts more where the classifier is unsure. Of several labels m is
@@ -104,7 +106,7 @@ class VarianceGains:
             remedy = "Use another kernel, or other features: those of the labelled samples are all zero."
             raise InvalidParameterError.for_parameter(owner, "kernel", expected, got, remedy)
         evaluation, free, B = posterior.evaluation, posterior.free, posterior.B
-        counts = torch.ones_like(posterior.prior)  # whether a candidate is one of those that are summed over
+        counts = torch.ones_like(posterior.prior)  # 1 for candidates that are summed over, else 0
         if weights is not None:
             w = torch.as_tensor(weights, dtype=counts.dtype, device=counts.device)
             importance, counts = importance._replace(as_evaluation=importance.as_evaluation * w), (w > 0).to(counts)

@@ -179,7 +179,7 @@ def ask(strategy: Any, learner: Any, X_pool: Any, n_instances: int | None = None
 
 
 def strategy_name(strategy: Any) -> str:
-    """What to call a query function in a message.
+    """The name of a query function in a message.
 
     Parameters
     ----------

@@ -251,9 +251,8 @@ class ActiveLearner(_ModalActiveLearner):
             if fit_kwargs.get("sample_weight") is not None:
                 fit_kwargs = fit_kwargs | {"sample_weight": take_rows(fit_kwargs["sample_weight"], rows)}
         with explain_training(self.estimator, X, y):
-            if not isinstance(X, list) or isinstance(
-                self.estimator, NeuralNet
-            ):  # which takes a list for several inputs
+            # a skorch net would take a list for several inputs
+            if not isinstance(X, list) or isinstance(self.estimator, NeuralNet):
                 X = as_rows(X)
             self.estimator.fit(_in_memory(X), y, **fit_kwargs)
         return self
@@ -354,7 +353,7 @@ def _check_indices(
 
 
 def _only_row(samples: Any) -> Any:
-    """A row of an array, an item of a list, a Series of a frame; of anything else still a set of one row."""
+    """A row of an array, an item of a list, a Series of a frame; anything else stays a set of one row."""
     if isinstance(samples, (np.ndarray, torch.Tensor, list)):
         return samples[0]
     return samples.iloc[0] if hasattr(samples, "iloc") else samples

@@ -109,7 +109,7 @@ class LinearizedLearner(ActiveLearner):
         self.retrain_every = retrain_every
         self.training_time = training_time
         self._known_pool: _KnownPool | None = None
-        # what predictions come from, and when it was made
+        # the source of predictions, and the state it was made in
         self._source: tuple[_State, TangentSource] | None = None
         self._n_untrained = 0
         self._tau: float | None = None  # the variance of a logit that queries use, from the first pool
@@ -250,12 +250,12 @@ class _State(NamedTuple):
     """The network's weights, the labelled set and the parameters, to see what has changed since."""
 
     weights: Weights
-    rows: list[tuple[Hashable, int]]  # what the labelled samples are recognised by, and their labels
+    rows: list[tuple[Hashable, int]]  # keys of the labelled samples, and their labels
     params: dict[str, Any]
 
     @classmethod
     def of(cls, context: QueryContext, strategy: NTKLookahead) -> _State:
-        """As it is now."""
+        """The state of a learner as it is now."""
         rows = list(zip(context.labelled.keys(), context.class_labels.tolist(), strict=True))
         return cls(weights_of(context.network.module), rows, strategy.get_params(deep=False))
 
@@ -266,7 +266,7 @@ class _State(NamedTuple):
 
 
 class _KnownPool:
-    """A pool that has been read: what its rows are recognised by, and the kernels between them and all labels."""
+    """A pool that has been read: keys of its rows, and the kernels between them and all labels."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class _KnownPool:
         n_trained: int,
         tau: float | None,
     ) -> None:
-        self.state, self.X = state, context.pool.X  # which is kept alive: keys may be its address
+        self.state, self.X = state, context.pool.X  # kept alive: keys may be its address
         settings, (rows, part) = Settings.of(strategy), strategy.subset_of(context)
         generator = make_generator(part.owner, settings.random_state)
         evaluation = settings.evaluation_rows(part, generator)
@@ -333,7 +333,7 @@ def _choose_by_variance(
 
 
 def _check_strategy(given: Any) -> NTKLookahead:
-    """A strategy of its own, refused if it is another one."""
+    """The NTKLookahead that was given or named; other strategies are refused."""
     if given is None or getattr(given, "strategy", None) is NTKLookahead:
         given = "ntk_lookahead"
     strategy = make_strategy("ntk_lookahead" if given == "auto" else given) if isinstance(given, str) else given

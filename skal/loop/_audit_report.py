@@ -114,7 +114,7 @@ class AuditReport:
 
 
 def say_missing(n_labels: int) -> str:
-    """How many audit labels are missing before accuracy can be told.
+    """The number of audit labels that are missing before accuracy can be told.
 
     Examples
     --------

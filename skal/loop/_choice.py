@@ -71,7 +71,7 @@ class Selector:
         return mix(state, chosen, metrics, n_audit)
 
     def _choose(self, state: LoopState, trainer: Trainer, pool: np.ndarray, size: int) -> Choice:
-        """By the strategy, or by the rule of the start."""
+        """Choose by the strategy, or by the rule for the initial samples."""
         if trainer.estimator is not None:
             labelled = None
             if trainer.predictor is not None:
@@ -170,7 +170,7 @@ def draw_stratified(labels: list[Any], size: int, seed: int) -> np.ndarray:
 
 
 def _explain(strategy: Any) -> str:
-    """Which strategy answered a query, and why it was this one."""
+    """Say which strategy answered a query, and why it was chosen."""
     reason = "as asked for"
     if isinstance(strategy, Recommended):
         strategy, reason = strategy.strategy_, strategy.reason_

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A run for the eye: its learning curve, its rounds while it lasts, where a session stands, and the asked samples."""
+"""Show a run: its learning curve, its rounds as they end, the state of a session, and the samples it asks for."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def _sample(X: Any, i: int) -> Any:
 
 def _picture(sample: Any) -> np.ndarray | None:
     """H×W or H×W×3 in [0, 1], None if the sample is no image."""
-    if hasattr(sample, "convert") and hasattr(sample, "size"):  # of pillow
+    if hasattr(sample, "convert") and hasattr(sample, "size"):  # a pillow image
         sample = np.asarray(sample)
     if isinstance(sample, torch.Tensor):
         sample = sample.detach().cpu().float().numpy()

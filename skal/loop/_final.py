@@ -53,7 +53,7 @@ class FinalLabels:
 
     @classmethod
     def of(cls, rows: list[tuple[Any, ...]], certificate: dict[str, Any] | None) -> FinalLabels:
-        """From rows of id, label, by and annotator."""
+        """Make one from rows of id, label, by and annotator."""
         return cls(pd.DataFrame(rows, columns=["id", "label", "by", "annotator"], dtype=object), certificate)
 
     def to_json(self) -> str:

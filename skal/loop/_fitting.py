@@ -94,7 +94,7 @@ class Trainer:
             self._set_trained(estimator, names, state, state.fitted["n_labelled"])
 
     def copy(self) -> Trainer:
-        """One that can train while this one's model is in use."""
+        """Copy the trainer, so that one can train while the other's model is in use."""
         other = type(self)(self.rules)
         other.__dict__.update(self.__dict__)
         if not self.rules.reinitialize:  # it trains the same network further
@@ -181,7 +181,7 @@ class Trainer:
         self._n_outputs = len(columns)
 
     def _count_outputs(self, state: LoopState) -> int | None:
-        """How many outputs the network has; before the first training those of a copy; None if it cannot be tried."""
+        """The number of the network's outputs, before the first training those of a copy; None if that fails."""
         trial = self._unfitted_copy() if self._n_outputs is None else None
         net = final_network(trial)
         if net is None:

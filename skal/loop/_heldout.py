@@ -47,7 +47,7 @@ def draw(state: LoopState, rules: Rules) -> None:
 
 
 def release(state: LoopState) -> None:
-    """Nobody measures any more: labels that were held out are there to be trained on."""
+    """Stop measuring: labels that were held out may be trained on."""
     state.audit, state.watched, state.audit_predictions, state.watched_predictions = [], [], [], None
     if state.fitted is not None:
         state.fitted = state.fitted | {"n_changes": -1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""By what a sample is known: an id that was given, or a digest of its content, wherever it stands in the pool."""
+"""Ids of samples: given ones, or digests of their content, wherever they stand in the pool."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SampleIds:
         self._positions: dict[Any, int] | None = None
         self._unconfirmed: set[int] = set()  # samples that have not been compared with a kept digest
         self._random: bool | None = None
-        self._digest_of = getattr(ids, "digest", None)  # by a file's bytes, say, rather than by what is made of them
+        self._digest_of = getattr(ids, "digest", None)  # ids may know better, a file's bytes for example
         explicit = _explicit_ids(X, ids)
         self.by_content = explicit is None and folder is not None
         self._ids: Any = range(n_rows(X)) if explicit is None else explicit

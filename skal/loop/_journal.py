@@ -52,7 +52,7 @@ _LOCK = "lock"
 _SILENCE = 3600.0  # seconds after which a holder on another machine counts as gone
 COLUMNS = ["id", "label", "round", "time", "annotator", "source"]
 _SUM_LENGTH = len(b', "sum": "0123456789abcdef"}')
-_END = re.compile(rb'"sum": "[0-9a-f]{16}"}')  # of a whole line; in a text the quotes are escaped
+_END = re.compile(rb'"sum": "[0-9a-f]{16}"}')  # the end of a whole line; inside texts, quotes are escaped
 _open_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
@@ -105,7 +105,7 @@ class Journal:
         self.columns: list[Any] | None = None
         self._unwritten: list[Any] | None = None  # columns that go with the next events
         self._whole = 0  # bytes of whole lines: what we know to be written
-        self._size = 0  # of the file when we last looked; -1 after a failed write
+        self._size = 0  # bytes of the file at the last look; -1 after a failed write
 
     def hold(self) -> None:
         """Keep others from writing, until ``release``."""
@@ -118,7 +118,7 @@ class Journal:
             self._lock.release()
 
     def read(self) -> Journal:
-        """Take what is in the file; a damaged last line is what a broken write leaves, and is left out."""
+        """Read the file. A damaged last line is the trace of an interrupted write, and is left out."""
         if self.path is None or not self.path.exists():
             return self
         try:
@@ -211,7 +211,7 @@ class Journal:
         return {key: {who: event["label"] for who, event in self.answers[key].items()} for key in open_keys}
 
     def rows(self) -> list[dict[str, Any]]:
-        """The same as a list."""
+        """The labels that hold, as a list of dicts."""
         known = [event for event in self.known.values() if event["label"] is not None]
         return [{name: event.get(name) for name in COLUMNS} for event in known]
 

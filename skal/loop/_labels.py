@@ -184,7 +184,7 @@ def label_reader(owner: str, X: Any, y: Any) -> Callable[[np.ndarray, Any], Any]
                 "Pass labels, an oracle, or a Dataset of (x, y) pairs; use start() to label by hand."
             )
         return lambda indices, _: [dataset_target(X[int(i)]) for i in indices]
-    y = y if hasattr(y, "__getitem__") else np.asarray(y)  # what can only be converted as a whole
+    y = y if hasattr(y, "__getitem__") else np.asarray(y)  # some containers convert only as a whole
     check_one_label_each(X, y, "fit")
     return lambda indices, _: take_rows(y, indices)
 

@@ -50,7 +50,7 @@ class LoopState:
     start : str or None
         How the initial samples were chosen, and why so.
     reason : str or None
-        The same of this round.
+        How this round's samples were chosen, and why so.
     source : str
         How this round's samples were chosen, for the journal.
     names : list or None
@@ -159,7 +159,7 @@ class LoopState:
 
     @property
     def heldout(self) -> list[bool]:
-        """For every label, whether it is kept from training."""
+        """One flag for every label: True if it is kept from training."""
         held = set(self.audit)
         return [index in held for index in self.labelled]
 

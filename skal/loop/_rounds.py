@@ -187,7 +187,7 @@ class LoopEngine:
             source = "initial" if state.round == 0 else "random" if self.trainer.estimator is None else source
             source = "audit" if state.look else source
             state.open_round(positions, metrics, seconds=perf_counter() - start, source=source)
-            self.publish()  # which strategy chose them
+            self.publish()  # says which strategy chose them
             self.save()
         return state.open_questions()
 
@@ -283,7 +283,7 @@ class LoopEngine:
             )
 
     def _take_given_labels(self) -> None:
-        """Labels from before the start: those that are new are the answers of a round of their own."""
+        """Take labels from before the start: new ones are the answers of a round of their own."""
         values, dtype = self.read(self.rules.given, self.rules.no_given_label)
         if self.rules.task == CLASSIFICATION and dtype is not None and np.dtype(dtype).kind == "f" and None in values:
             # integers, but for the gaps
@@ -351,7 +351,7 @@ class LoopEngine:
         return scores
 
     def _known_as_a_whole(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Without samples of which some labels are unknown: no score could count them."""
+        """Leave out samples with unknown labels, which no score can count."""
         if self.rules.task != MULTILABEL:
             return X, y
         y = check_targets(self.rules.owner, y, MULTILABEL)

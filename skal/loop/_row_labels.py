@@ -167,7 +167,7 @@ class RowTrainer(Trainer):
         return (y.reshape(len(y)) if n_outputs is None else y.reshape(len(y), -1)).astype(dtype)
 
     def _look_at_outputs(self, state: LoopState, rows: np.ndarray) -> tuple[int | None, str]:
-        """How many outputs a network has: None if one comes without a dimension, −1 if it cannot be tried."""
+        """The number of a network's outputs; None if one comes without a dimension, −1 if a trial fails."""
         trial = self._unfitted_copy()
         net = final_network(trial)
         if net is None:  # inside a search object

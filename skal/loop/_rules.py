@@ -29,7 +29,7 @@ from skal.stopping import Certified, StoppingCriterion, UncertaintyPlateau
 from skal.strategies._names import named_strategy
 from skal.validation import Choice, Integer, Seed
 
-AUDIT_SHARE = 0.2  # of the labels, where no stopping criterion asks for another
+AUDIT_SHARE = 0.2  # share of the labels, unless a stopping criterion asks for another
 
 
 @dataclass(eq=False)
@@ -179,7 +179,7 @@ class Rules:
 
     @property
     def column_names(self) -> list[Any] | None:
-        """What the columns of an indicator matrix are called, if that is known."""
+        """The names of the columns of an indicator matrix, if they are known."""
         # an array of texts would lose zeros at their ends
         return self.classes.tolist() if hasattr(self.classes, "tolist") else self.classes and list(self.classes)
 
@@ -189,7 +189,7 @@ class Rules:
         return free if self.askable is None else free[self.askable[free]]
 
     def plan_labels(self) -> int:
-        """How many labels a run will have in the end, unless something stops it earlier; warns of more than exist."""
+        """The number of labels at the end of a run that nothing stops earlier; warns if there are fewer samples."""
         if self.budget is None and self.n_rounds is None:
             return self.n_samples
         planned = self.budget if self.budget is not None else self.initial_size + (self.n_rounds or 0) * self.query_size

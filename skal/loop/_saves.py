@@ -93,7 +93,7 @@ class RunFolder:
         return content, trainer.network_state() if trained else None
 
     def save(self, content: dict[str, Any], network: dict[str, Any] | None) -> None:
-        """Write to the cache; slow, and free of anything that may change meanwhile. A full disk is said, no more."""
+        """Write to the cache, which is slow, but reads nothing that may change. A full disk causes only a warning."""
         if self.rules.readonly:
             return
         self.journal.hold()
@@ -242,13 +242,13 @@ def read_final(folder: Path) -> dict[str, Any] | None:
 
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:
-    """A digest of every parameter of a loop that bears on its result, the same in another process."""
+    """A digest of every parameter that affects a loop's result, the same in another process."""
     params = {name: value for name, value in _leave_out(params).items() if name not in _NOT_COMPARED}
     return {name: object_digest(_parts(value)) or type(value).__name__ for name, value in params.items()}
 
 
 def _leave_out(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Without parameters that bear on no result, and the attributes that skorch lists among a net's parameters."""
+    """Leave out parameters that affect no result, and attributes that skorch lists among a net's parameters."""
     names = (name for name in params if name.split("__")[-1] not in _NOWHERE_COMPARED and not name.startswith("_"))
     return {name: params[name] for name in sorted(names)}
 

@@ -97,7 +97,7 @@ class LabellingSession(SessionView):
         """
         try:
             self.engine.bring_up_to_date()
-        except CheckpointError:  # of the folder, not of the training
+        except CheckpointError:  # the folder is at fault, not the training
             raise
         except Exception as error:
             warnings.warn(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a session knows, to look at and to take away."""
+"""The part of a session that is read: labels, answers, audits, forecasts, tables."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class SessionView:
         return forecast(self.state, more)
 
     def labels_to(self, target: float) -> LabelsNeeded:
-        """How many more labels it takes to an accuracy, from labels that were drawn at random and held out.
+        """The number of further labels to an accuracy, from labels that were drawn at random and held out.
 
         Parameters
         ----------

@@ -44,5 +44,5 @@ def unpack_network(name: str, data: bytes) -> Any:
 
 
 def content_sum(data: bytes) -> str:
-    """By which a changed file is noticed."""
+    """A checksum, to notice changed files."""
     return digest_bytes(data).hex()

@@ -89,7 +89,7 @@ class Predictor:
         return result
 
     def describe(self, codes: np.ndarray) -> dict[str, Any]:
-        """How many labels of each class it was trained on."""
+        """The number of labels of each class that it was trained on."""
         counts = Counter(str(self.names[int(code)]) for code in codes)
         return {"by_class": dict(sorted(counts.items()))}
 

@@ -134,7 +134,7 @@ class Certified(StoppingCriterion):
         return chance <= self.alpha(audit, stage)
 
     def audit_sizes(self, share: float, n: int, n_labelled: int, audit: int) -> list[int]:
-        """How many labels an audit has after each stage; empty if none is likely to grant the certificate.
+        """The numbers of labels after each stage of an audit; empty if none is likely to grant the certificate.
 
         Parameters
         ----------

@@ -116,7 +116,7 @@ def forecast_labels(
 
 
 def reach_target(n: np.ndarray, scores: np.ndarray, target: float) -> np.ndarray:
-    """Where lines in log n through the logits of scores reach a target.
+    """Numbers of labels at which lines in log n through the logits of scores reach a target.
 
     Parameters
     ----------

@@ -218,7 +218,7 @@ class ALBL(QueryStrategy):
         return indices, np.array([record["probability"] for record in records])
 
     def _generator(self, *purpose: int) -> np.random.Generator:
-        """For a purpose, as numbers, in this round."""
+        """A generator for one purpose in this round."""
         if isinstance(self.random_state, numbers.Integral):
             n_rounds = self.__dict__.get("state_", {}).get("n_rounds", 0)
             return np.random.default_rng([int(self.random_state), n_rounds, *purpose])

@@ -22,7 +22,7 @@ _REFRESH = 16
 _PROPOSALS = 16
 _BLOCK = 2**14
 _BLOCK_BYTES = 2**25
-_CACHE_BYTES = 2**19  # of distances on a processor, so that they are read again while they are in the cache
+_CACHE_BYTES = 2**19  # bytes of distances on a processor, which stay in its cache until they are read again
 
 
 class BADGE(TwoLevelStrategy):
@@ -288,7 +288,7 @@ def _propose(
     nearest = torch.minimum(at_draw, distances[:, : len(unknown)].amin(dim=1)) if unknown else at_draw
     table = torch.cat([at_draw[:, None], nearest[:, None], distances[:, len(unknown) :]], dim=1).tolist()
     accepted: dict[int, float] = {}
-    places: list[int] = []  # of those among the proposals
+    places: list[int] = []  # their places among the proposals
     for place, (row, chance, (bounded, square, *others)) in enumerate(zip(proposed, chances, table, strict=True)):
         square = min([square, *(others[other] for other in places)])
         if row not in accepted and (coincide or chance * bounded < square):

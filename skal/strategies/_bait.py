@@ -24,7 +24,7 @@ from skal.exceptions import InvalidParameterError
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
 
-_BLOCK_BYTES = 2**21  # of features in double precision that are worked on at once
+_BLOCK_BYTES = 2**21  # bytes of features in double precision that are worked on at once
 
 
 class BAIT(QueryStrategy):
@@ -152,7 +152,7 @@ class _Design:
             self._r[:, c] = variances[:, c] * _forms(features, P @ F @ P)
 
     def effects(self, sign: int) -> Tensor:
-        """By how much the objective falls with each candidate (1), or rises without it (−1): (N,)."""
+        """The fall of the objective with each candidate (1), or its rise without it (−1): (N,)."""
         return (self._r / (1 + sign * self._q)).sum(1)
 
     def change(self, row: int, sign: int) -> None:
@@ -259,7 +259,7 @@ def forward_backward(
 
 
 def _root_mean_square(features: Tensor) -> float:
-    """Of all numbers, whose squares may be too large for a float: (n, d) -> float."""
+    """Root of the mean square of numbers whose squares may be too large for a float: (n, d) -> float."""
     largest = max(float(features.max()), -float(features.min()), torch.finfo(torch.float64).tiny)
     squares = sum(float((some.double() / largest).square_().sum()) for some in blocks(features))
     ridge: float = largest * max((squares / features.numel()) ** 0.5, 1e-300)

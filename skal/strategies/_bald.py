@@ -127,7 +127,7 @@ class BALD(ScoreStrategy):
         return room
 
     def _block_bytes(self, context: QueryContext) -> int:
-        """For predictions that are mixed at once: four such blocks are at most half of the bound."""
+        """Bytes of predictions that are mixed at once: four such blocks are at most half of the bound."""
         return min(BLOCK_BYTES, context.memory // 8)
 
 

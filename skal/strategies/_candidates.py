@@ -32,7 +32,7 @@ from skal.tangent._tangent_engine import non_finite_gradients
 
 # of the mean diagonal: far above the rounding of the gradients, far below what tells samples apart
 RIDGE = 1e-3
-KERNEL_BYTES = 3 * 8  # of an entry: three arrays of float64 at a time
+KERNEL_BYTES = 3 * 8  # for each entry: three arrays of float64 at a time
 _STRIP = 128  # rows of a symmetric kernel that are computed at once
 
 
@@ -245,7 +245,7 @@ class CandidateKernel:
 
 
 class Room:
-    """How many points of the pool have room within a bound, and in which form.
+    """The number of the pool's points that have room within a bound, and in which form.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class ClusterMargin(QueryStrategy):
 
 
 def centre_rows(features: np.ndarray, weights: np.ndarray, n_clusters: int, seed: int) -> np.ndarray:
-    """Of each k-means cluster the row nearest to its centre, the weighted mean: (n, d), (n,) -> (n_clusters,).
+    """The row nearest to the centre, the weighted mean, of each k-means cluster: (n, d), (n,) -> (n_clusters,).
 
     Clusters that share all their rows with others, or have none, are replaced by the heaviest rows that are left.
 

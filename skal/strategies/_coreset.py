@@ -114,7 +114,7 @@ class CoreSet(TwoLevelStrategy):
 
 
 def _block_bytes(context: QueryContext) -> int:
-    """For distances that are computed at once, of which there are two blocks at a time: a quarter of the bound."""
+    """Bytes of distances that are computed at once: a quarter of the bound, for there are two blocks at a time."""
     return min(_BLOCK_BYTES, context.memory // 8)
 
 

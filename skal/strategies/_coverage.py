@@ -20,10 +20,10 @@ from skal.strategies._gains import Gains
 from skal.strategies._pool_features import row_keys
 from skal.strategies._similarity import Kernel, coverage_by
 
-BLOCK_BYTES = 2**24  # of features and similarities that are worked on at once
+BLOCK_BYTES = 2**24  # bytes of features and similarities that are worked on at once
 _FIRST_LOOK = 64  # candidates whose gains are brought up to date at first
 _MOST_RIVALS = 256  # candidates whose gains are compared in double precision; of more, content decides
-_DOUBLE_ERROR = 1e-10  # of a similarity, below which nothing more can be told in double precision
+_DOUBLE_ERROR = 1e-10  # smaller errors of a similarity cannot be improved in double precision
 
 
 def _gains_in_double(
@@ -138,7 +138,7 @@ def greedy_coverage(
             open_ = free
         n_looked_at = first_look
         while True:
-            highest = (gains + errors).masked_fill_(~open_, -torch.inf)  # what a gain may be at most
+            highest = (gains + errors).masked_fill_(~open_, -torch.inf)  # upper bounds of the gains
             known = (up_to_date == number) & open_
             at_least = (gains - errors).masked_fill_(~known, -torch.inf).max()
             rivals = highest >= at_least

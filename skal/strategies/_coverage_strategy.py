@@ -22,7 +22,7 @@ from skal.validation import Choice, Features, Integer, Real, Target, make_genera
 _AUTO_EVALUATION = 5000
 _EXACT_UP_TO = 20_000
 _FEWEST = 256  # evaluation samples that a bound may leave
-_SAMPLE_BYTES = 64  # of a candidate: its key, its gain and what is known of it
+_SAMPLE_BYTES = 64  # for each candidate: its key, its gain and the state of that
 
 
 class CoverageStrategy(QueryStrategy):

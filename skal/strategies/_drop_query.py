@@ -18,9 +18,9 @@ from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
 
 _SEEDS = 1000  # points at least, among which k-means finds its first centres
-_SAMPLE_BYTES = 64  # of a sample of the pool: its key, and how often its class changes
-_BLOCK_BYTES = 2**24  # of points that are worked on at once
-_ROUNDING = 1e-5  # of squared distances in single precision
+_SAMPLE_BYTES = 64  # for each sample of the pool: its key, and how often its class changes
+_BLOCK_BYTES = 2**24  # bytes of points that are worked on at once
+_ROUNDING = 1e-5  # error of squared distances in single precision
 
 
 class DropQuery(QueryStrategy):
@@ -101,7 +101,7 @@ class DropQuery(QueryStrategy):
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         generator = make_generator(type(self).__name__, self.random_state)
-        context = context.for_arms()  # what is clustered, and what features are dropped from, come from one pass
+        context = context.for_arms()  # one pass gives the features to cluster and those to drop
         read = PoolFeatures(context, self.features)
         n_points, n_seeds = self._sizes_that_fit(context, read, n_instances)
         changed = self._changes(context, generator, read.block_bytes)
@@ -113,7 +113,7 @@ class DropQuery(QueryStrategy):
         return candidates[nearest], changed[candidates[nearest]]
 
     def _sizes_that_fit(self, context: QueryContext, read: PoolFeatures, n_instances: int) -> tuple[int, int]:
-        """How many of the samples that change are clustered, and how many the first centres are among.
+        """The number of changing samples that are clustered, and of those among which the first centres are.
 
         Half of a bound is for the pool's features, a quarter for those that are clustered, an eighth for k-means.
         """
@@ -224,7 +224,7 @@ def nearest_to_centres(
     n_seeds: int = _SEEDS,
     block_bytes: int = _BLOCK_BYTES,
 ) -> np.ndarray:
-    """Of each k-means cluster of the points the one nearest to its centre, the first of equals; distinct rows.
+    """The point nearest to the centre of each k-means cluster, the first of equals; distinct rows.
 
     Parameters
     ----------

@@ -20,9 +20,9 @@ from skal.strategies._replay import Replay, replay_bytes
 
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 _ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
-_SATURATION = -1.7580993408473766  # what alpha dropout puts in the place of a dropped unit: SELU's limit at −∞
-_PREFIX_BYTES = 2**26  # of what a chunk computes before its first dropout layer
-_MASK_BYTES = 2**24  # of masks that are kept from chunk to chunk
+_SATURATION = -1.7580993408473766  # alpha dropout replaces dropped units by SELU's limit at −∞
+_PREFIX_BYTES = 2**26  # bytes of what a chunk computes before its first dropout layer
+_MASK_BYTES = 2**24  # bytes of masks that are kept from chunk to chunk
 MOST_PASSES = 10**5
 Shapes = dict[tuple[int, int], tuple[int, ...]]
 
@@ -194,7 +194,7 @@ def _change_outputs(change: Callable[[int, int, Tensor], Tensor], layers: list[A
 
 
 def draw_mask(layer: Any, shape: tuple[int, ...], seed: tuple[int, ...]) -> Tensor:
-    """Which features of a given shape a layer keeps, 1 or 0: depends on the seed alone."""
+    """The features that a layer keeps, 1 or 0, in a given shape; they depend on the seed alone."""
     if isinstance(layer, _CHANNELS):  # whole channels: dimension 1 of a batch
         shape = shape[:2] + (1,) * (len(shape) - 2)
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))

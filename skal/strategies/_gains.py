@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""By how much candidates would raise a coverage: ``Σ_x w(x) max(k(x, x') − c(x), 0)``, where c is what is covered.
+"""How much a candidate would raise the coverage: ``Σ_x w(x) max(k(x, x') − c(x), 0)``, where c is what is covered.
 
 c only grows. So a pair of samples with ``k ≤ c`` never counts again: with labelled samples around, few pairs do, and
 those are kept rather than whole rows of similarities.
@@ -20,9 +20,9 @@ from skal.strategies._similarity import Kernel, coverage_by, true_positions
 _TILE = 1024  # columns of similarities that are made at once, near the processor
 _TILE_ROWS = 512
 _ROWS = 4096  # candidates that are looked at at once
-_PAIR_BYTES = 48  # of a pair that counts, while pairs are collected and sorted
-_MOST_PAIRS = 1 / 8  # of all: where more count, rows are the quicker way
-_NOBODY = 2**31 - 1  # by whom a sample is covered that is not
+_PAIR_BYTES = 48  # for each pair that counts, while pairs are collected and sorted
+_MOST_PAIRS = 1 / 8  # share of all pairs: where more count, rows are quicker
+_NOBODY = 2**31 - 1  # stands for the pick that covers a sample, where none does yet
 _ROUNDING = 16  # a sum is off by at most this many units in the last place
 
 
@@ -65,7 +65,7 @@ class Gains:
         self._room = room
         self._similarity = kernel.to(evaluation)
         self.covered = coverage_by(labelled, self._similarity, e, min(2**21, block_bytes), weights)
-        self._error = 2 * kernel.error(weights.dtype)  # of a similarity and of what is covered
+        self._error = 2 * kernel.error(weights.dtype)  # of a similarity less what is covered
         self._rounding = _ROUNDING * torch.finfo(weights.dtype).eps
         # similarities are worked on three times, near the processor
         self._step = rows_within(min(2**21, block_bytes // 3), size * e)
@@ -267,7 +267,7 @@ class Pairs:
         return True
 
     def sort(self) -> None:
-        """By candidate; no more pairs can be added."""
+        """Sort the pairs by candidate; no more can be added."""
         rows = self._rows[: self._size]
         order = rows.sort(stable=True).indices
         self._columns, self._values = self._columns[order], self._values[order]

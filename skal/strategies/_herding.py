@@ -50,8 +50,8 @@ class MaxHerding(CoverageStrategy):
         frame or whatever the pool is; or flat numbers, a weight >= 0 for each sample of the pool. It is the pool that
         is chosen from in any case.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples of the pool, or of the target, coverage is summed. ``auto`` is all of up to 20,000,
-        and 5,000 of more; None is all.
+        Number of random samples of the pool, or of the target, over which coverage is summed. ``auto`` is all of up to
+        20,000, and 5,000 of more; None is all.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None
@@ -153,7 +153,7 @@ class UHerding(CoverageStrategy):
         What is to be covered, if it is not the pool, weighed by how uncertain the model is there; see
         :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples coverage is summed; see :class:`MaxHerding`.
+        Number of random samples over which coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None

@@ -10,8 +10,8 @@ from torch import Tensor
 from skal.context import product_rows, rows_within
 
 BLOCK_BYTES = 2**23
-CACHE_BYTES = 2**20  # of pairs of labels that are worked on at once
-_GROUPS = 32  # of joint labels, for bounds of gains
+CACHE_BYTES = 2**20  # bytes of pairs of labels that are worked on at once
+_GROUPS = 32  # groups of joint labels, for bounds of gains
 _FIRST_LOOK = 16  # samples whose gains are computed at first
 _SLACK = 1e-9  # for the rounding of bounds, in nats
 
@@ -63,7 +63,7 @@ def predictive_information(
 
 
 def _deviations(proba: Tensor) -> tuple[Tensor, Tensor]:
-    """By how much predictions deviate from their mean over masks, relative to it, and that mean: (T, n, C), (n, C)."""
+    """Relative deviations of predictions from their mean over masks, and that mean: (T, n, C), (n, C)."""
     mean = proba.mean(dim=0)
     return (proba - mean) / mean.clamp_min(torch.finfo(mean.dtype).tiny), mean
 

@@ -69,7 +69,7 @@ class FeatureKernelSource(Source):
         return similarity_to(points, self._kernel, self._radius)
 
     def importance(self, p: Tensor, tau: float, rho: float, scale: float) -> Importance:
-        """By margins: labels count more, and are less noisy, where the classifier is unsure."""
+        """Weights by margins: labels count more, and are less noisy, where the classifier is unsure."""
         return margin_importance(p, rho, scale, self.context.meaning)
 
     def outputs(self, samples: Samples) -> Outputs:
@@ -126,7 +126,7 @@ class FeatureKernelSource(Source):
         return Posterior(*given, n_total=n_total, made=made, scale=solver.scale)
 
     def _keys(self, X: Tensor, samples: Samples) -> Tensor:
-        """Of some samples with their features: leaves do not tell copies."""
+        """Keys of samples with these features; leaves do not tell copies."""
         return self._read.copy_keys(samples) if self._kernel == "forest" else row_keys(X)
 
     def _groups(self, X: Tensor, parts: list[Samples]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skal.context import rows_within
 
-_CACHE_BYTES = 2**21  # of products that are made at once
+_CACHE_BYTES = 2**21  # bytes of products that are made at once
 
 
 def kmeans(

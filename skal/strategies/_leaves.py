@@ -21,8 +21,8 @@ from skal.context import QueryContext, Samples
 from skal.strategies._pool_features import PoolFeatures
 
 _TREES = 100
-_FEWEST_TREES = 10  # of an estimator's own: the shares of fewer are too coarse
-_ROWS = 4096  # that go through the trees at once
+_FEWEST_TREES = 10  # trees that an estimator must have: shares of fewer are too coarse
+_ROWS = 4096  # samples that go through the trees at once
 
 
 class PoolLeaves(PoolFeatures):
@@ -91,7 +91,7 @@ def _trees_beside(context: QueryContext, features: object) -> Callable[[Samples]
 
 
 def _complete(labels: np.ndarray) -> np.ndarray:
-    """Of several labels, each that is unknown (−1) as most samples have it; other labels as they are.
+    """Fill in unknown ones (−1) of several labels as most samples have them; leave other labels as they are.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def _complete(labels: np.ndarray) -> np.ndarray:
 
 
 def shares_of_neighbours(values: Tensor, labels: np.ndarray) -> np.ndarray:
-    """How many of a sample's neighbours, in leaves of trees that have not seen it, share its label: (n, d) -> (n,).
+    """The share of a sample's neighbours, in leaves of trees that have not seen it, with its label: (n, d) -> (n,).
 
     Examples
     --------

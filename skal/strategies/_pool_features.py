@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from skal.context import QueryContext, Samples, fill_rows, rows_within
 from skal.exceptions import FeatureError
 
-_BLOCK_BYTES = 2**24  # of features that are read at once
-_CACHE_BYTES = 2**20  # of features that are worked on several times, near the processor
-_ROWS = 4096  # that are looked at at once
+_BLOCK_BYTES = 2**24  # bytes of features that are read at once
+_CACHE_BYTES = 2**20  # bytes of features that are used several times, near the processor
+_ROWS = 4096  # rows that are compared at once
 
 
 class PoolFeatures:

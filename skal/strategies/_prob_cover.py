@@ -18,12 +18,12 @@ from skal.strategies._pool_features import PoolFeatures
 from skal.strategies._similarity import PRODUCT_ERROR
 from skal.validation import Integer, Real, make_generator
 
-_MOST_POINTS = 5000  # that are clustered for the radius
-_MOST_BALLS = 2000  # that are compared with the whole pool: a share of 95 % is then right to half a point
+_MOST_POINTS = 5000  # clustered for the radius
+_MOST_BALLS = 2000  # compared with the whole pool: a share of 95 % is then right to half a point
 _FEWEST_POINTS = 200
-_COPIES = 4  # of the points
+_COPIES = 4  # of the points that are in memory at once
 _SEEDS = 500  # points at least, among which k-means finds its first centres
-_ROWS = 4096  # that k-means looks at at once
+_ROWS = 4096  # rows that k-means reads at once
 _BLOCK_BYTES = 2**22
 _UNKNOWN_CLASSES = 10
 
@@ -46,7 +46,7 @@ class ProbCover(CoverageStrategy):
     features : {"auto", "input", "last_layer", "tangent"}, transformer, callable or nn.Module, default="auto"
         What similarity is measured on; see :class:`MaxHerding`.
     evaluation : "auto", int or None, default="auto"
-        Over how many random samples of the pool coverage is summed; see :class:`MaxHerding`.
+        Number of random samples of the pool over which coverage is summed; see :class:`MaxHerding`.
     subset : int or None, default=None
         Choose among this many random samples of the pool.
     random_state : None, int, Generator or RandomState, default=None

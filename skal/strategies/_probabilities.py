@@ -20,7 +20,7 @@ _GRID = np.geomspace(0.1, 10, 41)
 
 
 def _mean_over_labels(scores: Callable[[np.ndarray], np.ndarray], proba: np.ndarray) -> np.ndarray:
-    """Of several labels, each a question of yes or no: (N, L, 2) -> (N,)."""
+    """The mean over several labels, each a question of yes or no: (N, L, 2) -> (N,)."""
     mean: np.ndarray = scores(proba.reshape(-1, 2)).reshape(proba.shape[:2]).mean(axis=1)
     return mean
 
@@ -37,7 +37,7 @@ def margin_scores(proba: np.ndarray) -> np.ndarray:
     """Minus the gap between the two largest probabilities: (N, C) -> (N,)."""
     if proba.ndim == 3:
         return _mean_over_labels(margin_scores, proba)
-    if proba.shape[1] == 1:  # of one class: there is no other
+    if proba.shape[1] == 1:  # one class alone
         return -proba[:, 0]
     parted = np.partition(proba, -2, axis=1)
     closeness: np.ndarray = parted[:, -2] - parted[:, -1]

@@ -46,7 +46,7 @@ class Replay(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: list[tuple[Any, Any]] = []  # operations before the part, and their results
         self._versions: list[tuple[Tensor, int]] = []
-        self._position: int | None = None  # of the next operation while results are taken from the list
+        self._position: int | None = None  # the next operation, while results are taken from the list
         self._noting = False
 
     @property

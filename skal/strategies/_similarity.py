@@ -18,9 +18,9 @@ from skal.strategies._pool_features import row_keys
 
 KERNELS = ["rbf", "laplace", "tophat", "cosine"]
 Similarity = Callable[..., Tensor]
-_BLOCK_BYTES = 2**24  # of distances that are worked on at once
+_BLOCK_BYTES = 2**24  # bytes of distances that are worked on at once
 _COLUMNS = 512  # points that are made double at once
-PRODUCT_ERROR = 16  # of a squared distance of features of length 1, in units of rounding
+PRODUCT_ERROR = 16  # error of a squared distance of features of length 1, in units of rounding
 
 
 def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
@@ -67,7 +67,7 @@ def similarity_to(points: Tensor, kernel: str, radius: float) -> Similarity:
 def _share_of_trees(leaves: Tensor) -> Similarity:
     """A function that gives the share of trees in which rows share a leaf: (m, T), then (n, T) -> (n, m)."""
     dtype, by_tree = leaves.dtype, leaves.to(torch.int32).T.contiguous()
-    counter = torch.uint8 if len(by_tree) < 256 else torch.int32  # the smaller, the quicker
+    counter = torch.uint8 if len(by_tree) < 256 else torch.int32  # smaller is quicker
 
     def share(rows: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         rows, points = rows.to(torch.int32), by_tree[:, start:stop]
@@ -121,7 +121,7 @@ class Kernel:
         """The largest error that rounding makes in a similarity; for balls a similarity is either right or wrong."""
         eps = torch.finfo(dtype).eps
         square = PRODUCT_ERROR * eps
-        root = (PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square in double precision, near 0
+        root = (PRODUCT_ERROR * torch.finfo(torch.float64).eps) ** 0.5  # of a square near 0, in double precision
         errors = {
             "rbf": square / self.radius**2,
             "laplace": root / self.radius,
@@ -179,6 +179,6 @@ def coverage_by(centres: Tensor, similarity: Similarity, n: int, block_bytes: in
 
 def true_positions(mask: Tensor) -> Tensor:
     """Flat positions where a mask is true: (n, m) -> (p,)."""
-    if mask.device.type == "cpu":  # several times as quick
+    if mask.device.type == "cpu":  # several times faster
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.flatten().nonzero()[:, 0]

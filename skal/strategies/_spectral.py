@@ -178,7 +178,7 @@ def pruned_search(
 
 
 def points_above(K_LL: np.ndarray, K_LU: np.ndarray, diagonal: np.ndarray, bar: float) -> np.ndarray:
-    """Which points u have ``λ_min(K(L ∪ {u})) > bar``: (n, n), (n, N), (N,) -> (N,) bool.
+    """Find the points u with ``λ_min(K(L ∪ {u})) > bar``: (n, n), (n, N), (N,) -> (N,) bool.
 
     A batch with one that has not is no better than the bar: eigenvalues interlace.
     """

@@ -20,10 +20,10 @@ from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, make_generator
 
 _POINTS_PER_CLUSTER = 256
-_MOST_MEMBERS = 10_000  # of a cluster, among which the most typical is looked for
-_FEWEST = 64  # of them that a bound must leave room for
+_MOST_MEMBERS = 10_000  # among these the most typical one of a cluster is found
+_FEWEST = 64  # members for which a bound must leave room
 _SEEDS = 500  # samples at least, among which k-means finds its first centres
-_SAMPLE_BYTES = 64  # of a sample of the pool: its key, its cluster and its place there
+_SAMPLE_BYTES = 64  # for each sample of the pool: its key, its cluster and its place there
 _SMALL_CLUSTER = 5  # samples up to which a cluster is left for last
 _BLOCK_BYTES = 2**26
 # squared distances of features of length 1 are wrong by less than 2e-6 in single precision, so that mean distances of
@@ -298,7 +298,7 @@ def most_typical(
 
 
 def _mean_distances(points: Tensor, n_neighbors: int, block_bytes: int) -> Tensor:
-    """Of every point to its nearest other points: (n, d) -> (n,)."""
+    """Mean distance of every point to its nearest other points: (n, d) -> (n,)."""
     k = min(n_neighbors, len(points) - 1)
     lengths, means = points.square().sum(1), []
     step = rows_within(block_bytes, 2 * points.element_size() * len(points))

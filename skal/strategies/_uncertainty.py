@@ -14,7 +14,7 @@ from skal.validation import Choice
 
 
 class _Uncertainty(ScoreStrategy):
-    """Of several labels at once the score is the mean over them, each a question of yes or no."""
+    """The score of several labels at once is the mean over them, each a question of yes or no."""
 
     tasks = ("classification", "multilabel")
     needs_network = False

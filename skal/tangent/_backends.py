@@ -43,7 +43,7 @@ class FuncBackend:
         self.parameters = {name: p.detach() for name, p in network.trainable().items() if name in names}
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
-        """For each cotangent the per-sample gradients by parameter."""
+        """Per-sample gradients by parameter, for each cotangent."""
         in_dims = (None, 0, None if target is None else 0)
         for cotangent in cotangents:
 
@@ -72,7 +72,7 @@ class LoopBackend:
         self.parameters = {name: p for name, p in network.trainable().items() if name in names}
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
-        """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
+        """Per-sample gradients by parameter, for each cotangent; a parameter without influence is left out."""
         for cotangent in cotangents:
             rows: dict[str, list[Tensor | None]] = {name: [] for name in self.parameters}
             all_logits = []
@@ -133,7 +133,7 @@ class BackpackBackend:
         }
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
-        """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
+        """Per-sample gradients by parameter, for each cotangent; a parameter without influence is left out."""
         for cotangent in cotangents:
             try:
                 found = self._batch_grad(batch, target, cotangent)

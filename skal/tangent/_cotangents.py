@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which scalar of the logits is differentiated.
+"""The scalars of the logits that are differentiated.
 
 The gradient of a scalar with derivative v with respect to the logits f is ``J(x)ᵀ v``. A cotangent is a function
 ``(logits (n, C), target (n, ...) or None) -> v (n, C)`` that works row by row, so that it may also run under ``vmap``.

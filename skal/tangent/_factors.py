@@ -88,7 +88,7 @@ class PerSampleGradient(ABC):
         return _squared_norms(gradients), None if direction is None else gradients @ direction.reshape(-1)
 
     def from_inputs(self, k: int) -> Tensor | None:
-        """What the norms for k cotangents need of the layer's input, with a row for each sample.
+        """The part of the layer's input that norms for k cotangents need, with a row for each sample.
 
         It takes no more room than k output gradients. None where norms are quicker to compute in another way.
         """
@@ -426,7 +426,7 @@ class Rows(PerSampleGradient):
         norms = torch.matmul(g, g.transpose(1, 2)).mul_(same).sum((1, 2))
         if direction is None:
             return norms, None
-        along = embedding(index, direction.reshape(self.n_rows, self.width))  # as indexing, and several times as fast
+        along = embedding(index, direction.reshape(self.n_rows, self.width))  # like indexing, but several times faster
         return norms, along.mul_(g).sum((1, 2))
 
     def from_inputs(self, k: int) -> Tensor | None:

@@ -36,7 +36,7 @@ class KeptGradients:
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(x.numel() * x.element_size() for x in self.tensors())
 
     def take(self, rows: Any) -> KeptGradients:
@@ -130,7 +130,7 @@ class _Store:
         """Keep a chunk, and return its tensors. Nothing is kept if this raises, so that its samples may come again."""
         place, chunk = slice(self._n_whole, self._n_whole + n), []
         if self._n_whole == 0:
-            self._whole = []  # what a chunk that failed was given, before as much is asked for again
+            self._whole = []  # free the room of a chunk that failed, before asking for as much again
         fits = not self._others
         for number, by_name in enumerate(gradients):
             if self._n_whole == 0 and fits:

@@ -156,7 +156,7 @@ def _chunks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[Kept
 
 
 def _blocks(engine: TangentEngine, samples: Samples, kind: str) -> Iterator[list[KeptGradients]]:
-    """As many chunks of X at a time as half of the memory holds."""
+    """Parts of X, each of as many chunks as half of the memory holds."""
     block: list[KeptGradients] = []
     kept_bytes = 0
     for chunk in _chunks(engine, samples, kind):

@@ -104,7 +104,7 @@ def _linear(layer: nn.Linear, a: Tensor, g: Tensor) -> Contributions:
 
 
 def _both_sides(padding: Sizes) -> Sizes:
-    """The same padding before and after each spatial dim: pairs, last dim first, as F.pad wants them."""
+    """Padding of one size before and after each spatial dim: pairs, last dim first, as F.pad wants them."""
     return tuple(x for p in reversed(padding) for x in (p, p))
 
 

@@ -31,7 +31,7 @@ BACKENDS: dict[str, Callable[[Network, set[str]], Any]] = {
 }
 N_CHECKED = 3  # samples that are compared with autograd
 Parts = Sequence[tuple[str, frozenset[str]]]
-# no data and no outputs: how the layers of a module are handled, found out once whoever asks, and gone with the module
+# how the layers of a module are handled: no data and no outputs; found out once, and gone with the module
 _PLANS: WeakKeyDictionary[nn.Module, tuple[Any, frozenset[str], dict[str, Plan]]] = WeakKeyDictionary()
 
 

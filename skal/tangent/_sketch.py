@@ -27,7 +27,7 @@ from skal.tangent._tangent_engine import TangentEngine, open_engine
 from skal.validation import Choice, Integer
 
 MOST_FEATURES = 10**8
-_PIECE_BYTES = 2**20  # of gradients that are written out at once
+_PIECE_BYTES = 2**20  # bytes of gradients that are written out at once
 
 
 def tangent_features(

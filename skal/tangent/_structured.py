@@ -100,7 +100,7 @@ class StructuredBackend:
         return rule, [(name, known) for name, known in own if known is not None]
 
     def gradients(self, batch: Any, target: Tensor | None, cotangents: list[Cotangent]) -> Iterator[Gradients]:
-        """For each cotangent the per-sample gradients by parameter; a parameter without influence is left out."""
+        """Per-sample gradients by parameter, for each cotangent; a parameter without influence is left out."""
         logits, calls = self._forward(batch)
         self.logits = logits.detach()
         # the idle parameters cost nothing here while they are idle

@@ -149,7 +149,7 @@ class TangentEngine:
         return min(rows, rows_within(_CHUNK_BYTES, self.activation_bytes, at_least=_CHUNK_ROWS))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: backends know parameters by their identity, and are made anew there."""
+        """State for a worker: backends know parameters by their identity, and are made anew there."""
         state = {name: value for name, value in self.__dict__.items() if name != "backends"}
         return state | {"_rules": users_rules(self.network.module)}
 
@@ -178,7 +178,7 @@ class TangentEngine:
         target: Tensor | None = None,
         batch_size: int | None = None,
     ) -> Result:
-        """What :meth:`run` gives for all chunks, shared among the workers.
+        """The results of :meth:`run` for all chunks, which the workers share.
 
         Parameters
         ----------
