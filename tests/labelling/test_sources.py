@@ -171,6 +171,19 @@ def test_decoded_pictures_are_kept_and_a_changed_file_is_read_again(image_folder
     assert changed.ids.digest(3) != source.ids.digest(4)
 
 
+def test_copies_are_the_same_to_the_last_byte(tmp_path):
+    """Scans of one size on an empty ground begin and end alike: a label of one is none of the others."""
+    for place in (None, (90, 200), (90, 500), (610, 500)):
+        scan = Image.new("RGB", (700, 700))
+        if place is not None:
+            scan.putpixel(place, (255, 0, 0))
+        scan.save(tmp_path / f"{place}.bmp")
+    (tmp_path / "again.bmp").write_bytes((tmp_path / "(90, 500).bmp").read_bytes())
+    source = ImageFolder(tmp_path)
+    assert len({source.ids.digest(position) for position in range(5)}) == 1
+    assert [{source.ids[i] for i in group} for group in source.copies()] == [{"(90, 500).bmp", "again.bmp"}]
+
+
 def test_texts_by_column(tmp_path, capsys):
     path = tmp_path / "texts.csv"
     path.write_text('id,review\n7,"good, very"\n8,"bad\nand long"\n', encoding="utf-8")
