@@ -69,3 +69,16 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
             file.flush()
             os.fsync(file.fileno())
     os.replace(new, path)
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of new files in a folder survive a power cut."""
+    if os.name != "posix":
+        return  # a folder cannot be opened there
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
