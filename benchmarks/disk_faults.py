@@ -59,7 +59,7 @@ def read(kind: str, opened: Any) -> tuple[Labels, list[str]]:
 
 
 def changes(kind: str, opened: Any) -> Iterator[tuple[Callable[[], Any], Labels]]:
-    """Calls, and what holds after each."""
+    """Calls, and what holds after each; samples that are "open" again hold nothing."""
     if kind == "the page":
         yield lambda: opened.answer(IDS[0], "a"), {IDS[0]: "a"}
         yield lambda: opened.answer(IDS[1:4], "b"), dict.fromkeys(IDS[1:4], "b")
@@ -78,6 +78,7 @@ def changes(kind: str, opened: Any) -> Iterator[tuple[Callable[[], Any], Labels]
     free = [i for i in range(40) if i not in asked]
     yield lambda: opened.add({IDS[free[0]]: "c", IDS[free[1]]: "a"}), {IDS[free[0]]: "c", IDS[free[1]]: "a"}
     yield lambda: opened.decline([IDS[free[2]], IDS[asked[0]]]), dict.fromkeys([IDS[free[2]], IDS[asked[0]]])
+    yield lambda: opened.undecline([IDS[free[2]]]), {IDS[free[2]]: "open"}
 
 
 def meet(kind: str, folder: Path, disk: Disk, at: int, code: int) -> str:
@@ -98,7 +99,7 @@ def meet(kind: str, folder: Path, disk: Disk, at: int, code: int) -> str:
                         return "changed though refused"
                     outcome = "refused, then taken"
                     call()
-                holds |= told
+                holds = {key: label for key, label in (holds | told).items() if label != "open"}
                 if read(kind, opened)[0] != holds:
                     return "other labels"
             opened.close()

@@ -7,6 +7,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,7 +190,7 @@ class _Rows:
                 os.replace(folder / "meta.new", folder / "meta.json")
         except OSError as error:
             for name, (_, size) in parts.items():
-                if n:  # half a row would shift all that follow
+                with suppress(FileNotFoundError):  # half a row would shift all that follow, and takes room
                     os.truncate(folder / name, n * size)
             raise FeatureError(
                 f"Features must be written to {folder}. Got an error: {error.strerror or error}. Make room, or choose "

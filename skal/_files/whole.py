@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,9 +64,27 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
-    with open(new, "xb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(new, path)
+    try:
+        with open(new, "xb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()  # half a model on a full disk would take the room of labels
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of new files in a folder survive a power cut."""
+    if os.name != "posix":
+        return  # a folder cannot be opened there
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

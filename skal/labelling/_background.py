@@ -158,7 +158,6 @@ class BackgroundRounds:
             if self.auditing and self.questions():
                 return
             self._engine.weigh()
-            before = self._engine.state.final
             twin = twin_of(self._engine)
         self.error = None
         try:
@@ -179,8 +178,7 @@ class BackgroundRounds:
         twin.state.stop_reason = twin.state.stop_reason or advice
         with self.lock:
             adopt(self._engine, twin)
-            if twin.state.final is not None and twin.state.final != before:
-                self._folder.save_final(twin.state.final)
+            self._folder.save_final(twin.state.final)
             content = self._content(trained=True)
         with self._saving:
             if not self._engine.closed:
@@ -259,6 +257,7 @@ class BackgroundRounds:
                 return
             with suppress(CheckpointError):  # the labels are in the journal in any case
                 self._folder.save(*self._content(trained=False))
+                self._folder.save_final(self._engine.state.final)
             self.session.close()
 
     def _content(self, *, trained: bool) -> Any:

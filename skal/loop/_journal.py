@@ -43,7 +43,7 @@ from typing import Any
 import pandas as pd
 
 from skal._files.json_text import format_json, parse_json
-from skal._files.whole import open_regular, read_regular
+from skal._files.whole import open_regular, read_regular, sync_folder
 from skal.exceptions import CheckpointError, SkalWarning
 from skal.loop._consensus import weigh_answers
 
@@ -353,17 +353,6 @@ def make_event(
     event = {"event": kind, "id": key, "label": label, "round": round, "time": time, "source": source}
     extra = {"annotator": annotator, "content": content} | more
     return event | {name: value for name, value in extra.items() if value is not None}
-
-
-def sync_folder(folder: Path) -> None:
-    """Let the names of new files in a folder survive a power cut."""
-    if os.name != "posix":
-        return  # a folder cannot be opened there
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checksum(body: bytes) -> bytes:

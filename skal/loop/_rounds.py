@@ -221,8 +221,8 @@ class LoopEngine:
             count_errors(state, self.rules, self.trainer.predictor)
         if state.look and self.trainer.predictor is not None:
             state.certificate = judge_audit(state, self.rules, self.trainer.predictor)
-            if state.final is not None and self.folder is not None:
-                self.folder.save_final(state.final)
+        if self.folder is not None:
+            self.folder.save_final(state.final)
         if state.stale and not state.look and self.trainer.can_fit(state):  # one that is audited stays as it is
             self.trainer.fit(state)
         row = state.describe_round()

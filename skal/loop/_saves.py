@@ -67,6 +67,7 @@ class RunFolder:
         self.rules, self.path = rules, Path(rules.checkpoint)
         self.journal = Journal(self.path, readonly=rules.readonly)
         self._cache = CacheFiles(self.path / "cache")
+        self._final: dict[str, Any] | None = None  # what we know to be written
         self.describe(params)
 
     def describe(self, params: dict[str, Any]) -> None:
@@ -132,6 +133,9 @@ class RunFolder:
             state = LoopState(seed=seed, round=first)
         changed = [] if content is None else self._changes(content, state)
         self._take_labels(state, lost=content is None)
+        kept = read_final(self.path)
+        if kept is not None and state.final is not None and kept["certificate"] == state.final["certificate"]:
+            self._final = state.final  # samples that are not here now stay in the file
         if changed:
             state.look, state.audited = 0, []  # an audit judges one model
             state.notes = [*state.notes, f"changed: {', '.join(changed)}"]
@@ -148,11 +152,21 @@ class RunFolder:
                 _set_generator_state(generator, kept)
         return state
 
-    def save_final(self, final: dict[str, Any]) -> None:
+    def save_final(self, final: dict[str, Any] | None) -> None:
         """Write what the model has labelled, and the certificate, to ``final.json``: they are no cache."""
+        if final is None or final == self._final:
+            return
         pairs = list(zip(self.ids.of(final["positions"]), final["labels"], strict=True))
         text = format_json({"certificate": final["certificate"], "labels": pairs})
-        replace_file(self.path / _FINAL, text.encode())
+        try:
+            replace_file(self.path / _FINAL, text.encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"The certificate must be written to {self.path / _FINAL}. Got an error of the disk: "
+                f"{error.strerror or error}. All labels are written. Make room or look at the disk, and go on: it is "
+                "tried again."
+            ) from error
+        self._final = final
 
     def _read_final(self) -> dict[str, Any] | None:
         kept = read_final(self.path)
@@ -235,10 +249,10 @@ class RunFolder:
 def read_final(folder: Path) -> dict[str, Any] | None:
     """The ``certificate``, and as ``labels`` pairs of id and label by the model; None without a certificate."""
     try:
-        kept: dict[str, Any] = parse_json(read_regular(folder / _FINAL))
+        kept = parse_json(read_regular(folder / _FINAL))
     except (OSError, ValueError):
         return None
-    return kept
+    return kept if isinstance(kept, dict) and kept.keys() >= {"certificate", "labels"} else None
 
 
 def describe_params(params: dict[str, Any]) -> dict[str, str]:

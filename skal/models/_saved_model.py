@@ -331,9 +331,15 @@ def _no_model(folder: Path, error: Exception, more: str = "") -> CheckpointError
 
 def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Put files into a folder, the card last: until then the folder holds the earlier model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        replace_file(folder / name, data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            replace_file(folder / name, data)
+    except OSError as error:
+        raise CheckpointError(
+            f"A model must be written to {folder}. Got an error: {error.strerror or error}. Make room, or choose "
+            "another folder."
+        ) from error
     for path in folder.iterdir():
         if FILE.fullmatch(path.name) and path.name not in files:
             path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import threading
 import time
@@ -19,12 +20,13 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import skal
 from skal.cli import main
-from skal.exceptions import InvalidTypeError, SampleError
+from skal.exceptions import CheckpointError, InvalidTypeError, SampleError
 from skal.features import PixelFeatures
 from skal.labelling import export_labels, import_labels
 from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder, open_source
 
+from ..support.small_disk import files_up_to
 from .conftest import Client, label_page, wait_for_training
 
 
@@ -169,6 +171,33 @@ def test_decoded_pictures_are_kept_and_a_changed_file_is_read_again(image_folder
     changed = ImageFolder(image_folder, cache=cache)
     assert (changed.samples()[3] != before[3]).any()
     assert changed.ids.digest(3) != source.ids.digest(4)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room cannot be taken in advance there")
+def test_small_pictures_take_their_room_at_the_start(tmp_path):
+    """They are mapped into memory: where there is no room for a page of them later, the process would end."""
+    for i in range(40):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{i}.png")
+    said = r"Small copies .* Got an error of the disk: File too large\. Make room"
+    with files_up_to(50_000), pytest.raises(CheckpointError, match=said):
+        ImageFolder(tmp_path, cache=tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    ImageFolder(tmp_path, cache=tmp_path / "out")
+    (kept,) = (tmp_path / "out").iterdir()
+    assert 512 * kept.stat().st_blocks >= kept.stat().st_size > 40 * 3 * 32 * 32
+
+
+def test_copies_are_the_same_to_the_last_byte(tmp_path):
+    """Scans of one size on an empty ground begin and end alike: a label of one is none of the others."""
+    for place in (None, (90, 200), (90, 500), (610, 500)):
+        scan = Image.new("RGB", (700, 700))
+        if place is not None:
+            scan.putpixel(place, (255, 0, 0))
+        scan.save(tmp_path / f"{place}.bmp")
+    (tmp_path / "again.bmp").write_bytes((tmp_path / "(90, 500).bmp").read_bytes())
+    source = ImageFolder(tmp_path)
+    assert len({source.ids.digest(position) for position in range(5)}) == 1
+    assert [{source.ids[i] for i in group} for group in source.copies()] == [{"(90, 500).bmp", "again.bmp"}]
 
 
 def test_texts_by_column(tmp_path, capsys):

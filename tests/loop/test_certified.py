@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from skal import ActiveLearningClassifier
-from skal.exceptions import InvalidParameterError, NoLabelledDataError
+from skal.exceptions import CheckpointError, InvalidParameterError, NoLabelledDataError
 from skal.stopping import Budget, Certified, HoldOut
 
 N = 800
@@ -263,6 +263,20 @@ def test_the_audit_survives_the_loss_of_the_cache(data, tmp_path):
         assert np.flatnonzero(session.state.heldout).tolist() == held.tolist()
         assert session.state.chances.items() <= chances.items()
         assert len(session.state.chances) == len(held)
+
+
+def test_a_certificate_that_could_not_be_written_is_written_later(tmp_path):
+    X, y = wrong_in(0.0)
+    session = make(Told(), checkpoint=tmp_path).start(X)
+    (tmp_path / "final.json.new").mkdir()
+    with pytest.raises(CheckpointError, match=r"certificate must be written to .*final\.json.*All labels are written"):
+        session.run(lambda indices, _: y[indices])
+    assert len(session.labels()) == len(journal(tmp_path))
+    (tmp_path / "final.json.new").rmdir()
+    session.run(lambda indices, _: y[indices])
+    told = json.loads((tmp_path / "final.json").read_text())
+    assert told["certificate"] == session.final().certificate is not None
+    assert len(told["labels"]) == (session.final().labels["by"] == "model").sum()
 
 
 def test_a_stopping_criterion_says_how_much_is_held_out(data):

@@ -1,14 +1,11 @@
-"""One journal: events with checksums are the only truth, and a failed write is a failed write."""
+"""One journal: events with checksums are the only truth."""
 
-import errno
-import json
 import shutil
 
 import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from benchmarks._failing_disk import Disk
 from skal import ActiveLearningClassifier
 from skal.exceptions import CheckpointError, SkalWarning
 
@@ -151,60 +148,3 @@ def test_nothing_is_written_on_top_of_another_writer(written):
     with pytest.raises(CheckpointError, match="somebody else has written"):
         session.add({key: "a" for key in IDS if key not in labels(session)})
     assert path.read_bytes() == kept
-
-
-# --- disks that fail
-
-
-OPERATIONS = [
-    ("tell", lambda s, asked: s.tell(["a"], asked[:1], end_round=False), {0: "a"}, []),
-    ("decline", lambda s, asked: s.decline([IDS[asked[1]]]), {}, [1]),
-    ("relabel", lambda s, asked: s.relabel({IDS[asked[0]]: "b"}), {0: "b"}, []),
-    ("undecline", lambda s, asked: s.undecline([IDS[asked[1]]]), {1: None}, []),
-    ("add", lambda s, asked: s.add({IDS[asked[1]]: "c"}), {1: "c"}, []),
-    ("end", lambda s, asked: s.tell(["a", "b"], asked[2:4]), {2: "a", 3: "b"}, []),
-]
-
-
-def work(session, asked):
-    """Every operation; one that fails is tried again, and must then work. Gives what was confirmed, and failures."""
-    expected, failures = {}, 0
-    for name, operation, changes, _ in OPERATIONS:
-        before = labels(session), session.state.declined, session.ask().tolist() if name != "end" else None
-        try:
-            operation(session, asked)
-        except CheckpointError as error:
-            failures += "Nothing was changed" in str(error)
-            assert (labels(session), session.state.declined) == before[:2]
-            operation(session, asked)
-        expected |= {IDS[asked[i]]: label for i, label in changes.items()}
-    return {key: label for key, label in expected.items() if label is not None}, failures
-
-
-@pytest.mark.filterwarnings("ignore:The cache in:skal.exceptions.SkalWarning")
-def test_every_operation_on_the_disk_may_fail_once(tmp_path, monkeypatch):
-    """Whatever fails, by turns with a full disk, a broken one and a short write: no confirmed label is lost."""
-    disk, at, n_failures = Disk(monkeypatch), 1, 0
-    while True:
-        folder = tmp_path / str(at)
-        with disk.fail(at, [errno.ENOSPC, errno.EIO, 0][at % 3]):
-            try:
-                session = start(folder)
-            except CheckpointError:
-                session = start(folder)
-            asked = session.ask().tolist()
-            expected, failures = work(session, asked)
-            assert labels(session) == expected
-            session.ask()
-            session.close()
-        n_failures += failures
-        with start(folder) as again:
-            assert labels(again) == expected
-            again.tell(["a"] * len(again.ask()))
-        for line in (folder / "labels.jsonl").read_text().splitlines():
-            json.loads(line)
-        if disk.count < at:
-            break
-        at += 1
-    assert at > 50
-    assert n_failures > 20

@@ -46,6 +46,8 @@ from skal.nets import MLP, SquaredLoss
 from skal.semi_supervised import FixMatchClassifier
 from skal.stopping import HoldOut
 
+from ..support.small_disk import files_up_to
+
 NAMES = np.array(["cow", "ant", "bee"])
 ESTIMATORS = {
     "network": lambda make: make(),
@@ -280,6 +282,17 @@ def test_a_model_is_replaced_as_a_whole(flat_data, tmp_path):
     assert before & after == {"model.json"}
     assert len(after) == 2
     assert skal.load_model(tmp_path).estimator_.C == 0.1
+
+
+def test_a_model_that_the_disk_does_not_take_leaves_the_earlier_one_and_no_half(flat_data, tmp_path):
+    """Half a model would take the last room of a disk, and labels need some."""
+    X, y = flat_data
+    fit(LogisticRegression(), X, y).save_model(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with files_up_to(2000), pytest.raises(CheckpointError, match=r"must be written to .* File too large\. Make room"):
+        fit(LogisticRegression(C=0.1), X, y).save_model(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+    assert skal.load_model(tmp_path).estimator_.C == 1
 
 
 def test_a_model_that_is_being_replaced_can_be_read(flat_data, tmp_path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -18,14 +19,15 @@ from torch.utils.data import Dataset
 from skal._core.identity import digest_bytes
 from skal._files.json_text import is_utf8
 from skal._files.whole import open_regular
-from skal.exceptions import SampleError, shorten
+from skal.exceptions import CheckpointError, SampleError, shorten
 from skal.features._image_files import open_header, open_image
 from skal.labelling._sources._source import Ids, Source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNKNOWN, _READ, _UNREADABLE = 0, 1, 2
-_END = 2**16
+_END = 2**16  # bytes of a file's beginning, and of its end
+_PIECE = 2**20
 _MOST_SHOWN = 8192  # a side, of what a browser gets
 
 
@@ -160,6 +162,28 @@ class ImageFolder(Source):
         """Note an image that cannot be read."""
         self._why[position] = why
 
+    def copies(self) -> list[list[int]]:
+        """Positions of files that are the same, byte for byte.
+
+        Scans on an empty ground have the same length and the same ends: what is between is read as long as it is equal.
+        """
+        found = []
+        for alike in super().copies():
+            groups = [alike]
+            for start in range(_END, self.n_bytes(alike[0]) - _END, _PIECE):
+                groups = [same for group in groups for same in self._split(group, start)]
+            found += groups
+        return found
+
+    def _split(self, group: Sequence[int], start: int) -> list[list[int]]:
+        """Those of a group of files that have the same piece; none by themselves."""
+        parts: dict[bytes, list[int]] = {}
+        for position in group:
+            with suppress(OSError), open_regular(self.path(position)) as file:
+                file.seek(start)
+                parts.setdefault(digest_bytes(file.read(_PIECE)), []).append(position)
+        return [part for part in parts.values() if len(part) > 1]
+
     def small(self, position: int) -> np.ndarray:
         """(3, size, size) uint8; SampleError if it cannot be read."""
         image = open_image(self.path(position), self.size, square=True)
@@ -202,12 +226,11 @@ class SmallPictures(Dataset[Any]):
         for old in cache.glob("pixels-*.npy"):
             if key not in old.name:
                 old.unlink()
-        if path.exists() and self._notes.exists():
-            self._pixels = np.lib.format.open_memmap(path, mode="r+")
+        is_there = path.exists() and self._notes.exists()
+        self._pixels = _map_pixels(path, (n, 3, size, size), is_there)
+        if is_there:
             self._stamps = np.load(self._notes)
             self._state = np.where(self._stamps > 0, _READ, _UNKNOWN).astype(np.uint8)
-        else:
-            self._pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(n, 3, size, size))
 
     def __len__(self) -> int:
         return len(self._stamps)
@@ -241,3 +264,19 @@ class SmallPictures(Dataset[Any]):
             new.unlink(missing_ok=True)  # left over, or a link that somebody has put there
             np.save(new, np.where(self._state == _READ, self._stamps, 0))
             new.replace(self._notes)  # a process that is killed here leaves the last one
+
+
+def _map_pixels(path: Path, shape: tuple[int, ...], is_there: bool) -> np.memmap[Any, Any]:
+    """Pixels in a file with all of its room taken: a disk that is full later would end the process."""
+    try:
+        pixels = np.lib.format.open_memmap(path, "r+" if is_there else "w+", np.uint8, shape)
+        if hasattr(os, "posix_fallocate"):  # not everywhere
+            with open(path, "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"Small copies of all pictures must be kept in {path.parent}, which takes {math.prod(shape) / 1e6:,.0f} MB."
+            f" Got an error of the disk: {error.strerror or error}. Make room, or choose another folder."
+        ) from error
+    return pixels
