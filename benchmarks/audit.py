@@ -266,10 +266,16 @@ def print_summary(found: pd.DataFrame) -> None:
             }
         )
     print(pd.DataFrame(rows).to_markdown(index=False), "\n")
-    saved = found.assign(saved=100 * count_saved(found)).pivot(index="setting", columns="labels", values="saved")
-    at_200 = found[found["labels"] == 200].set_index("setting")
-    saved["200, normal interval"] = 100 * count_saved(at_200, "normal")
-    print(saved.loc[found["setting"].unique()].round().astype(int).to_markdown())
+    weighted, even = (saved_by_setting(found, interval) for interval in ("accuracy", "uniform"))
+    weighted["200, normal interval"] = saved_by_setting(found, "normal")[200]
+    print(weighted.round().astype(int).to_markdown(), "\n")
+    print(even.round().astype(int).to_markdown())
+
+
+def saved_by_setting(found: pd.DataFrame, interval: str) -> pd.DataFrame:
+    """Labels saved, in percent: a row for each setting, a column for each number of labels."""
+    saved = found.assign(saved=100 * count_saved(found, interval))
+    return saved.pivot(index="setting", columns="labels", values="saved").loc[found["setting"].unique()]
 
 
 def count_saved(found: pd.DataFrame, interval: str = "accuracy") -> pd.Series:
