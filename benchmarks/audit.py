@@ -6,8 +6,9 @@ train a logistic regression on new labels each (``SKAL_DATA_HOME`` has ``banking
 it was stopped; ``--parts 1`` makes a twentieth of the projects. Intervals that take longer (classes, balanced
 accuracy, sequences) are looked at in every fifth project.
 
-``--sequences`` makes the same projects, and of each one audit of 500 labels that is looked at after every label; its
-results need a file of their own.
+``--sequences`` makes the same projects, and of each one audit of 500 labels that is looked at after every label;
+``--classes`` looks at classes and balanced accuracy in all projects of at most ten classes. The results of both need
+files of their own.
 """
 
 from __future__ import annotations
@@ -141,14 +142,8 @@ def measure(pool: Pool, m: int, rng: np.random.Generator, extras: bool) -> dict[
     half = norm.isf(0.025) * np.sqrt(((1 - chance) * off**2).sum()) / n
     middle = 1 - guess.mean() - off.sum() / n
     note("normal", middle - half, middle + half)
-    classes = np.unique(y)
-    if extras and p.shape[1] <= 10 and len(classes) == p.shape[1]:
-        balanced = balanced_accuracy(p, at, y[at], chance)
-        recalls = np.array([right[y == c].mean() for c in classes])
-        note("balanced", balanced.low, balanced.high, float(recalls.mean()))
-        each_class = accuracy_by_class(p, at, y[at], chance)
-        inside = [one.low <= recall <= one.high for one, recall in zip(each_class, recalls, strict=True)]
-        row["one class holds"] = float(inside[rng.integers(len(inside))])
+    if extras and has_few_classes(pool):
+        row |= measure_classes(pool, at, chance, rng)
     at, chance = plan(p, m, uniform=True, random_state=rng)
     found = accuracy(p, at, y[at], chance)
     note("uniform", found.low, found.high)
@@ -165,6 +160,26 @@ def measure(pool: Pool, m: int, rng: np.random.Generator, extras: bool) -> dict[
         row["sequence holds"] = float(((looks.low <= true) & (true <= looks.high)).all())
         row["sequence width"] = float(looks.high[-1] - looks.low[-1])
     return row
+
+
+def has_few_classes(pool: Pool) -> bool:
+    """Whether a pool has samples of all classes, and at most ten of these."""
+    return pool[0].shape[1] <= 10 and len(np.unique(pool[1])) == pool[0].shape[1]
+
+
+def measure_classes(pool: Pool, at: np.ndarray, chance: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
+    """What an audit says about the mean over classes, and about a class that is drawn at random."""
+    p, y = pool
+    right = p.argmax(1) == y
+    recalls = np.array([right[y == c].mean() for c in range(p.shape[1])])
+    balanced = balanced_accuracy(p, at, y[at], chance)
+    each_class = accuracy_by_class(p, at, y[at], chance)
+    inside = [one.low <= recall <= one.high for one, recall in zip(each_class, recalls, strict=True)]
+    return {
+        "balanced holds": float(balanced.low <= recalls.mean() <= balanced.high),
+        "balanced width": balanced.high - balanced.low,
+        "one class holds": float(inside[rng.integers(len(inside))]),
+    }
 
 
 def run_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[dict[str, Any]]:
@@ -199,8 +214,23 @@ def follow_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[d
     return add_up(rows)
 
 
+def classes_part(projects: Iterator[tuple[str, Pool]], seed: list[int]) -> list[dict[str, Any]]:
+    """As :func:`run_part`, for the intervals of classes alone, and for every project."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiasedAuditWarning)  # counted by run_part
+        for setting, pool in projects:
+            for m in SIZES if has_few_classes(pool) else ():
+                at, chance = plan(pool[0], m, random_state=rng)
+                rows.append({"setting": setting, "labels": m} | measure_classes(pool, at, chance, rng))
+    return add_up(rows)
+
+
 def add_up(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each setting and number of labels the sums over projects, and their numbers."""
+    if not rows:
+        return []
     grouped = pd.DataFrame(rows).groupby(["setting", "labels"], sort=False)
     sums = grouped.sum(min_count=1).join(grouped.count().add_suffix(" n")).reset_index()
     return list(json.loads(sums.to_json(orient="records")))
@@ -248,6 +278,15 @@ def print_summary(found: pd.DataFrame) -> None:
     widths = 100 * found.groupby(by)[["accuracy width", "uniform width", "random width"]].mean()
     sizes = found.groupby(by)["accuracy holds n"].sum().astype(int).rename("number")
     print(percent.join(widths).round(1).join(sizes).reset_index().to_markdown(index=False), "\n")
+    print_promises(found, promises)
+    weighted, even = (saved_by_setting(found, interval) for interval in ("accuracy", "uniform"))
+    weighted["200, normal interval"] = saved_by_setting(found, "normal")[200]
+    print(weighted.round().astype(int).to_markdown(), "\n")
+    print(even.round().astype(int).to_markdown())
+
+
+def print_promises(found: pd.DataFrame, promises: list[str]) -> None:
+    """How often each promise is kept, and where it is kept too seldom."""
     rows = []
     for name in promises:
         size = found[f"{name} n"].fillna(0)
@@ -266,10 +305,22 @@ def print_summary(found: pd.DataFrame) -> None:
             }
         )
     print(pd.DataFrame(rows).to_markdown(index=False), "\n")
-    saved = found.assign(saved=100 * count_saved(found)).pivot(index="setting", columns="labels", values="saved")
-    at_200 = found[found["labels"] == 200].set_index("setting")
-    saved["200, normal interval"] = 100 * count_saved(at_200, "normal")
-    print(saved.loc[found["setting"].unique()].round().astype(int).to_markdown())
+
+
+def print_classes(found: pd.DataFrame) -> None:
+    """Coverage of the intervals of classes."""
+    promises = ["balanced holds", "one class holds"]
+    means = found.groupby([group(found), found["labels"]])
+    number = means["balanced holds n"].sum().astype(int).rename("number")
+    percent = 100 * means[[*promises, "balanced width"]].mean()
+    print(percent.round(1).join(number).reset_index().to_markdown(index=False), "\n")
+    print_promises(found, promises)
+
+
+def saved_by_setting(found: pd.DataFrame, interval: str) -> pd.DataFrame:
+    """Labels saved, in percent: a row for each setting, a column for each number of labels."""
+    saved = found.assign(saved=100 * count_saved(found, interval))
+    return saved.pivot(index="setting", columns="labels", values="saved").loc[found["setting"].unique()]
 
 
 def count_saved(found: pd.DataFrame, interval: str = "accuracy") -> pd.Series:
@@ -308,14 +359,19 @@ def main() -> None:
     parser.add_argument("--only", choices=["simulated", *REAL], action="append", help="some of the projects")
     parser.add_argument("--cells", action="store_true", help="print every setting and number of labels")
     parser.add_argument("--sequences", action="store_true", help="audits that are looked at after every label, alone")
+    parser.add_argument("--classes", action="store_true", help="classes and balanced accuracy alone, in every project")
     args = parser.parse_args()
-    kept, measure_part = Kept(args.keep), follow_part if args.sequences else run_part
+    kept = Kept(args.keep)
+    measure_part = follow_part if args.sequences else classes_part if args.classes else run_part
     for part in range(args.parts):
         for number, name in enumerate(["simulated", *REAL]):
             if name in (args.only or [name]):
                 projects = real_projects(name, part) if number else simulated_projects(part)
                 kept(f"{name} {part}", functools.partial(measure_part, projects, [2 + number, part]))
     found = collect(kept.values())
+    if args.classes:
+        print_classes(found)
+        return
     print(f"alarms about audits that were drawn as planned: {int((found['alarms'] * found['alarms n']).sum())}\n")
     (print_sequences if args.sequences else print_cells if args.cells else print_summary)(found)
 

@@ -14,6 +14,8 @@
 4. What the held-out labels of a loop say of new samples: by their number alone, as ``session.audit()`` does; as draws
    from the pool, of which the model has seen a part; and compared with what the model expects of the samples that are
    held out, the only ones of the pool that the model had no part in choosing.
+5. How the last check should be drawn, for a certificate of a model that stays as it is: by chance, or more often where
+   the model is unsure. All three ways hold for any number of labels.
 """
 
 from __future__ import annotations
@@ -21,20 +23,25 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import hypergeom
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks._measure import markdown
+from benchmarks.audit import REAL, SIMULATED, VARIANTS, Pool, train
 from skal import ActiveLearningClassifier
-from skal.audit import accuracy, accuracy_sequence, mean_score, plan, plan_sequence
+from skal.audit import accuracy, accuracy_sequence, certify, mean_score, plan, plan_sequence
+from skal.audit._bounds import log_wealth
+from skal.audit._certificate import list_thresholds
 from skal.audit._checksum import add_checksum
+from skal.audit._design import draw_shares, guess_errors, inclusion_probabilities
 from skal.loop._audit_report import estimate_accuracy
 from skal.stopping import Certified, wilson_interval
 
@@ -224,12 +231,121 @@ def compare_populations(n_models: int, n_audits: int = 10) -> list[list[object]]
     return rows
 
 
+def fixed_sequence(confidences: np.ndarray, at: np.ndarray, passes: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """Samples above the loosest threshold before the first that fails, without audited ones, as ``certify`` has it."""
+    accepted = np.zeros(len(confidences), dtype=bool)
+    for threshold in list_thresholds(confidences):
+        above = confidences >= threshold
+        if not passes(above):
+            break
+        accepted = above
+    accepted[at] = False
+    return accepted
+
+
+def check_by_chance(p: np.ndarray, y: np.ndarray, allowed: int, m: int, rng: np.random.Generator) -> np.ndarray:
+    """Samples that the model may label, from uniform draws and the exact limit."""
+    at, chance = plan(p, m, uniform=True, random_state=rng)
+    return certify(p, at, y[at], chance, allowed / len(p)).accepted
+
+
+def check_by_bets(p: np.ndarray, y: np.ndarray, allowed: int, m: int, rng: np.random.Generator) -> np.ndarray:
+    """The same from the draws of ``plan`` and the betting bound: a sample that is right is a bet that is won."""
+    confidences, wrong = p.max(1), p.argmax(1) != y
+    at, _ = plan(p, m, random_state=rng)
+    scale = m / (len(p) * inclusion_probabilities(confidences, m))
+
+    def passes(above: np.ndarray) -> bool:
+        if above.sum() <= allowed:
+            return True
+        most = scale[above].max()
+        values = most - scale[at] * (wrong & above)[at]
+        return bool(log_wealth(values / (most - (allowed + 1) / len(p))) >= -np.log(0.05))
+
+    return fixed_sequence(confidences, at, passes)
+
+
+def check_in_strata(p: np.ndarray, y: np.ndarray, allowed: int, m: int, rng: np.random.Generator) -> np.ndarray:
+    """The same from two strata, of which the unsure one has more labels, and the exact limit over all ways to split.
+
+    The sure stratum has a third of the errors that the model expects. Labels go halfway from equal shares to those of
+    ``plan``. Of the ways to split the errors 100 are looked at, which is in favour of this draw.
+    """
+    confidences, wrong = p.max(1), p.argmax(1) != y
+    order = np.argsort(-confidences, kind="stable")
+    guess = guess_errors(confidences)
+    sure = np.zeros(len(p), dtype=bool)
+    sure[order[np.cumsum(guess[order]) <= guess.sum() / 3]] = True
+    share = (sure.mean() + draw_shares(confidences)[sure].sum()) / 2
+    strata = [np.flatnonzero(sure), np.flatnonzero(~sure)]
+    size = min(m - 1, max(1, round(m * float(share))))
+    at = [rng.permutation(rows)[:k] for rows, k in zip(strata, (size, m - size), strict=True)]
+    weights = [len(rows) / len(drawn) for rows, drawn in zip(strata, at, strict=True)]
+
+    def passes(above: np.ndarray) -> bool:
+        totals = [int(above[rows].sum()) for rows in strata]
+        if sum(totals) <= allowed:
+            return True
+        drawn, seen = ([int(of[rows].sum()) for rows in at] for of in (above, above & wrong))
+        found = weights[0] * seen[0] + weights[1] * seen[1]
+        ends = max(0, allowed + 1 - totals[1]), min(allowed + 1, totals[0])
+        first = np.unique(np.linspace(*ends, 100).round().astype(int))[:, None]  # errors in the sure stratum
+        second = np.arange(int(found / weights[1] + 1e-9) + 1)  # seen in the other
+        most = np.floor((found - weights[1] * second) / weights[0] + 1e-9)
+        chance = hypergeom.pmf(second, totals[1], allowed + 1 - first, drawn[1]) if totals[1] else 1.0 * (second == 0)
+        return bool((chance * hypergeom.cdf(most, totals[0], first, drawn[0])).sum(1).max() <= 0.05)
+
+    return fixed_sequence(confidences, np.concatenate(at), passes)
+
+
+CHECKS = {"by chance, exact": check_by_chance, "as plan, betting": check_by_bets, "two strata, exact": check_in_strata}
+
+
+def pools_at_hand(n_rounds: int) -> Iterator[tuple[str, Pool]]:
+    """Whether a pool is simulated or real, and the pool: in every round one of each setting of ``benchmarks.audit``."""
+    rng = np.random.default_rng(0)
+    data = {}
+    for name, (load, _, _) in REAL.items():
+        with suppress(KeyError, FileNotFoundError):
+            data[name] = load()
+    for _ in range(n_rounds):
+        for make in SIMULATED.values():
+            yield "simulated", make(rng)
+        for name, (X, y) in data.items():
+            _, least, most = REAL[name]
+            pool = train(rng, X, y, int(np.exp(rng.uniform(np.log(least), np.log(most)))))
+            for change in VARIANTS.values():
+                yield "real", change(rng, pool)
+
+
+def compare_checks(n_rounds: int) -> list[list[object]]:
+    """What share of the samples a certificate lets the model label, and how often it is broken, by how it is drawn."""
+    found: dict[tuple[str, int], list[list[tuple[float, bool]]]] = {}
+    rng = np.random.default_rng(1)
+    for kind, (p, y) in pools_at_hand(n_rounds):
+        wrong, allowed = p.argmax(1) != y, int(0.05 * len(p))
+        for m in (100, 200, 400):
+            accepted = [check(p, y, allowed, m, rng) for check in CHECKS.values()]
+            found.setdefault((kind, m), []).append([(a.mean(), bool((wrong & a).sum() > allowed)) for a in accepted])
+    rows: list[list[object]] = []
+    for (kind, m), projects in found.items():
+        values = 100 * np.array(projects, dtype=np.float64)  # (projects, checks, 2)
+        more = values[:, :, 0] - values[:, :1, 0]
+        error = more.std(0, ddof=1) / np.sqrt(len(more)) if len(more) > 1 else np.zeros(len(CHECKS))
+        for k, name in enumerate(CHECKS):
+            gain = f"{more[:, k].mean():+.1f} ± {error[k]:.1f}" if k else "-"
+            share, broken = values[:, k].mean(0)
+            rows.append([kind, len(projects), m, name, f"{share:.1f} %", gain, f"{broken:.1f} %"])
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.certified", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--simulated", type=int, default=200, help="projects that should never be certified")
     parser.add_argument("--loops", type=int, default=10, help="loops on each data set")
     parser.add_argument("--models", type=int, default=5, help="models for the designs of held-out labels")
     parser.add_argument("--populations", type=int, default=100, help="models for what held-out labels say")
+    parser.add_argument("--checks", type=int, default=30, help="pools of each setting for the draw of the last check")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # trainings with few steps, budgets that are larger than the pool
     if options.simulated:
@@ -242,7 +358,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(markdown(["data", "labels", "held out", "width", "holds"], compare_designs(options.models)) + "\n")
     if options.populations:
         columns = ["data", "labels", "as a draw from", "width", "holds for new samples"]
-        print(markdown(columns, compare_populations(options.populations)))
+        print(markdown(columns, compare_populations(options.populations)) + "\n", flush=True)
+    if options.checks:
+        columns = ["projects", "number", "labels", "drawn", "the model labels", "more than by chance", "broken"]
+        print(markdown(columns, compare_checks(options.checks)))
 
 
 if __name__ == "__main__":

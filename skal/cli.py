@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
 from skal.bench._bench_commands import add_bench, add_demo, add_report, parse_count
-from skal.exceptions import SkalError, how_to_install
+from skal.exceptions import SkalError, SkalWarning, how_to_install
 from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_label_studio, add_predict
 
 __all__ = ["main"]
@@ -127,4 +128,8 @@ def _audit(args: argparse.Namespace) -> None:
     if args.draw is not None:
         draw_command(args.file, args.truth, args.draw)
         return
-    audit_command(args.file, args.truth, doubtful=args.doubtful)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", SkalWarning)
+        audit_command(args.file, args.truth, doubtful=args.doubtful)
+    for warning in found:  # as a sentence, without the line of code that it comes from
+        print(f"skal audit: {warning.message}", file=sys.stderr)

@@ -31,11 +31,12 @@ proba = model.predict_proba(X[rest])
 # %%
 # How good is the model?
 # ----------------------
-# ``plan`` draws the samples: uncertain ones more often, none never. People label them, and ``accuracy`` corrects for
-# how they were drawn. Samples that a strategy chose would say nothing: a strategy looks for hard ones.
+# ``plan`` draws the samples by chance, and people label them. Samples that a strategy chose would say nothing: a
+# strategy looks for hard ones.
 
-positions, chances = plan(proba, 120, random_state=0)
-found = accuracy(proba, positions, y[rest][positions], chances)
+positions, chances = plan(proba, 150, uniform=True, random_state=1)
+answers = y[rest][positions]
+found = accuracy(proba, positions, answers, chances)
 print(found)
 print(f"in truth {np.mean(proba.argmax(1) == y[rest]):.1%}")
 
@@ -43,11 +44,8 @@ print(f"in truth {np.mean(proba.argmax(1) == y[rest]):.1%}")
 # May it label the rest?
 # ----------------------
 # ``certify`` finds the samples that the model may label, so that at most 5 % of the *whole* data set are wrong,
-# people's labels and the model's together, with 95 % confidence. It needs a draw in which all samples are equally
-# probable.
+# people's labels and the model's together, with 95 % confidence. The same audit will do.
 
-positions, chances = plan(proba, 150, uniform=True, random_state=1)
-answers = y[rest][positions]
 certificate = certify(proba, positions, answers, chances, max_error=0.05, n_labelled=len(labelled))
 print(certificate)
 wrong = (proba.argmax(1) != y[rest]) & certificate.accepted

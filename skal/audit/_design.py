@@ -35,7 +35,8 @@ def plan(proba: Any, n_labels: int, *, uniform: bool = False, random_state: Any 
     n_labels : int
         How many samples to audit.
     uniform : bool, default=False
-        Whether all samples are equally probable, as :func:`certify` needs it. Otherwise the inclusion probability is
+        Whether all samples are equally probable, as :func:`certify` needs it; up to about 200 labels that is as good
+        for :func:`accuracy`. Otherwise the inclusion probability is
         min(1, n_labels (0.2/N + 0.8 u/Σu)) with u = √(g(1 − g)) and g the probability of an error, between 0.02 and
         0.98. Where the minimum is 1, the others share what is left over, so that the sum stays ``n_labels``.
     random_state : None, int, Generator or RandomState, default=None

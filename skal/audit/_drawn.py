@@ -59,21 +59,22 @@ def check_origin(
         raise InvalidParameterError.for_parameter(owner, "positions", expected, got, remedy)
     chance = np.minimum(given * m, 1 - 1e-12) if in_order else given
     word = None if confidences is None else find_bias(confidences, positions, chance)
-    if word is not None:
+    if known and word is None:
+        return
+    if word is None:
+        text = (
+            f"Nothing shows that chance drew the {m} samples given to {owner}: their probabilities are not those that "
+            f"skal.audit.{function} returned for them, with all digits. If you drew a random sample in another way, "
+            "the result holds; ignore warnings with these first words then. "
+        )
+    else:
         text = (
             f"The {m} audited samples given to {owner} are {word} confident than a draw by their probabilities can "
             "explain, so the result is likely to be wrong. "
         )
-    elif not known:
-        text = (
-            f"Nothing shows that chance drew the {m} samples given to {owner}: their probabilities are not those that "
-            f"skal.audit.{function} returned for them, with all digits. "
-        )
-    else:
-        return
     text += (
         f"Audit what skal.audit.{function} draws: samples that a strategy queried, or that the model was trained on, "
-        "are no audit. For a random sample of your own, filter this BiasedAuditWarning."
+        "are no audit."
     )
     warnings.warn(text, BiasedAuditWarning, stacklevel=stacklevel)
 

@@ -86,7 +86,8 @@ def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = 
     """Draw the labels of a file that people should look at again, and write them to a file without the labels.
 
     Doubtful labels are drawn more often if the file has a confidence, and all equally often if not. The probabilities
-    carry a checksum of the draw: samples that are left out, added or exchanged afterwards are noticed.
+    carry a checksum of the draw: samples that are left out, added or exchanged afterwards are noticed. They are written
+    as hexadecimal numbers, which spreadsheet programs take for text: of others they keep only some digits.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = 
     positions, chance = plan(
         len(given) if scores is None else scores, n_labels, uniform=scores is None, random_state=random_state
     )
-    rows = [[given[i]["id"], "", repr(p)] for i, p in zip(positions, chance.tolist(), strict=True)]
+    rows = [[given[i]["id"], "", p.hex()] for i, p in zip(positions, chance.tolist(), strict=True)]
     text = format_table(["id", "label", "probability"], rows, safe=False)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     words = f"Fill in the column label of {path}, then run the command without --draw."
@@ -157,7 +158,7 @@ def read_column(rows: list[dict[str, str]], column: str, name: str) -> Any:
     if column not in rows[0]:
         return None
     try:
-        return np.array([float(row[column]) for row in rows])
+        return np.array([read_number(row[column]) for row in rows])
     except (TypeError, ValueError):
         bad = next(row for row in rows if not is_number(row[column]))
         got = f"{bad[column]!r} for {bad['id']!r}"
@@ -166,10 +167,15 @@ def read_column(rows: list[dict[str, str]], column: str, name: str) -> Any:
         raise InvalidParameterError.for_parameter("audit_command", name, expected, got, remedy) from None
 
 
+def read_number(text: Any) -> float:
+    """The number in a cell of a CSV file, decimal or hexadecimal."""
+    return float.fromhex(text) if str(text).lower().startswith("0x") else float(text)
+
+
 def is_number(text: Any) -> bool:
     """Whether a cell of a CSV file can be read as a number."""
     try:
-        float(text)
+        read_number(text)
     except (TypeError, ValueError):
         return False
     return True

@@ -158,11 +158,15 @@ def test_samples_that_no_plan_drew_are_warned_about(call, chosen):
 
 
 def test_a_random_sample_of_ones_own_is_an_audit_for_who_says_so():
+    """Whoever says that still hears of samples that cannot be one."""
     at, chance = np.random.default_rng(0).choice(500, 60, replace=False), np.full(60, 60 / 500)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiasedAuditWarning)
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Nothing shows that chance drew")
         assert accuracy(P, at, Y[at], chance).n_labels == 60
         assert certify(P, at, Y[at], chance).n_left >= 0
+        with pytest.raises(BiasedAuditWarning, match="more confident than"):
+            certify(P, CONFIDENT[:60], Y[CONFIDENT[:60]], chance)
 
 
 def test_a_certificate_needs_a_uniform_audit():

@@ -1,11 +1,12 @@
 """Audits of labels from elsewhere, in memory and from files."""
 
 import csv
+import warnings
 
 import numpy as np
 import pytest
 
-from skal.audit import audit_command, errors, plan
+from skal.audit import audit_command, draw_command, errors, plan
 from skal.cli import main
 from skal.exceptions import BiasedAuditWarning, SkalError, UnknownLabelsWarning
 
@@ -123,6 +124,20 @@ def test_the_command_draws_what_it_audits(files, capsys, with_scores):
     truth.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
     with pytest.warns(BiasedAuditWarning, match="Nothing shows that chance drew the 50 samples"):
         audit_command(labels, truth)
+    assert main(["audit", str(labels), "--truth", str(truth)]) == 0
+    assert capsys.readouterr().err.startswith("skal audit: Nothing shows that chance drew the 50 samples given to")
+
+
+def test_a_spreadsheet_program_may_save_the_draw(files):
+    """It keeps some digits of what it takes for a number, and no more."""
+    folder, _ = files
+    draw_command(folder / "labels.csv", folder / "drawn.csv", 50, random_state=0)
+    header, *rows = csv.reader((folder / "drawn.csv").read_text().splitlines())
+    saved = [[key, "cat", f"{float(chance):.10g}" if "x" not in chance else chance] for key, _, chance in rows]
+    (folder / "drawn.csv").write_text("\n".join(map(",".join, [header, *saved])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        audit_command(folder / "labels.csv", folder / "drawn.csv")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The benchmark of certificates counts looks and broken promises, and compares designs on the same models."""
 
-from benchmarks.certified import compare_designs, compare_populations, false_certificates, main
+from benchmarks.certified import CHECKS, compare_checks, compare_designs, compare_populations, false_certificates, main
 
 
 def test_both_ways_to_spend_the_chance_are_audited_again_and_again():
@@ -25,6 +25,16 @@ def test_a_draw_from_the_pool_is_narrower_than_one_of_new_samples(monkeypatch):
     assert widths[100, "the pool"] < widths[100, "new samples"]
 
 
+def test_draws_of_the_last_check_are_compared_on_the_same_pools(monkeypatch):
+    monkeypatch.delenv("SKAL_DATA_HOME", raising=False)
+    rows = compare_checks(1)
+    assert {(row[0], row[1]) for row in rows} == {("simulated", 7)}
+    shares = {(row[2], row[3]): float(row[4].rstrip(" %")) for row in rows}
+    assert len(shares) == 3 * len(CHECKS)
+    assert min(shares.values()) > 0
+    assert shares[100, "as plan, betting"] < shares[100, "by chance, exact"]
+
+
 def test_parts_can_be_left_out(capsys):
-    main(["--simulated", "0", "--loops", "0", "--models", "0", "--populations", "0"])
+    main(["--simulated", "0", "--loops", "0", "--models", "0", "--populations", "0", "--checks", "0"])
     assert capsys.readouterr().out == ""
