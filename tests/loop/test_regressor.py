@@ -178,6 +178,10 @@ def test_a_session_is_told_numbers():
         session.relabel({f"s{indices[1]}": 5.0})
         assert session.labels()["label"].iloc[0] == 5.0
         session.tell(y[session.ask()])
+        held = session.labels()["label"]
+        assert f"numbers: from {held.min():g} to {held.max():g}, last" in repr(session)
+        with pytest.raises(InvalidParameterError, match="Got the task regression"):
+            session.audit()
     assert len(loop.queried_) == 8
 
 
