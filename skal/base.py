@@ -18,6 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 from skal._core.pool import candidate_rows
+from skal._core.tasks import refuse_task
 from skal._cost import Passes, QueryCost, measure_cost
 from skal.compat.modal import expects_metrics
 from skal.context import QueryContext
@@ -181,8 +182,7 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
         return self._require(QueryContext(learner, X_pool, owner=type(self).__name__))
 
     def _require(self, context: QueryContext) -> QueryContext:
-        if context.task not in self.tasks:
-            context.require_task(self.tasks, self.why_these_tasks)
+        self.check_task(context.task)
         if self.needs_fitted:
             context.require_fitted()
         if self.needs_network:
@@ -231,6 +231,16 @@ class QueryStrategy(Constrained, BaseEstimator, metaclass=ABCMeta):
     @abstractmethod
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:
         """Distinct indices into the pool, best first, and one metric for each."""
+
+    def check_task(self, task: str) -> None:
+        """Refuse a task about which the strategy has nothing to say.
+
+        Parameters
+        ----------
+        task : {"classification", "regression", "multilabel"}
+        """
+        if task not in self.tasks:
+            raise refuse_task(type(self).__name__, task, self.tasks, self.why_these_tasks)
 
     def check_n_instances(self, n_instances: Any, n_pool: int) -> None:
         """Refuse a number of samples that cannot be chosen from a pool of this size.

@@ -207,19 +207,6 @@ class QueryContext:
         """The consequences of the task: what outputs mean, what is uncertain, what a label leaves to be learnt."""
         return MEANINGS[self.task]
 
-    def require_task(self, tasks: Sequence[str], why: str = "") -> None:
-        """Raise :class:`~skal.exceptions.InvalidTypeError` unless the task is one of these.
-
-        Parameters
-        ----------
-        tasks : sequence of str
-            What the strategy has something to say about.
-        why : str, default=""
-            Why the others make no sense, in a sentence.
-        """
-        if self.task not in tasks:
-            raise refuse_task(self.owner, self.task, tasks, why)
-
     @cached_property
     def is_fitted(self) -> bool:
         """True if the estimator can predict."""

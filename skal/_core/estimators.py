@@ -379,6 +379,11 @@ def _advice(net: Any, X: Any, y: Any) -> str:
         labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     except Exception:  # ragged, or not in memory
         return f"The labels must be one integer per sample, 0 … C−1; they are {shorten(y)}."
+    if labels.ndim > 1 and getattr(net.train_split, "stratified", False):
+        return (
+            "skorch's train_split is stratified, which needs one class for each sample: pass train_split=None, or "
+            "skorch.dataset.ValidSplit(5) for a split at random."
+        )
     if issubclass(criterion, (nn.BCEWithLogitsLoss, nn.BCELoss)) and not binary:
         return (
             f"{criterion.__name__} is for skorch.NeuralNetBinaryClassifier, with labels 0 and 1 in float32, or for "

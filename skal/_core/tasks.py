@@ -274,7 +274,8 @@ def find_label_probabilities(estimator: Any, owner: str) -> Callable[[Any], np.n
     if not hasattr(estimator, "predict_proba") and not hasattr(estimator, "decision_function"):
         raise InvalidTypeError(
             f"The estimator that {owner} works on must have predict_proba or decision_function. "
-            f"Got {type(estimator).__name__} instead. Pass a classifier."
+            f"Got {type(estimator).__name__} instead. Pass a classifier that has one of them; OneVsRestClassifier has "
+            "decision_function where MultiOutputClassifier has none."
         )
 
     def predict(X: Any) -> np.ndarray:

@@ -322,5 +322,7 @@ def _check_runnable(protocol: Protocol, strategies: Strategies, data: Data) -> N
     """Refuse settings that would fail, before the first run."""
     data.pool(protocol, 0)
     for strategy, net in strategies.values():
+        if (made := as_strategy(strategy)) is not None:
+            made.check_task(protocol.task)
         if net is None:
             make_net(protocol, data.X_train.shape[1:], data.n_classes, strategy)

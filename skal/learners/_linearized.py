@@ -15,6 +15,7 @@ from skal._core.containers import n_rows, take_rows
 from skal._core.identity import Weights, are_same_weights, weights_of
 from skal._core.outputs import compares_outputs
 from skal._core.pool import candidate_rows
+from skal._core.tasks import CLASSIFICATION, find_task, refuse_task
 from skal._lookahead.posterior import Outputs, Posterior, read_outputs
 from skal._lookahead.query import check_room, choose, make_source, settle_reference
 from skal._lookahead.request import Settings
@@ -106,6 +107,8 @@ class LinearizedLearner(ActiveLearner):
         Integer(1, optional=True).check("LinearizedLearner", "retrain_every", retrain_every)
         remedy = "Pass None to train to convergence."
         Real(0, 1e300, optional=True, remedy=remedy).check("LinearizedLearner", "training_time", training_time)
+        if (task := find_task(estimator)) != CLASSIFICATION:
+            raise refuse_task("LinearizedLearner", task, [CLASSIFICATION])
         self.retrain_every = retrain_every
         self.training_time = training_time
         self._known_pool: _KnownPool | None = None

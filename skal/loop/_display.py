@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from skal._core.containers import dataset_input, take_rows
+from skal._vocabulary import CLASSIFICATION, REGRESSION, Task
 from skal.exceptions import InvalidParameterError, InvalidTypeError, shorten
 from skal.loop._progress import LoopState
 
@@ -209,17 +210,19 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def summarize(state: LoopState) -> dict[str, str]:
-    """A session in a few words.
+def summarize(state: LoopState, task: Task = CLASSIFICATION, columns: Sequence[Any] | None = None) -> dict[str, str]:
+    """A session in a few words; ``columns`` are the names of several labels.
 
     Examples
     --------
     >>> summarize(LoopState(seed=0, answers={4: "cat", 2: "dog"}))
     {'labelled': '2', 'open': '0', 'declined': '0', 'rounds': '0', 'classes': 'cat 1, dog 1', 'last score': 'none'}
+    >>> summarize(LoopState(seed=0, answers={4: [1, 0], 2: [1, -1]}), "multilabel", ["cat", "dog"])["classes"]
+    'cat 2, dog 0'
+    >>> summarize(LoopState(seed=0, answers={4: 2.5, 2: -1.0}), "regression")["numbers"]
+    'from -1 to 2.5'
     """
     labels = state.labels
-    counts = sorted(Counter(labels).items(), key=lambda item: (-item[1], str(item[0])))
-    shown = [f"{label} {n}" for label, n in counts[:10]] + (["…"] if len(counts) > 10 else [])
     scores = [f"{name} {row[name]:.3f}" for row in state.history for name in _SCORES if row.get(name) is not None]
     last = next((text for name in _SCORES for text in scores[::-1] if text.startswith(name)), "none")
     result = {
@@ -227,10 +230,25 @@ def summarize(state: LoopState) -> dict[str, str]:
         "open": str(len(state.open_questions())),
         "declined": str(len(state.declined)),
         "rounds": str(len(state.history)),
-        "classes": ", ".join(shown) or "none",
+        "numbers" if task == REGRESSION else "classes": _describe_labels(labels, task, columns) or "none",
         "last score": last.replace("_", " "),
     }
     return result | ({"stopped": state.stop_reason} if state.stop_reason else {})
+
+
+def _describe_labels(labels: list[Any], task: Task, columns: Sequence[Any] | None) -> str:
+    if task == CLASSIFICATION:
+        counts = sorted(Counter(labels).items(), key=lambda item: (-item[1], str(item[0])))
+    elif not labels:
+        return ""
+    else:
+        rows = np.array(labels, dtype=np.float64).reshape(len(labels), -1)
+        if task == REGRESSION:
+            spans = zip(rows.min(axis=0), rows.max(axis=0), strict=True)
+            return ", ".join(f"from {low:g} to {high:g}" for low, high in spans)
+        names = range(rows.shape[1]) if columns is None else columns
+        counts = list(zip(names, (rows == 1).sum(axis=0).tolist(), strict=True))
+    return ", ".join([f"{label} {n}" for label, n in counts[:10]] + (["…"] if len(counts) > 10 else []))
 
 
 def to_html(parts: dict[str, str], title: str) -> str:

@@ -162,6 +162,9 @@ class Rules:
             remedy = "Name the folder in 'checkpoint', or leave readonly out."
             raise InvalidParameterError.for_parameter("start", "readonly", "False without a checkpoint", True, remedy)
         Choice("random", "audit").check(owner, "hold_out", self.hold_out)
+        for chooses in (self.query_strategy, self.initial):
+            if (strategy := as_strategy(chooses)) is not None:
+                strategy.check_task(self.task)  # now, and not when a person has labelled the first samples
         if self.stop is not None:
             self._check_stop()
             self.heldout_share = max(part.share for part in self.stop.parts())

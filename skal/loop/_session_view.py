@@ -208,6 +208,11 @@ class SessionView:
         """
         Real(0.0, 1.0).check("audit", "max_error", max_error)
         Real(0.5, 1.0, below_maximum=True).check("audit", "confidence", confidence)
+        if self.engine.rules.task != CLASSIFICATION:
+            raise InvalidParameterError(
+                f"An audit counts how often one class is right. Got the task {self.engine.rules.task}. Score with "
+                "eval_set instead."
+            )
         predictor = self.engine.trainer.predictor
         found = None
         if predictor is not None and hasattr(predictor.estimator, "predict_proba"):
@@ -289,8 +294,11 @@ class SessionView:
         positions = check_positions(positions, self.engine.rules.n_samples)
         return draw_samples(self.X, positions, [str(key) for key in self.engine.ids.of(positions)])
 
+    def _summary(self) -> dict[str, str]:
+        return summarize(self.state, self.engine.rules.task, self.engine.rules.column_names)
+
     def __repr__(self) -> str:
-        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in summarize(self.state).items())})"
+        return f"LabellingSession({', '.join(f'{name}: {text}' for name, text in self._summary().items())})"
 
     def _repr_html_(self) -> str:
-        return to_html(summarize(self.state), "LabellingSession")
+        return to_html(self._summary(), "LabellingSession")

@@ -21,6 +21,7 @@ from torch import Tensor
 from skal.base import ANY_TASK, QueryStrategy, query_function
 from skal.context import QueryContext, Samples, rows_within
 from skal.exceptions import InvalidParameterError
+from skal.strategies._linear_posterior import factorize
 from skal.strategies._pool_features import PoolFeatures
 from skal.validation import Features, Integer, Real, make_generator
 
@@ -232,7 +233,8 @@ def forward_backward(
     """
     M = information(labelled.to(variances), labelled_variances)
     M.diagonal(dim1=1, dim2=2).add_(ridge)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(M))
+    factor, units = factorize(M)
+    inverse = torch.cholesky_inverse(factor).mul_(units[:, :, None]).mul_(units[:, None, :])
     design = _Design(features, variances, inverse, information(features, variances).div_(len(features)))
     spent, free = torch.isin(keys, taken), torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     picked: list[int] = []

@@ -187,6 +187,24 @@ def read_candidates(strategy: Any, context: QueryContext, n_instances: int) -> t
     return rows, reader.gather(rows), reader.labelled_features()
 
 
+def factorize(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Factor L and units u of positive matrices, with ``u M u = L Lᵀ``: (..., d, d) -> (..., d, d), (..., d).
+
+    In units in which the diagonal is 1, a labelled sample with a 1e30 that stands for "unknown" does not hide what the
+    others tell. What is added to the diagonal is the rounding of a sum.
+
+    Examples
+    --------
+    >>> L, u = factorize(torch.diag(torch.tensor([4.0, 1e60], dtype=torch.float64)))
+    >>> [round(x, 6) for x in L.diagonal().tolist()], float(u[0])
+    ([1.0, 1.0], 0.5)
+    """
+    u = M.diagonal(dim1=-2, dim2=-1).rsqrt()
+    scaled = u[..., :, None] * M * u[..., None, :]
+    scaled.diagonal(dim1=-2, dim2=-1).add_(M.shape[-1] * torch.finfo(M.dtype).eps)
+    return torch.linalg.cholesky(scaled), u
+
+
 class LinearPosterior:
     """S among candidates, conditioned on labelled samples: ``S = ψψᵀ − W Wᵀ``.
 
@@ -205,13 +223,15 @@ class LinearPosterior:
         self.noise, self._labelled = noise, labelled
         self._dual = n <= d
         K = labelled @ labelled.T if self._dual else labelled.T @ labelled
-        self._factor = torch.linalg.cholesky(K + noise * torch.eye(len(K), dtype=K.dtype, device=K.device))
+        K.diagonal().add_(noise)
+        self._factor, self._units = factorize(K)
 
     def split(self, phi: Tensor) -> tuple[Tensor, Tensor]:
         """ψ and W of candidates: (N, d) -> (N, d), (N, n or 0)."""
         if self._dual:
-            return phi, torch.linalg.solve_triangular(self._factor, self._labelled @ phi.T, upper=False).T
-        psi = torch.linalg.solve_triangular(self._factor, phi.T, upper=False).T * self.noise**0.5
+            K = (self._units[:, None] * self._labelled) @ phi.T
+            return phi, torch.linalg.solve_triangular(self._factor, K, upper=False).T
+        psi = torch.linalg.solve_triangular(self._factor, (phi * self._units).T, upper=False).T * self.noise**0.5
         return psi, phi[:, :0]
 
     def variances(self, phi: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from skorch.callbacks import Callback
+from skorch.dataset import ValidSplit
 from torch import nn
 
 from skal import ActiveLearner, ActiveLearningClassifier
@@ -62,6 +63,12 @@ LABELS = {
         X,
         np.float32([[0, 1, 1]] * 24),
         "for several labels at once use criterion=torch.nn.BCEWithLogitsLoss",
+    ),
+    "several, stratified": (
+        net(criterion=nn.BCEWithLogitsLoss, train_split=ValidSplit(5, stratified=True)),
+        X,
+        np.float32(np.eye(3)[y]),
+        "pass train_split=None",
     ),
     "regression": (net(cls=NeuralNetRegressor, criterion=nn.NLLLoss), X, np.float32(y), "skorch compares outputs"),
     "binary loss": (net(criterion=nn.BCEWithLogitsLoss), X, y, "skorch.NeuralNetBinaryClassifier"),

@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score
 
 from skal.bench import BenchmarkResult, Protocol, run_benchmark
 from skal.cli import main
-from skal.exceptions import InvalidParameterError
+from skal.exceptions import InvalidParameterError, InvalidTypeError
 
 SMALL = {"n_initial": 20, "query_size": 10, "n_rounds": 2, "seeds": 2, "max_epochs": 5}
 
@@ -43,6 +43,8 @@ def test_r2_and_mae_are_known_and_others_refused():
         Protocol(task="regression", scoring="f1_micro").settle().check()
     with pytest.raises(InvalidParameterError, match=r"'initial' .* There are no classes"):
         Protocol(task="regression", initial="balanced").settle().check()
+    with pytest.raises(InvalidTypeError, match="task of Margin must be classification"):
+        run_benchmark(["random", "margin"], task="regression", data="diabetes", **SMALL)
 
 
 def test_a_classification_is_described_as_before():

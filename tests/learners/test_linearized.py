@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from skorch import NeuralNetClassifier
+from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
@@ -251,6 +251,12 @@ def test_retrain_every(digits):
         learner.estimator.history_.clear()
     # the third label is added without training, the fourth catches up
     assert history == [5, 0, 0, 5, 0, 0, 5, 0]
+
+
+@pytest.mark.parametrize("net", [NeuralNetRegressor(MLP), NeuralNetClassifier(MLP, criterion=nn.BCEWithLogitsLoss)])
+def test_numbers_and_several_labels_are_refused(net):
+    with pytest.raises(InvalidTypeError, match="task of LinearizedLearner must be classification"):
+        LinearizedLearner(net)
 
 
 def test_before_there_are_labels(digits):

@@ -97,6 +97,9 @@ def test_a_session_is_told_rows():
         session.tell([Y[i].tolist() for i in indices])
     assert session.labels()["label"].iloc[0] == Y[loop.queried_[0]].tolist()
     assert len(loop.queried_) == 22
+    counts = ", ".join(f"{label} {n}" for label, n in enumerate(Y[loop.queried_].sum(axis=0)))
+    assert f"classes: {counts}, last" in repr(session)
+    assert f">{counts}<" in session._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from skal import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.exceptions import InvalidParameterError, InvalidTypeError, NonFiniteError
 from skal.stopping import Budget, StablePredictions
-from skal.strategies import LCMD, MaxDet
+from skal.strategies import LCMD, MaxDet, margin
 
 from ..support.regressors import Numbers, make_targets
 
@@ -178,6 +178,10 @@ def test_a_session_is_told_numbers():
         session.relabel({f"s{indices[1]}": 5.0})
         assert session.labels()["label"].iloc[0] == 5.0
         session.tell(y[session.ask()])
+        held = session.labels()["label"]
+        assert f"numbers: from {held.min():g} to {held.max():g}, last" in repr(session)
+        with pytest.raises(InvalidParameterError, match="Got the task regression"):
+            session.audit()
     assert len(loop.queried_) == 8
 
 
@@ -252,12 +256,13 @@ def test_classifiers_and_regressors_are_told_apart():
         ({"stop": StablePredictions()}, "'stop' .* Budget or MaxTime with regression"),
         ({"hold_out": "audit"}, "'hold_out' .* 'random' with regression"),
         ({"strategy": "margin"}, "task of Margin must be classification"),
+        ({"initial": margin}, "task of Margin must be classification"),
     ],
-    ids=["stratified", "stop", "audit", "margin"],
+    ids=["stratified", "stop", "audit", "margin", "margin at first"],
 )
-def test_what_is_for_classes_is_refused(params, text):
+def test_what_is_for_classes_is_refused_before_anybody_labels(params, text):
     with pytest.raises((InvalidParameterError, InvalidTypeError), match=text):
-        make_loop(Ridge(), **params).fit(X, y)
+        make_loop(Ridge(), **params).start(X)
 
 
 def test_a_budget_may_stop_it():

@@ -249,6 +249,18 @@ def test_outputs_of_the_wrong_shape_are_named():
         LCMD().select(learner_of(net, X[:12], Y[:12, :1]), X[12:], 2)
 
 
+@pytest.mark.parametrize("n_labelled", [3, 12])  # fewer than columns, and more
+@pytest.mark.parametrize("cls", [MaxDet, PredictiveStd, BAIT])
+def test_a_number_that_stands_for_unknown(cls, n_labelled):
+    """It tells what its column does, and hides nothing of the others."""
+    known, picks = X[:n_labelled].astype(np.float64), []
+    for far in (1e6, 1e30):
+        known[0, 1] = far
+        learner = learner_of(Ridge().fit(X[:12], Y[:12, 0]), known, Y[:n_labelled, 0])
+        picks.append(cls(features="input").select(learner, X[12:].astype(np.float64), 6)[0].tolist())
+    assert picks[0] == picks[1]
+
+
 def test_features_that_do_not_fit_into_memory():
     """A part of the pool takes part in a choice; deviations of all are the same as at once."""
     learner, X_pool = make_regression_learner(n_pool=800)
