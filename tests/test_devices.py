@@ -22,6 +22,7 @@ from skal import LinearizedLearner
 from skal.checks import make_learner
 from skal.diagnostics import kernel_report_of
 from skal.exceptions import UnsupportedLayerError
+from skal.features import Cache
 from skal.nets import MLP
 from skal.semi_supervised import FixMatchClassifier
 from skal.strategies import BADGE, EGL, Margin, NTKLookahead, UHerding
@@ -156,6 +157,15 @@ def test_strategies_answer_for_a_device_without_double_precision(name):
     """A copy on the processor is asked, and the network stays where it is."""
     with SecondDevice(doubles=False):
         assert_same(answer_on(DEVICE, name), answer_of_the_processor(name))
+
+
+def test_features_that_a_learner_keeps_for_a_device_without_double_precision():
+    name = "UHerding, frozen module"
+    with SecondDevice(doubles=False):
+        strategy, learner, X_pool = make_case(CASES[name], DEVICE, N_POOL)
+        learner.cache = Cache()
+        for _ in range(2):  # computed, and taken from the cache
+            assert_same(strategy.select(learner, X_pool, N_PICKS), answer_of_the_processor(name))
 
 
 class Spread(nn.Module):
