@@ -149,7 +149,7 @@ def _net(kind: str) -> Any:
         return NeuralNetRegressor(MLP(64, 1, hidden=(32,), dropout=0.1), **settings)
     if kind == "several labels":
         return NeuralNetClassifier(MLP(64, 4, hidden=(32,)), criterion=nn.BCEWithLogitsLoss, classes=[0, 1], **settings)
-    criterion = SquaredLoss if kind == "squared" else nn.CrossEntropyLoss
+    criterion = SquaredLoss if kind in ("squared", "near copies") else nn.CrossEntropyLoss
     cls = LossPredictionClassifier if kind == "loss" else NeuralNetClassifier
     module = CNN(in_channels=1, n_classes=10, image_size=8, dropout=0.0005 if kind == "faint dropout" else 0.2)
     return cls(module, criterion=criterion, optimizer=torch.optim.Adam, **(settings | {"lr": 0.002}))
@@ -189,6 +189,9 @@ def make_case(
     digits = load("digits")
     X = digits.X_train[: n_labelled + n_pool]
     X = X if case.kind in ("numbers", "several labels") else X.reshape(-1, 1, 8, 8)
+    if case.kind == "near copies":  # the pool begins with the labelled samples, and a little noise
+        noise = np.random.default_rng(0).normal(scale=1e-3, size=X[:n_labelled].shape).astype(X.dtype)
+        X = np.concatenate([X[:n_labelled], X[:n_labelled] + noise, X[2 * n_labelled :]])
     y = _targets(case.kind, digits.y_train[:n_labelled])
     net = to_device(_trained(case.kind, n_labelled), device)
     learner = SimpleNamespace(estimator=net, X_training=X[:n_labelled], y_training=y)

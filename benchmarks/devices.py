@@ -36,7 +36,7 @@ from benchmarks._device_cases import CASES, N_LABELLED, N_PICKS, Case, make_case
 from benchmarks._measure import markdown
 from benchmarks._second_device import DEVICE, SecondDevice
 from skal import config_context
-from skal.strategies import BADGE, BALD, LCMD, CoreSet, MaxDet, MaxHerding, PredictiveStd
+from skal.strategies import BADGE, BALD, LCMD, CoreSet, MaxDet, MaxHerding, NTKLookahead, PredictiveStd
 
 SIZES = (300, 600)
 # bounds that hold what is computed from a pool of 1200, and that do not
@@ -163,6 +163,14 @@ DOUBLE: dict[str, Case] = {
         )
     },
     "BALD, joint, faint dropout": Case(partial(BALD, batch="joint", random_state=0), "faint dropout"),
+    **{
+        f"NTKLookahead, {name}, near copies": Case(partial(NTKLookahead, random_state=0, **params), "near copies")
+        for name, params in {
+            "mlmoc": {"criterion": "mlmoc", "ridge": 0},
+            "exact": {"criterion": "mlmoc", "ridge": 0, "n_features": None},
+            "linear": {"kernel": "linear", "ridge": 1e-6},
+        }.items()
+    },
 }
 
 
@@ -184,12 +192,16 @@ def precision_table(names: Sequence[str], n_labelled: int = N_LABELLED, n_pool: 
 
 
 def growth(
-    name: str, mode: type[Flops] | type[Transfers], device: str, sizes: Sequence[int] = SIZES
+    name: str,
+    mode: type[Flops] | type[Transfers],
+    device: str,
+    sizes: Sequence[int] = SIZES,
+    n_labelled: int = N_LABELLED,
 ) -> dict[str, float]:
     """What each more sample of the pool adds to the counts."""
     found = []
     for n_pool in sizes:
-        strategy, learner, X_pool = make_case(CASES[name], device, n_pool)
+        strategy, learner, X_pool = make_case(CASES[name], device, n_pool, n_labelled)
         with mode() as counter, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             strategy.select(learner, X_pool, N_PICKS)
@@ -198,11 +210,11 @@ def growth(
     return {kind: (found[1][kind] - found[0][kind]) / (sizes[1] - sizes[0]) for kind in kinds}
 
 
-def flops_table(names: Sequence[str], sizes: Sequence[int] = SIZES) -> str:
+def flops_table(names: Sequence[str], n_labelled: int = N_LABELLED) -> str:
     """Operations per sample more, by precision."""
     rows: list[list[object]] = []
     for name in names:
-        more = growth(name, Flops, "cpu", sizes)
+        more = growth(name, Flops, "cpu", n_labelled=n_labelled)
         single, double = more.get("float32", 0.0), more.get("float64", 0.0)
         share = 100 * double / (single + double) if single + double else 0.0
         rows.append([name, round(single), round(double), f"{share:.0f} %"])
@@ -210,11 +222,11 @@ def flops_table(names: Sequence[str], sizes: Sequence[int] = SIZES) -> str:
     return markdown(["strategy", "single precision", "double precision", "share of double"], rows)
 
 
-def transfers_table(names: Sequence[str], device: str, sizes: Sequence[int] = SIZES) -> str:
+def transfers_table(names: Sequence[str], device: str) -> str:
     """Bytes per sample more, in each direction."""
     rows: list[list[object]] = []
     for name in names:
-        more = growth(name, Transfers, device, sizes)
+        more = growth(name, Transfers, device)
         sample = make_case(CASES[name], "cpu", 1)[2][0].nbytes
         there, back = more.get("to device", 0.0), more.get("to host", 0.0)
         rows.append([name, sample, round(there), round(back), f"{there / sample:.2f}"])
@@ -245,6 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     flops = commands.add_parser("flops")
+    flops.add_argument("--labels", type=int, default=N_LABELLED, help="number of labelled samples, %(default)s")
     transfers = commands.add_parser("transfers")
     transfers.add_argument("device")
     bounds = commands.add_parser("bounds")
@@ -261,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(precision_table(names))
         return 0
     if args.command == "flops":
-        print(flops_table(names))
+        print(flops_table(names, args.labels))
         return 0
     if args.device.startswith("xla"):
         import torch_xla

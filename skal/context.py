@@ -40,7 +40,7 @@ from skal._core.network import Network
 from skal._core.outputs import is_binary
 from skal._core.parallel import Sharding
 from skal._core.pool import Samples
-from skal._core.precision import with_doubles
+from skal._core.precision import place_with_doubles, with_doubles
 from skal._core.tasks import (
     CLASSIFICATION,
     MULTILABEL,
@@ -609,7 +609,7 @@ class QueryContext:
             keys = of.keys() if self.cache.folder is None else of.digests()
             rows = self.cache.rows(source, keys, lambda rows: self._compute(spec, of.take(rows)).cpu().numpy())
             module = self.network.module if isinstance(spec, str) else spec
-            device = device_of(module) if isinstance(module, torch.nn.Module) else "cpu"
+            device = place_with_doubles(device_of(module)) if isinstance(module, torch.nn.Module) else "cpu"
             return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
         return self._compute(spec, of)
 

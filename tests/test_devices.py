@@ -22,6 +22,9 @@ from skal import LinearizedLearner
 from skal.checks import make_learner
 from skal.diagnostics import kernel_report_of
 from skal.exceptions import UnsupportedLayerError
+from skal.features import Cache
+from skal.nets import MLP
+from skal.semi_supervised import FixMatchClassifier
 from skal.strategies import BADGE, EGL, Margin, NTKLookahead, UHerding
 from skal.tangent import gradient_scores, loss_gradient, tangent_features, tangent_kernel
 
@@ -156,6 +159,15 @@ def test_strategies_answer_for_a_device_without_double_precision(name):
         assert_same(answer_on(DEVICE, name), answer_of_the_processor(name))
 
 
+def test_features_that_a_learner_keeps_for_a_device_without_double_precision():
+    name = "UHerding, frozen module"
+    with SecondDevice(doubles=False):
+        strategy, learner, X_pool = make_case(CASES[name], DEVICE, N_POOL)
+        learner.cache = Cache()
+        for _ in range(2):  # computed, and taken from the cache
+            assert_same(strategy.select(learner, X_pool, N_PICKS), answer_of_the_processor(name))
+
+
 class Spread(nn.Module):
     """A body on one device, and a head on another."""
 
@@ -231,6 +243,22 @@ def test_features_from_a_device_without_double_precision():
         there = UHerding(features=lambda X: torch.as_tensor(X).flatten(1).to(DEVICE), random_state=0)
         found = there.select(learner, X_pool, 3)
     assert_same(found, expected)
+
+
+def test_labels_are_refined_for_a_device_without_double_precision():
+    X, y = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32), np.where(np.arange(60) < 20, 1, -1)
+    y[:10] = 0
+
+    def history_on(device):
+        torch.manual_seed(0)
+        settings = {"max_epochs": 2, "batch_size": 10, "iterations_per_epoch": 3, "verbose": 0, "threshold": 0.5}
+        views = (lambda x: x, lambda x: x + 1)
+        net = FixMatchClassifier(MLP(8, 2), darp="labels", darp_warmup=0.0, augment=views, device=device, **settings)
+        return net.fit(X, y).history[:, ("train_loss", "unlabelled_loss", "darp_residual")]
+
+    expected = history_on("cpu")
+    with SecondDevice(doubles=False):
+        np.testing.assert_allclose(history_on(DEVICE), expected, rtol=1e-6)
 
 
 def test_the_device_refuses_what_a_gpu_refuses():

@@ -10,21 +10,20 @@ import torch
 from torch import nn
 
 
-def has_doubles(device: torch.device) -> bool:
-    """True if a device computes in double precision, found by trying.
+def place_with_doubles(device: torch.device) -> torch.device:
+    """The device, or the processor if it has no double precision, which is found by trying.
 
     Examples
     --------
-    >>> has_doubles(torch.device("cpu"))
-    True
+    >>> place_with_doubles(torch.device("cpu"))
+    device(type='cpu')
     """
-    if device.type == "cpu":
-        return True
-    try:
-        torch.zeros(1, dtype=torch.float64, device=device)
-    except TypeError:  # what torch raises on "mps"
-        return False
-    return True
+    if device.type != "cpu":
+        try:
+            torch.zeros(1, dtype=torch.float64, device=device)
+        except TypeError:  # what torch raises on "mps"
+            return torch.device("cpu")
+    return device
 
 
 def with_doubles(net: Any) -> Any:
@@ -41,7 +40,8 @@ def with_doubles(net: Any) -> Any:
     module = net if isinstance(net, nn.Module) else getattr(net, "module_", None)
     if not isinstance(module, nn.Module):
         return net
-    if all(map(has_doubles, {tensor.device for tensor in (*module.parameters(), *module.buffers())})):
+    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    if all(place_with_doubles(device) == device for device in devices):
         return net
     if module is net:
         return copy.deepcopy(getattr(net, "_orig_mod", net)).cpu()

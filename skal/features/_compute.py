@@ -19,7 +19,7 @@ from skal._core.guard import evaluating
 from skal._core.memory import fill_rows
 from skal._core.network import Network
 from skal._core.pool import Samples
-from skal._core.precision import has_doubles, with_doubles
+from skal._core.precision import place_with_doubles, with_doubles
 from skal.config import get_config
 from skal.exceptions import FeatureError, NotFittedError, shorten
 
@@ -116,7 +116,7 @@ def _as_matrix(values: Any, n: int, owner: str) -> Tensor:
         if array.dtype.kind not in "fiub":
             raise FeatureError.for_features(owner, "numbers", f"{shorten(values)} of dtype {array.dtype}")
         values = as_tensor(array)
-    values = values.detach() if has_doubles(values.device) else values.detach().cpu()
+    values = values.detach().to(place_with_doubles(values.device))
     if values.ndim == 0 or len(values) != n or values[:1].numel() == 0:
         got = f"shape {tuple(values.shape)}"
         raise FeatureError.for_features(owner, f"an array of {n} rows with at least one column", got)

@@ -53,7 +53,7 @@ class RefinedLabels:
     ----------
     n_samples : int
     target : (C,) float64 tensor
-        Shares of the classes; everything is kept on its device.
+        Shares of the classes; everything is kept on its device, which may be another one than the network's.
     warmup, every : int
         The first iteration with refined labels, and how often the refinement is computed.
     alpha : float or None
@@ -80,13 +80,15 @@ class RefinedLabels:
         The refinement comes from the whole table and is applied to the probabilities of this very batch, which are
         newer than those that the table held when it was computed.
         """
-        self.table[rows] = proba.to(self.table.dtype)
+        here = self.table.device
+        rows, known = rows.to(here), proba.to(here)
+        self.table[rows] = known.to(self.table.dtype)
         self.seen[rows] = True
         if iteration < self.warmup:
             return proba
         if self.refinement is None or (iteration - self.warmup) % self.every == 0:
             self.refinement = self._refine()
-        return self.refinement(proba).to(proba.dtype)
+        return self.refinement(known).to(proba.dtype).to(proba.device)
 
     def _refine(self) -> Refinement:
         table = self.table[self.seen].double()

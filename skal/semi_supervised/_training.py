@@ -12,8 +12,10 @@ import torch
 from torch.utils.data import Dataset
 
 from skal._core.containers import check_finite
+from skal._core.guard import device_of
 from skal._core.network import Network
 from skal._core.pool import Samples
+from skal._core.precision import place_with_doubles
 from skal.exceptions import InvalidParameterError, NoUnlabelledDataWarning
 from skal.semi_supervised._augment import make_pair
 from skal.semi_supervised._pseudo_labels import EpochStatistics, RefinedLabels, class_shares
@@ -86,7 +88,7 @@ class Training:
         self.refined_labels: RefinedLabels | None = None
         if shares is not None:
             warmup = round(net.darp_warmup * self.n_total)
-            shares = shares.to(net.device)
+            shares = shares.to(place_with_doubles(device_of(net.module_)))
             self.refined_labels = RefinedLabels(
                 len(self.labels), shares, warmup=warmup, every=net.darp_every, alpha=net.darp_alpha
             )
